@@ -1,6 +1,6 @@
 """Plait: the ASGI application, which combines threads, store, limits and identity."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -170,20 +170,22 @@ class Plait(AgentHost):
             scope["app"] = site.asgi
             await (site.find_endpoint(scope) or site.asgi)(scope, receive, send)
 
-    def drain(self) -> None:
-        """Begin to shut down: accept no new threads or sockets, finish running turns, then close the sockets.
+    def drain(self) -> Awaitable[None]:
+        """Begin to shut down: refuse requests and sockets, finish running turns and runs, then close the sockets.
 
-        A server calls this when it is told to stop, before it waits for connections. Leaving the app does the rest.
+        A server calls this when it is told to stop, and goes on listening until what it returns is done, so that
+        clients are told to try again. It need not be awaited. Leaving the app does the rest.
         """
-        self._context.shutdown()
+        return self._context.shutdown()
 
     def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
         """Allow the host that a server listens on.
 
-        In development, 404 answers list the kinds for everybody, and agents need no secret.
+        In development, 404 answers list the kinds for everybody, errors show the text of every exception, and agents
+        need no secret.
         """
         self._site.listen(host)
-        self._context.lists_kinds = in_development
+        self._context.lists_kinds = self._node.failures.shows_text = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()
 
@@ -292,7 +294,7 @@ class Plait(AgentHost):
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings
         with as_setting_error("allowed_origins"):
-            identity = Identity(settings.allowed_origins, authenticate, authorize, is_private=self._is_private)
+            identity = Identity(settings.allowed_origins, authenticate, authorize, by_default=self._may_by_default)
         with as_setting_error("allowed_hosts"):
             hosts = Hosts(settings.allowed_hosts, is_guarded=authenticate is not None)
         return ServerContext(

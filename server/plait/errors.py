@@ -19,7 +19,7 @@ PlaitError
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
 ├── Busy                a run was refused because another one is running
 ├── Unavailable         the server is shutting down, plait is not running, or the thread is being destroyed
-├── CallFailed          an rpc raised an exception that is not a PlaitError
+├── CallFailed          an rpc raised an exception that is not a PlaitError, or its result is not JSON
 └── StoreError          the store could not read or write
     ├── CorruptThread   the stored data of a thread is damaged or cannot be decoded
     ├── MigrationFailed a stored state could not be migrated to its class's state_version
@@ -29,7 +29,6 @@ PlaitError
     └── RolledBack      a change was made in a transaction that was rolled back
 """
 
-import asyncio
 import logging
 from typing import ClassVar
 
@@ -66,7 +65,6 @@ __all__ = [
     "Unavailable",
     "escape_traceback",
     "operator_message",
-    "public_message",
 ]
 
 
@@ -244,7 +242,7 @@ class Unavailable(PlaitError):
 
 
 class CallFailed(PlaitError):
-    """An rpc raised an exception that is not a PlaitError; the message is that exception's."""
+    """An rpc raised an exception that is not a PlaitError; the message has the id of its line in the log."""
 
     code = "call_failed"
     status = 500
@@ -305,13 +303,6 @@ class RolledBack(StoreError):
 def operator_message(error: BaseException) -> str:
     """Return the message of an error for the log, with the detail that clients must not see."""
     return f"{error}: {error.detail}" if isinstance(error, PlaitError) and error.detail else str(error)
-
-
-def public_message(error: BaseException) -> str:
-    """Return the message of an error for a client; messages of the operating system are replaced."""
-    if isinstance(error, OSError | SystemError | MemoryError | asyncio.CancelledError):
-        return "Internal error"
-    return printable(str(error)) or type(error).__name__
 
 
 def escape_traceback(record: logging.LogRecord) -> bool:

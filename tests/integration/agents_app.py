@@ -111,6 +111,10 @@ def _add_agents(app: Plait, gate: Gate) -> None:
     async def hurry(ctx: Context) -> None:
         pass
 
+    @app.agent("impatient", thread=Room, multitask="reject")
+    async def impatient(ctx: Context, input: str) -> None:
+        pass
+
     @app.agent("short-queue", thread=Room, max_waiting=1)
     @app.agent("wait", thread=Room, wait_timeout=1000)
     async def wait(ctx: Context, input: str) -> str:

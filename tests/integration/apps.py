@@ -17,6 +17,7 @@ __all__ = ["Disk", "Gauge", "Slow", "Tally", "app"]
 class Tally(Thread[dict[str, Any]]):
     """Counts: each change makes the count one greater, so that the count is the version."""
 
+    clients_may_destroy = True
     initial_state = {"count": 0, "stamp": ""}  # noqa: RUF012
 
     def validate_state_change(self, next_state: dict[str, Any], source: Source) -> None:

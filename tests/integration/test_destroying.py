@@ -80,6 +80,29 @@ async def test_delete_is_refused_to_who_may_not_and_to_pages_of_others(web: http
     assert (await web.get("/threads/board/one")).json() == 5
 
 
+class Open(Board):
+    clients_may_destroy = True
+
+
+async def allow(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+    return True
+
+
+async def test_without_authorize_clients_end_only_threads_of_classes_that_let_them() -> None:
+    async with running(Plait(Board, Open, store="memory://")) as address, http(address) as web:
+        for kind, status in (("board", 403), ("open", 204)):
+            path = f"/threads/{kind}/one"
+            await web.put(path, json=5)
+            assert (await web.delete(path)).status_code == status
+            assert (await web.get(path)).status_code == (200 if status == 403 else 404)
+    # `authorize` alone decides.
+    for authorize, status in ((allow, 204), (lambda principal, thread, action: action != "destroy", 403)):
+        async with running(Plait(Board, Open, store="memory://", authorize=authorize)) as address, http(address) as web:
+            for kind in ("board", "open"):
+                await web.put(f"/threads/{kind}/one", json=5)
+                assert (await web.delete(f"/threads/{kind}/one")).status_code == status
+
+
 async def test_clients_of_both_protocols_are_told_that_the_thread_was_destroyed(
     address: str, web: httpx.AsyncClient
 ) -> None:

@@ -13,6 +13,7 @@ from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import connected, http
 from tests.integration.test_http import error_of
 from tests.running import running
+from tests.told import INTERNAL, check_internal
 
 from plait import Limits, Principal, ThreadKey
 from plait.agents.identity import Signer
@@ -96,7 +97,8 @@ async def test_errors_have_their_status_and_no_traceback() -> None:
     chat = make_app()
     async with running(chat.app) as address, http(address) as web:
         answer = await web.post("/run/fail")
-        assert answer.json() == {"error": {"code": "call_failed", "message": "that went wrong"}}
+        assert error_of(answer) == (500, "call_failed")
+        assert INTERNAL.fullmatch(answer.json()["error"]["message"])
         assert (await web.post("/run/count", headers=make_header(id_of(answer)))).json() == 1
         for path in ("/run/nobody", "/threads/room/one/run/nobody", "/run/count/more"):
             assert (await web.post(path)).status_code == 404, path
@@ -104,12 +106,43 @@ async def test_errors_have_their_status_and_no_traceback() -> None:
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
+async def test_an_answer_that_refuses_has_neither_id_nor_cookie() -> None:
+    chat = make_app(
+        limits=Limits(frame=2000),
+        authorize=lambda principal, thread, action: not thread.name.endswith("f" * 32) or action != "call",
+    )
+    refused = make_header("thrd_" + "f" * 32)
+    async with running(chat.app) as address, http(address) as web:
+        begun = await web.post("/run/count")
+        mine = make_header(id_of(begun))
+        holding = asyncio.create_task(web.post("/run/wait", json="first", headers=mine))
+        assert await chat.gate.wait() == "first"
+        answers = [
+            (404, await web.post("/run/nobody")),
+            (404, await web.post("/run/count/more", headers=mine)),
+            (405, await web.get("/run/count", headers=mine)),
+            (403, await web.post("/run/count", headers=refused)),
+            (403, await web.post("/run/count?session_id=s1")),
+            (422, await web.post("/run/say", json={"text": 1}, headers=mine)),
+            (413, await web.post("/run/say", json={"text": "x" * 2000}, headers=mine)),
+            (409, await web.post("/run/impatient", json="x", headers=mine)),
+            (429, await web.post("/run/hurry", headers=mine)),
+        ]
+        for status, answer in answers:
+            assert answer.status_code == status, answer.text
+            assert "x-thread-id" not in answer.headers, answer.text
+            assert "set-cookie" not in answer.headers, answer.text
+        chat.gate.is_open.set()
+        assert id_of(await holding) == id_of(begun)
+        # A run that fails after it was let in has begun a thread.
+        assert id_of(await web.post("/run/fail"))
+
+
 async def test_a_body_over_the_limit_is_refused() -> None:
     chat = make_app(limits=Limits(frame=2000))
     async with running(chat.app) as address, http(address) as web:
         answer = await web.post("/run/say", json={"text": "x" * 2000})
         assert error_of(answer) == (413, "too_large")
-        assert id_of(answer)
         assert await chat.threads() == []
 
 
@@ -197,11 +230,10 @@ async def test_errors_and_streams_have_the_signed_id_too() -> None:
     chat = make_app()
     id = "thrd_" + "a1" * 16
     async with running(chat.app) as address, http(address, headers=make_header(id)) as web:
-        for path, body in (("say", 1), ("fail", None), ("nobody", None), ("number", 3), ("tell", 3), ("tell", 0)):
+        for path, body in (("fail", None), ("number", 3), ("tell", 3), ("tell", 0)):
             assert id_of(await web.post(f"/run/{path}", json=body)) == id, path
         assert id_of(await web.post("/run/number", json=3, headers={"accept": "text/event-stream"})) == id
         assert id_of(await web.post("/run/number/interrupt")) == id
-        assert id_of(await web.get("/run/number")) == id
 
 
 async def test_an_old_secret_still_verifies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +296,8 @@ async def test_a_mistake_of_a_provider_is_logged_and_touches_nothing(
     chat = make_app(thread_ids=provider)
     async with running(chat.app) as address, http(address) as web:
         answer = await web.post("/run/count")
-        assert answer.json() == {"error": {"code": "internal", "message": "internal error"}}
-        assert answer.status_code == 500
-        assert rule in caplog.text
+        assert error_of(answer) == (500, "internal")
+        check_internal(answer.json()["error"]["message"], caplog, rule)
         assert await chat.threads() == []
         assert chat.app._node.actors == []
 

@@ -12,6 +12,7 @@ from tests.integration.agents_app import Chat, make_app, values_of
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.integration.test_http import error_of
 from tests.running import running
+from tests.told import check_internal
 
 ROOM = "/threads/room/one"
 EVENTS = {"accept": "text/event-stream"}
@@ -63,15 +64,18 @@ async def test_an_agent_that_streams_answers_with_events_or_text_or_lines(prefix
         assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_a_stream_that_fails_says_so_and_has_stored_what_it_wrote() -> None:
+async def test_a_stream_that_fails_says_so_and_has_stored_what_it_wrote(caplog: pytest.LogCaptureFixture) -> None:
     chat = make_app()
-    error = {"code": "call_failed", "message": "too many"}
     async with running(chat.app) as address, http(address) as web:
         answer = await web.post(f"{ROOM}/run/number", json=7, headers=EVENTS)
-        assert read_events(answer.text)[-2:] == [("message", 6), ("error", error)]
+        chunk, (event, error) = read_events(answer.text)[-2:]
+        assert (chunk, event, error["code"]) == (("message", 6), "error", "call_failed")
+        check_internal(error["message"], caplog, "too many")
         assert (await read_values(chat))["number"] == 6
         answer = await web.post(f"{ROOM}/run/number", json=6)
-        assert read_lines(answer.text)[-2:] == [{"chunk": 5}, {"error": error}]
+        line, last = read_lines(answer.text)[-2:]
+        assert (line, last["error"]["code"]) == ({"chunk": 5}, "call_failed")
+        check_internal(last["error"]["message"], caplog, "too many")
         # Plain text cannot say it, so it must not look complete.
         async with web.stream("POST", f"{ROOM}/run/tell", json=6) as stream:
             parts = stream.aiter_text()

@@ -4,14 +4,13 @@ import asyncio
 import signal
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.integration.socket_client import TIMEOUT, Closed, bare_socket, connected, http, open_socket, opened
 from tests.running import Process
-from websockets.exceptions import WebSocketException
 
 from plait import MemoryStore, Plait, Thread, rpc
 
@@ -29,16 +28,15 @@ async def ending(server: Process, by: signal.Signals = signal.SIGTERM) -> AsyncI
 
 
 async def _until_refused(server: Process) -> None:
-    """Wait until the server takes no new sockets."""
+    """Wait until the server takes no new sockets, and tells them to come again."""
     async with asyncio.timeout(TIMEOUT):
         while True:
-            try:
-                client = await opened(server.address, PATH)
-            except (OSError, WebSocketException):
+            client = await opened(server.address, PATH)
+            with suppress(Closed):
+                await client.until(lambda client: client.states)
+                client.socket.transport.abort()
+            if await client.until_closed() == 1013:
                 return
-            # Not closed in good order, as a server that is ending does not listen any more.
-            client.socket.transport.abort()
-            await client.until_closed()
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
@@ -72,13 +70,40 @@ async def test_turns_that_wait_in_the_mailbox_end_too(tmp_path: Path) -> None:
         async with connected(server.address, PATH) as caller:
             answers = [await caller.begin("add_late", "go") for _ in range(3)]
             await caller.until(lambda caller: caller.messages == ["running"])
-            async with ending(server), http(server.address) as web:
+            async with ending(server):
                 await _until_refused(server)
                 (tmp_path / "go").touch()
                 assert [await asyncio.wait_for(answer, TIMEOUT) for answer in answers] == [1, 2, 3]
                 assert await caller.until_closed() == 1001
-                with pytest.raises(httpx.ConnectError):
-                    await web.get("/healthz")
+        async with http(server.address) as web:
+            with pytest.raises(httpx.ConnectError):
+                await web.get("/healthz")
+        _check_order(tmp_path)
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+async def test_a_server_that_is_ending_tells_new_clients_to_come_again_until_what_runs_has_ended(
+    tmp_path: Path, by: signal.Signals
+) -> None:
+    with Process("tests.integration.apps:app", cwd=tmp_path, environment={"PLAIT_SHUTDOWN_TIMEOUT": "60"}) as server:
+        async with connected(server.address, PATH) as caller, http(server.address) as web:
+            answer = await caller.begin("add_late", "go")
+            await caller.until(lambda caller: caller.messages == ["running"])
+            async with ending(server, by):
+                await _until_refused(server)
+                for _ in range(3):
+                    # Each by a connection of its own: the server still listens.
+                    async with http(server.address) as other:
+                        for method, path in (("GET", PATH), ("PUT", "/threads/slow/new"), ("POST", f"{PATH}/rpc/x")):
+                            refused = await other.request(method, path, json={})
+                            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+                            assert int(refused.headers["retry-after"]) >= 1
+                        assert (await other.get("/healthz")).status_code == 200
+                        assert (await other.get("/readyz")).status_code == 503
+                assert (await web.get("/healthz")).status_code == 200
+                (tmp_path / "go").touch()
+                assert await asyncio.wait_for(answer, TIMEOUT) == 1
+                assert await caller.until_closed() == 1001
         _check_order(tmp_path)
 
 

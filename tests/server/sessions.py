@@ -57,5 +57,5 @@ async def make_native(
     actor: Actor, connection: Connection, transport: AttachedTransport, join: Join, *, renew: Renew = nobody
 ) -> Joining:
     """Return the join of a connection of the native protocol, which is to be opened or closed."""
-    tokens = Tokens(connection, transport.send, renew)
+    tokens = Tokens(connection, transport.send, renew, actor.explain)
     return await Joining.prepare(actor, connection, transport, join, tokens=tokens, attach=transport.attach)

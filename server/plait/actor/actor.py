@@ -13,6 +13,7 @@ from plait.actor.events import Events
 from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
+from plait.actor.logs import Failures
 from plait.actor.mailbox import Cause, Turn, current_turn
 from plait.actor.outcome import make_resolver
 from plait.actor.presence import Presence
@@ -50,6 +51,7 @@ class Actor(Facade):
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
         active: dict["Actor", None],
+        failures: Failures,
         events: Events | None = None,
         instruments: Instruments | None = None,
     ) -> None:
@@ -57,6 +59,7 @@ class Actor(Facade):
         self.key = key
         self.kind = kind
         self.limits = limits
+        self.failures = failures
         self.instruments = instruments
         self.events = events or Events()
         self.thread = thread = object.__new__(kind.cls)

@@ -36,6 +36,7 @@ OPTIONS: Final = (
     "initial_state",
     "kind",
     "send_identity",
+    "clients_may_destroy",
     "idle_timeout",
     "expires_after",
     "turn_timeout",
@@ -69,6 +70,7 @@ def check_attributes(cls: Any) -> None:
     """Raise TypeError for an attribute of plait that has an invalid value."""
     for name, is_right, what in (
         ("send_identity", _is_bool, "True or False"),
+        ("clients_may_destroy", _is_bool, "True or False"),
         ("merge_whole_states", _is_bool, "True or False"),
         ("idle_timeout", _is_idle_timeout, "a number of seconds, or None for never"),
         ("expires_after", _is_idle_timeout, "a number of seconds, or None for never"),

@@ -15,6 +15,7 @@ from plait.actor.connection import PLAIN, Connection, Gate, Principal, Rights, W
 from plait.actor.connections import Connections
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
+from plait.actor.logs import Failures
 from plait.actor.mailbox import Turn, current_turn, find_client_turn
 from plait.actor.outcome import Done
 from plait.actor.presence import Presence
@@ -74,6 +75,7 @@ class Facade:
         "change_log",
         "clients",
         "connections",
+        "failures",
         "holds",
         "hooks",
         "instruments",
@@ -94,6 +96,8 @@ class Facade:
     limits: Limits
     # None if there are none, so that nothing is measured in vain.
     instruments: Instruments | None
+    # What clients are told of errors.
+    failures: Failures
     # Calls a function when all changes made so far are durable, or with the error if they could not be stored.
     after: Gate
 
@@ -455,6 +459,10 @@ class Facade:
         """Tell which limit an error is about, if it is about one."""
         if self.instruments is not None and isinstance(error, PlaitError) and error.limit is not None:
             self.instruments.limit_hit(error.limit)
+
+    def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
+        """Return the error to tell a client, as `Failures.explain` does."""
+        return self.failures.explain(error, self.key, connection)
 
     # Being awake
 

@@ -1,17 +1,21 @@
 """Logging, with the thread and the connection in each line."""
 
 import logging
-from typing import Any
+import os
+from typing import Any, Final
 
 from plait.actor.connection import Connection
 from plait.actor.mailbox import current_turn
-from plait.errors import PlaitError, escape_traceback, operator_message
+from plait.errors import CallFailed, PlaitError, escape_traceback, operator_message
 from plait.store.protocol import ThreadKey
 
-__all__ = ["ContextFilter", "QueryFilter", "about", "log_error"]
+__all__ = ["ContextFilter", "Failures", "QueryFilter", "about", "log_error", "log_internal"]
 
 log = logging.getLogger("plait.thread")
 log.addFilter(escape_traceback)
+
+# The attribute in which an exception that is logged has its id.
+_ID: Final = "__plait_id__"
 
 
 def about(key: ThreadKey | None, connection: Connection | None = None) -> dict[str, Any]:
@@ -23,13 +27,39 @@ def about(key: ThreadKey | None, connection: Connection | None = None) -> dict[s
 
 
 def log_error(error: BaseException, key: ThreadKey | None, connection: Connection | None) -> None:
-    """Log an exception from a hook or an rpc: a PlaitError in one line, any other with its traceback."""
+    """Log an exception from a hook or an rpc: a PlaitError in one line, any other once, with its id and traceback."""
     if isinstance(error, PlaitError):
         place = f", at {error.path}" if error.path else ""
         level = logging.DEBUG if error.is_logged else logging.WARNING
         log.log(level, "%s: %s%s", error.code, operator_message(error), place, extra=about(key, connection))
+    elif (id := vars(error).get(_ID)) is not None:
+        log.debug("internal error %s was handled again", id, extra=about(key, connection))
     else:
-        log.error("unexpected %s", type(error).__name__, exc_info=error, extra=about(key, connection))
+        # By `vars`, as a class may refuse to set attributes.
+        id = vars(error)[_ID] = os.urandom(6).hex()
+        name = type(error).__name__
+        log.error("internal error %s: unexpected %s", id, name, exc_info=error, extra=about(key, connection))
+
+
+def log_internal(error: BaseException, key: ThreadKey | None = None, connection: Connection | None = None) -> str:
+    """Log an exception that is not a PlaitError, and return what may be told of it: an id that the log has, too."""
+    log_error(error, key, connection)
+    return f"internal error {vars(error)[_ID]}"
+
+
+class Failures:
+    """What the clients of an app are told of errors: of exceptions that are not plait's, an id that the log has too."""
+
+    def __init__(self) -> None:
+        # Whether clients are told the text of every exception, as in development.
+        self.shows_text = False
+
+    def explain(self, error: BaseException, key: ThreadKey | None, connection: Connection | None = None) -> PlaitError:
+        """Return the error to tell a client: a PlaitError itself; any other is logged, and stays there."""
+        if isinstance(error, PlaitError):
+            return error
+        message = log_internal(error, key, connection)
+        return CallFailed(f"{message}: {type(error).__name__}: {error}" if self.shows_text else message)
 
 
 class QueryFilter(logging.Filter):

@@ -64,6 +64,8 @@ class Thread(Generic[State]):
     kind: ClassVar[str]
     # Whether the thread's kind and name are sent to clients of the Cloudflare protocol.
     send_identity: ClassVar[bool] = True
+    # Whether clients may end the thread for good in an app without `authorize`, which otherwise alone decides that.
+    clients_may_destroy: ClassVar[bool] = False
     # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
     idle_timeout: ClassVar[float | None] = 60.0
     # Seconds without a socket or a turn after which the thread is destroyed; None for never.

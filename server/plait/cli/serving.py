@@ -164,6 +164,5 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _drain(plaits: list[Plait]) -> None:
-    for each in plaits:
-        each.drain()
+def _drain(plaits: list[Plait]) -> asyncio.Future[list[None]]:
+    return asyncio.gather(*(each.drain() for each in plaits))

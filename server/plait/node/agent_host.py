@@ -171,11 +171,16 @@ class AgentHost:
 
     # Inside
 
-    def _is_private(self, principal: Principal | None, key: ThreadKey) -> bool:
-        """Whether a thread is a session that is not the principal's, which can be guessed by its name."""
-        if not is_of_another(None if principal is None else principal.id, key.name):
+    def _may_by_default(self, principal: Principal | None, key: ThreadKey, action: str) -> bool:
+        """Whether a principal may do something with a thread in an app without `authorize`.
+
+        The session of another principal is refused, since its name can be guessed.
+        """
+        if action == "destroy" and not self._node.kind(key.kind).cls.clients_may_destroy:
             return False
-        return any(agent.kind.name == key.kind for agent in self._runs.agents.values())
+        if not is_of_another(None if principal is None else principal.id, key.name):
+            return True
+        return all(agent.kind.name != key.kind for agent in self._runs.agents.values())
 
     def _find_agent(self, name: str) -> Agent:
         agent = self._runs.agents.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind
-from plait.actor.logs import about
+from plait.actor.logs import Failures, about
 from plait.errors import CorruptThread, MigrationFailed, NewerState, StoreError, operator_message
 from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
@@ -34,6 +34,7 @@ class Loader:
         destroy: Callable[[ThreadKey], Awaitable[None]],
         on_lost: Callable[[Actor, StoreError], None],
         active: dict[Actor, None],
+        failures: Failures,
         public_kinds: Container[str],
         events: Events,
         instruments: Instruments,
@@ -41,12 +42,14 @@ class Loader:
         self._store = store
         self._expiry = expiry
         self._limits = limits
-        # What an actor is given: how it makes handles, ends itself, and tells that its state is no longer known.
+        # What an actor is given: how it makes handles, ends itself, tells that its state is no longer known, and
+        # explains errors to clients.
         self._make_handle = make_handle
         self._destroy = destroy
         self._on_lost = on_lost
         # Where actors put themselves when they are used.
         self._active = active
+        self._failures = failures
         # The app's listeners are told of threads of these, and not of those of plait's own.
         self._public_kinds = public_kinds
         self._events = events
@@ -76,6 +79,7 @@ class Loader:
                 destroy=partial(self._destroy, key),
                 on_lost=self._on_lost,
                 active=self._active,
+                failures=self._failures,
                 events=self._events if key.kind in self._public_kinds else None,
                 instruments=None if self._instruments is NO_INSTRUMENTS else self._instruments,
             )

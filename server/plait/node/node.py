@@ -11,7 +11,7 @@ from typing import Any
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
-from plait.actor.logs import about, log_error
+from plait.actor.logs import Failures, about, log_error
 from plait.actor.mailbox import Cause, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
 from plait.actor.turns import find_trace
@@ -69,6 +69,7 @@ class Node:
         self._runs = runs or Runs(Events())
         self.limits = limits
         self.instruments = instruments
+        self.failures = Failures()
         self._store = store
         self._sweep_interval = sweep_interval
         self._actors: dict[ThreadKey, Actor] = {}
@@ -88,6 +89,7 @@ class Node:
             destroy=self.destroy,
             on_lost=self._on_lost,
             active=self._sweeper.active,
+            failures=self.failures,
             public_kinds=self.kinds,
             events=self._runs.events,
             instruments=instruments,
@@ -110,6 +112,11 @@ class Node:
     def is_serving(self) -> bool:
         """Whether threads may be woken."""
         return self._sweeping is not None and self._draining is None
+
+    def check_draining(self) -> None:
+        """Raise Unavailable when the server is shutting down."""
+        if self._draining is not None:
+            raise Unavailable(SHUTTING_DOWN)
 
     def start(self) -> None:
         """Begin to stop idle threads, and to cancel turns that run too long."""

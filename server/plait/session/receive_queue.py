@@ -7,6 +7,7 @@ from typing import Final
 
 from plait.actor.connection import Connection
 from plait.actor.transport import Cancellable, Transport
+from plait.errors import PlaitError
 from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["ReceiveQueue"]
@@ -59,10 +60,10 @@ class ReceiveQueue:
         if self._is_full:
             self._transport.pause()
 
-    def open(self, error: BaseException | None) -> None:
-        """Begin to hand over messages after `on_connect`, or close the connection if it raised `error`."""
+    def open(self, error: PlaitError | None) -> None:
+        """Begin to hand over messages after `on_connect`, or close the connection with the error to tell of it."""
         if error is not None:
-            self._connection.close(INTERNAL_ERROR, "on_connect failed")
+            self._connection.close(INTERNAL_ERROR, f"on_connect failed: {error}")
         else:
             self.release()
 

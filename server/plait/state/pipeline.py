@@ -461,7 +461,7 @@ class Pipeline:
             commit.decide(may_be_stored=True)
             commit.finish(None)
             return
-        failure = error if isinstance(error, StoreError) else StoreError(str(error))
+        failure = error if isinstance(error, StoreError) else StoreError("the store failed", detail=str(error))
         if self._deletion is not None or isinstance(failure, Fenced | Indeterminate):
             # Nothing may be answered from this state, and it is not known which one is right.
             self.close()

@@ -109,6 +109,7 @@ class ServerContext:
         self.runs = runs
         self.limits = node.limits
         self.instruments = node.instruments
+        self.failures = node.failures
         self.heartbeat = heartbeat
         self.write_batcher = WriteBatcher()
         # The queue for costly work of all sockets and requests.
@@ -166,11 +167,11 @@ class ServerContext:
         finally:
             self._pending_joins.discard(pending)
 
-    def shutdown(self) -> None:
+    def shutdown(self) -> asyncio.Task[None]:
         """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this, too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
-        self.node.drain(self._shutdown_timeout)
+        return self.node.drain(self._shutdown_timeout)
 
 
 def find_traceparent(headers: Headers) -> str | None:
@@ -179,11 +180,8 @@ def find_traceparent(headers: Headers) -> str | None:
     return None if header is None or len(header) > _LONGEST_TRACEPARENT else header
 
 
-def error_response(error: BaseException) -> Response:
-    """Return the HTTP response for an error.
-
-    It shows nothing of an error that is neither a PlaitError nor an HTTPException.
-    """
+def error_response(error: PlaitError | HTTPException) -> Response:
+    """Return the HTTP response for an error."""
     match error:
         case PlaitError():
             return JSONResponse(
@@ -194,8 +192,6 @@ def error_response(error: BaseException) -> Response:
         case HTTPException():
             body = error_body(_find_code(error.status_code), str(error.detail) or "refused")
             return JSONResponse(body, error.status_code, headers=error.headers)
-        case _:
-            return JSONResponse(error_body("internal", "internal error"), 500)
 
 
 def as_refusal(error: HTTPException) -> PlaitError:

@@ -28,9 +28,8 @@ Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bo
 
 
 class Identity:
-    """Checks requests. Without `authenticate`, clients are anonymous; without `authorize`, they may do everything.
+    """Checks requests. Without `authenticate`, clients are anonymous; `by_default` decides in place of `authorize`.
 
-    Even then, they may do nothing with a thread for which `is_private` says so.
     Raises ValueError for an invalid origin.
     """
 
@@ -40,22 +39,17 @@ class Identity:
         authenticate: Authenticate | None,
         authorize: Authorize | None,
         *,
-        is_private: Callable[[Principal | None, ThreadKey], bool] = lambda *_: False,
+        by_default: Authorize = lambda *_: True,
     ) -> None:
-        self._is_private = is_private
         self.allowed_origins = frozenset(map(_origin, allowed_origins))
         self._authenticate = authenticate
-        self._authorize = authorize
+        self._authorize = authorize or by_default
+        self.has_rules = authorize is not None
 
     @property
     def asks(self) -> bool:
         """Whether requests are authenticated."""
         return self._authenticate is not None
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether `authorize` is asked."""
-        return self._authorize is not None
 
     def check_origin(self, request: Request) -> None:
         """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.
@@ -88,8 +82,6 @@ class Identity:
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
         """Return whether a principal may do something with a thread."""
-        if self._authorize is None:
-            return not self._is_private(principal, thread)
         return await maybe_await(self._authorize(principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:

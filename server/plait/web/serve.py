@@ -34,6 +34,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _BACKLOG = 4096
 # If a hook blocks the event loop for this many seconds, the stack of every thread is written to standard error.
 _STALL = 30.0
+# Seconds between looks at whether a second Ctrl+C asks for an end at once.
+_TICK = 0.1
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
 
@@ -87,7 +89,7 @@ def serve(
     bound: socket.socket,
     *,
     started: Callable[[], None],
-    ending: Callable[[], None],
+    ending: Callable[[], asyncio.Future[Any]],
     log_level: LogLevel,
     shutdown_timeout: float,
     request_timeout: float,
@@ -100,8 +102,8 @@ def serve(
 ) -> bool:
     """Serve until the process is told to stop; return whether the app could start.
 
-    `started` is called when it has started, and `ending` when it is told to stop, before it waits for open connections.
-    `addresses` is the app's count of connections.
+    `started` is called when it has started, and `ending` when it is told to stop; it listens until what that returns is
+    done. `addresses` is the app's count of connections.
     """
     descriptors = Descriptors()
     descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
@@ -171,7 +173,7 @@ class _Server(uvicorn.Server):
         descriptors: Descriptors,
         listen_tls: Callable[..., TlsListener],
         started: Callable[[], None],
-        ending: Callable[[], None],
+        ending: Callable[[], asyncio.Future[Any]],
     ) -> None:
         super().__init__(config)
         self._descriptors = descriptors
@@ -192,7 +194,9 @@ class _Server(uvicorn.Server):
             self._say()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._ending()
+        ending = self._ending()
+        while not (ending.done() or self.force_exit):
+            await asyncio.wait([ending], timeout=_TICK)
         await super().shutdown(sockets)
 
     def _make_protocol(self) -> asyncio.Protocol:

@@ -142,6 +142,7 @@ async def _get_health(request: Request) -> Response:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
     return error_response(error)
 
 

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import pytest
 from tests.adapters.ag_ui.lab import Lab, Player, until_connected
+from tests.told import check_internal
 
 DELTAS = {"add", "remove", "replace"}
 
@@ -135,10 +137,14 @@ async def test_a_run_that_is_interrupted_is_cancelled_for_all_and_keeps_what_it_
     assert (await lab.thread.state()).answer.startswith("a")
 
 
-async def test_an_error_ends_the_run_and_leaves_no_trace_of_the_server(lab: Lab) -> None:
+async def test_an_error_ends_the_run_and_leaves_no_trace_of_the_server(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     async with lab.play("failing", text="x") as player:
         await player.done()
-    assert player.events[-1] == {"type": "RUN_ERROR", "message": "the model is gone", "code": "call_failed"}
+    last = player.events[-1]
+    assert (last["type"], last["code"]) == ("RUN_ERROR", "call_failed")
+    check_internal(last["message"], caplog, "the model is gone")
     assert player.text == "so far"
 
 

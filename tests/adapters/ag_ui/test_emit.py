@@ -12,6 +12,7 @@ from tests.adapters.ag_ui.streams import EVENTS, Stream, begun
 from tests.integration.socket_client import http
 from tests.running import running
 from tests.server.fakes import TroubledStore
+from tests.told import check_internal
 
 from plait import Context, MemoryStore, Plait, Store, Thread
 from plait.adapters.ag_ui import AgUi, emit
@@ -151,7 +152,7 @@ async def test_what_is_left_open_is_ended_before_the_run() -> None:
     ]
 
 
-async def test_events_of_agents_cannot_be_taken_for_those_of_the_run() -> None:
+async def test_events_of_agents_cannot_be_taken_for_those_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
     app = Plait(Note, store=MemoryStore(), secret="s")
 
     @app.agent("liar", thread=Note)
@@ -161,4 +162,4 @@ async def test_events_of_agents_cannot_be_taken_for_those_of_the_run() -> None:
     app.mount("/ag-ui", AgUi(app))
     async with running(app) as address, http(address) as web, begun(web, "liar/one") as stream:
         assert await stream.rest() == ["RUN_STARTED", "STATE_SNAPSHOT", "RUN_ERROR"]
-    assert "STATE_SNAPSHOT is sent by itself" in stream.events[-1]["message"]
+    check_internal(stream.events[-1]["message"], caplog, "STATE_SNAPSHOT is sent by itself")

@@ -138,7 +138,7 @@ async def test_states_with_half_a_pair_count_to_the_limit_of_messages() -> None:
 
 @pytest.mark.parametrize(
     ("method", "part"),
-    [("half", "surrogate"), ("key", "surrogate"), ("fail", r"failed \ud83d"), ("by_hand", r"by hand \ud83d")],
+    [("half", "surrogate"), ("key", "surrogate"), ("fail", "internal error"), ("by_hand", r"by hand \ud83d")],
 )
 async def test_a_call_whose_outcome_has_half_a_pair_fails(method: str, part: str) -> None:
     async with open_house(Room) as house:
@@ -174,7 +174,7 @@ async def test_a_refusal_whose_reason_has_half_a_pair_is_told_and_logged(
             assert record.getMessage().encode() == rb"rejected: no \ud83d, at /\ud83d"
         else:
             line = logging.Formatter().format(record).encode()
-            assert line.startswith(b"unexpected ValueError\nTraceback")
+            assert b": unexpected ValueError\nTraceback" in line
             assert line.endswith(rb"ValueError: broken \ud83d")
 
 
@@ -310,7 +310,7 @@ async def test_what_is_no_frame_whatever_its_texts_closes_the_socket(text: str) 
     [
         ("half", "call_failed", "surrogate"),
         ("key", "call_failed", "surrogate"),
-        ("fail", "call_failed", r"failed \ud83d"),
+        ("fail", "call_failed", "internal error"),
         ("reject", "rejected", r"rejected \ud83d"),
         ("by_hand", "call_failed", r"by hand \ud83d"),
     ],

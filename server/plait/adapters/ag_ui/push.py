@@ -6,7 +6,6 @@ from ag_ui.core import RunAgentInput
 
 from plait.actor.connection import Connection
 from plait.actor.facade import Facade
-from plait.actor.logs import log_error
 from plait.adapters.ag_ui.events import Cursor
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.state.commit import Commit
@@ -49,8 +48,7 @@ async def push_state(
     except PatchError as error:
         raise Conflict(str(error)) from None
     except Exception as error:  # validate_state_change may refuse with any exception.
-        log_error(error, actor.key, connection)
-        raise Reject("State update rejected") from None
+        raise Reject(str(actor.explain(error, connection))) from None
     if commit is not None:
         await commit
 

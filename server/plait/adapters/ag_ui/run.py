@@ -19,11 +19,10 @@ from ag_ui.core import (
     TextMessageStartEvent,
 )
 
-from plait.actor.logs import log_error
 from plait.adapters.ag_ui.events import Encoded, Opened, encode, encode_custom
 from plait.adapters.ag_ui.feed import Feed, RunEvent
 from plait.agents.run import Interruption
-from plait.errors import CallFailed, PlaitError, StoreError, public_message
+from plait.errors import CallFailed, PlaitError, StoreError
 
 __all__ = ["EventRun"]
 
@@ -73,7 +72,7 @@ class EventRun:
     def refuse(self, error: PlaitError) -> None:
         """Show the state as it is, and end the run before it has begun."""
         self.shows_state = True
-        self._fail(RunErrorEvent(message=public_message(error), code=error.code))
+        self._fail(RunErrorEvent(message=str(error), code=error.code))
 
     def emit(self, *events: BaseEvent) -> None:
         """Send events as they are at this moment, when all changes made so far are durable.
@@ -103,10 +102,7 @@ class EventRun:
     def done(self, result: Any, error: BaseException | None) -> None:
         """End the run with its outcome."""
         if error is not None:
-            if not isinstance(error, PlaitError):
-                log_error(error, self._feed.actor.key, None)
-            code = error.code if isinstance(error, PlaitError) else CallFailed.code
-            self._fail(RunErrorEvent(message=public_message(error), code=code))
+            self._fail_with(error)
             return
         outcome: RunFinishedCancelledOutcome | RunFinishedInterruptOutcome | None = None
         if self._is_cancelled or isinstance(result, Interruption):
@@ -117,8 +113,7 @@ class EventRun:
             plain = msgspec.to_builtins(result)
             finished = encode(self._finished(plain, outcome))
         except (TypeError, ValueError) as failure:
-            log_error(failure, self._feed.actor.key, None)
-            self._fail(RunErrorEvent(message=f"the result is not JSON: {failure}", code=CallFailed.code))
+            self._fail_with(CallFailed(f"the result is not JSON: {failure}"))
             return
         if isinstance(plain, str) and plain:
             self._put_text(plain)
@@ -167,6 +162,10 @@ class EventRun:
     def _put(self, frame: bytes, *, opens: Opened | None = None, of: Opened | None = None) -> None:
         if not self._is_over:
             self._feed.put(RunEvent(self, frame, opens=opens, of=of))
+
+    def _fail_with(self, failure: BaseException) -> None:
+        error = self._feed.actor.explain(failure)
+        self._fail(RunErrorEvent(message=str(error), code=error.code))
 
     def _fail(self, error: RunErrorEvent) -> None:
         self._end(encode(error))

@@ -8,10 +8,9 @@ import msgspec
 
 from plait.actor.connection import Connection
 from plait.actor.facade import Facade, RunningCall
-from plait.actor.logs import log_error
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame, Transport
-from plait.errors import CallFailed, Forbidden, PlaitError, public_message
+from plait.errors import CallFailed, Forbidden, PlaitError
 from plait.instruments import find_outcome
 from plait_schemas.cloudflare import Call, Result, encode
 from plait_schemas.codec import UNENCODABLE, printable
@@ -85,9 +84,7 @@ class CloudflareCalls:
         if method.is_stream:
             self._streams.pop(id(call), None)
         if error is not None:
-            if not isinstance(error, PlaitError):
-                log_error(error, self._actor.key, self._connection)
-            self.fail(call, public_message(error))
+            self.fail(call, str(self._actor.explain(error, self._connection)))
         elif not method.is_stream:
             nothing = result is None and not method.returns_value
             error = self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))

@@ -114,7 +114,7 @@ class CloudflareSession:
         """Join the thread."""
         self._left_at = self._last_shown()
         self._is_page = "origin" in request.headers
-        self._actor.join(self._connection, self, request, welcome=self._welcome, done=self._queue.open)
+        self._actor.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Handle a message; text is valid UTF-8."""
@@ -170,6 +170,9 @@ class CloudflareSession:
 
     def _note_departure(self, _: object = None) -> None:
         self._departures.add(self._actor.key, self._connection.id, self._seen.version)
+
+    def _open_queue(self, error: BaseException | None) -> None:
+        self._queue.open(None if error is None else self._actor.explain(error, self._connection))
 
     def _welcome(self) -> None:
         actor, sent = self._actor, "nothing"

@@ -8,10 +8,9 @@ import msgspec
 
 from plait.actor.connection import Connection
 from plait.actor.facade import Facade, RunningCall
-from plait.actor.logs import log_error
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
-from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError, public_message
+from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError
 from plait.instruments import find_outcome
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
@@ -90,19 +89,14 @@ class Calls:
         """Send the outcome of a call, and return its error, which is another one if the result is not JSON."""
         del self._calls[ref]
         self._turns.pop(ref, None)
-        if error is None:
-            if not method.is_stream:
-                nothing = result is None and not method.returns_value
-                try:
-                    self._send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
-                except UNENCODABLE as failure:
-                    error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
-                    self._fail(ref, error)
-        elif isinstance(error, PlaitError):
-            self._fail(ref, error)
-        else:
-            log_error(error, self._actor.key, self._connection)
-            self._fail(ref, CallFailed(public_message(error)))
+        if error is None and not method.is_stream:
+            nothing = result is None and not method.returns_value
+            try:
+                self._send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
+            except UNENCODABLE as failure:
+                error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
+        if error is not None:
+            self._fail(ref, self._actor.explain(error, self._connection))
         return error
 
     def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:

@@ -178,7 +178,8 @@ class Joining:
 
     def _open_queue(self, error: BaseException | None) -> None:
         """Begin to handle messages, after `joined` is sent."""
-        self._actor.after(lambda _: self._queue.open(error))
+        explained = None if error is None else self._actor.explain(error, self._connection)
+        self._actor.after(lambda _: self._queue.open(explained))
 
 
 def _drop(data: bytes, is_text: bool) -> None:

@@ -160,8 +160,7 @@ class Pushes:
         except PatchError as error:
             self._refuse(push.ref, Conflict(str(error)))
         except Exception as error:  # Whatever the author's hooks raise refuses the change.
-            log_error(error, self._actor.key, self._connection)
-            self._refuse(push.ref, Reject("State update rejected"))
+            self._refuse(push.ref, Reject(str(self._actor.explain(error, self._connection))))
         else:
             if isinstance(pushed, Needs):
                 self._queue.hold()

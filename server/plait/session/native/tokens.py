@@ -1,7 +1,6 @@
 """Asks a client for a new token before its token expires, and closes the socket if none comes."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -9,17 +8,18 @@ from typing import Final
 from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.transport import Frame
 from plait.errors import PlaitError
-from plait_schemas.codes import FORBIDDEN, INTERNAL_ERROR, UNAUTHENTICATED
+from plait_schemas.codes import FORBIDDEN, UNAUTHENTICATED
 from plait_schemas.messages import AuthExpiring, encode
 
 __all__ = ["Tokens", "seconds_left"]
-
-log = logging.getLogger("plait.sockets")
 
 # How many seconds before a token expires the client is asked for a new one.
 _NOTICE: Final = 30.0
 # Minimum seconds between a new token and the next request for one.
 _PAUSE: Final = 1.0
+
+Explain = Callable[[BaseException], PlaitError]
+"""Returns the error to tell a client."""
 
 Renew = Callable[[str], Awaitable[Rights]]
 """Returns the principal of a token and its rights. Raises Unauthenticated or Forbidden."""
@@ -28,12 +28,13 @@ Renew = Callable[[str], Awaitable[Rights]]
 class Tokens:
     """Watches the token of one connection."""
 
-    __slots__ = ("_connection", "_loop", "_next", "_renew", "_task", "_timer", "_transport_send")
+    __slots__ = ("_connection", "_explain", "_loop", "_next", "_renew", "_task", "_timer", "_transport_send")
 
-    def __init__(self, connection: Connection, send: Callable[[Frame], None], renew: Renew) -> None:
+    def __init__(self, connection: Connection, send: Callable[[Frame], None], renew: Renew, explain: Explain) -> None:
         self._connection = connection
         self._transport_send = send
         self._renew = renew
+        self._explain = explain
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -74,11 +75,9 @@ class Tokens:
         before = self._connection.principal
         try:
             rights = await self._renew(token)
-        except PlaitError as error:
+        except Exception as failure:  # `authenticate` may raise anything.
+            error = self._explain(failure)
             self._connection.close(error.close_code, str(error))
-        except Exception as error:  # `authenticate` may raise anything.
-            log.error("a new token could not be checked: %s", type(error).__name__, exc_info=error)
-            self._connection.close(INTERNAL_ERROR, "internal error")
         else:
             if _get_id(rights.principal) != _get_id(before):
                 self._connection.close(FORBIDDEN, "the new token belongs to another user")

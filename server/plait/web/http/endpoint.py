@@ -4,15 +4,14 @@ from collections.abc import Awaitable, Callable
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from plait.actor.logs import log_error
 from plait.errors import PlaitError
 from plait.instruments import NO_INSTRUMENTS
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, error_response
+from plait.web.context import ServerContext, error_body, error_response
 from plait.web.http.observed import serve_observed
 from plait.web.http.request import LimitedRequest
 
@@ -43,15 +42,17 @@ class Endpoint:
         request = LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
         headers: Headers = []
         try:
+            self._context.node.check_draining()
             response = await self._answer(request, headers)
         except ClientDisconnect:
             return
-        except Exception as error:
-            if not isinstance(error, PlaitError | HTTPException):
-                log_error(error, self._find_place(scope), None)
+        except (PlaitError, HTTPException) as error:
             if isinstance(error, PlaitError) and error.limit is not None:
                 self._context.instruments.limit_hit(error.limit)
             response = error_response(error)
+        except Exception as error:
+            explained = self._context.failures.explain(error, self._find_place(scope))
+            response = JSONResponse(error_body("internal", str(explained)), 500)
         response.raw_headers.extend(headers)
         await response(scope, receive, send)
 

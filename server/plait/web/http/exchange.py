@@ -9,9 +9,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.facade import Facade
-from plait.actor.logs import log_error
 from plait.actor.rpc import Method
-from plait.errors import CallFailed, PlaitError, public_message
+from plait.errors import PlaitError
 from plait.instruments import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext
@@ -41,6 +40,8 @@ class Exchange:
         self.request = request
         self.key = key
         self.principal = principal
+        # Whether an agent of the thread has been called.
+        self.has_called = False
         # The lines of a streamed answer.
         self._lines = Lines(context.limits.write_buffer)
 
@@ -79,8 +80,7 @@ class Exchange:
         except (PlaitError, _Left, *_ENDINGS):
             raise
         except BaseException as error:
-            log_error(error, self.key, None)
-            raise CallFailed(public_message(error)) from None
+            raise self.context.failures.explain(error, self.key) from None
 
     async def outcome_unless_left(self, future: asyncio.Future[Any], leave: Callable[[], object]) -> Any:
         """Return the result of a call, as `outcome` does. If the client disconnects, call `leave` first.

@@ -9,10 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plait.actor.facade import Facade
-from plait.actor.logs import log_error
 from plait.actor.outcome import make_resolver
 from plait.agents.agent import INTERRUPT
-from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject, public_message
+from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.instruments import TRACE
 from plait.state.types import parse_json_error
 from plait.web.context import ServerContext
@@ -115,8 +114,7 @@ class _Exchange(Exchange):
         except PlaitError:
             raise
         except Exception as error:  # validate_state_change may refuse with any exception.
-            log_error(error, self.key, connection)
-            raise Reject("State update rejected") from None
+            raise Reject(str(actor.explain(error, connection))) from None
         version = await commit
         await actor.store()  # The state may be the initial one, which is no change.
         headers = {"etag": tag(epoch, version)}
@@ -170,7 +168,7 @@ class _Exchange(Exchange):
 
 
 def _encode_line(what: str, value: Any) -> tuple[bytes, bool]:
-    value = public_message(value) if isinstance(value, BaseException) else value
+    value = str(value) if isinstance(value, PlaitError) else value
     return encode_json({what: value}) + b"\n", what != "chunk"
 
 

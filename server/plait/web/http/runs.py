@@ -16,7 +16,7 @@ from plait.agents.address import session_name
 from plait.agents.agent import Agent
 from plait.agents.identity import ThreadIds
 from plait.agents.run import Interruption
-from plait.errors import CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, public_message
+from plait.errors import Busy, CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body
@@ -69,7 +69,7 @@ class RunRequests:
         context.requests.take(request, principal)
         query = request.scope["query_string"]
         session_id = _read_session_id(query) if query else None
-        name = await self._name(request, principal, session_id, headers)
+        name, continuing = await self._find_thread(request, principal, session_id)
         agent_name, rest = read_run(request.scope)
         if request.method != "POST":
             raise HTTPException(405, "an agent is run by POST", headers={"allow": "POST"})
@@ -77,29 +77,42 @@ class RunRequests:
         if agent is None:
             raise NotFound(f"there is no agent {agent_name!r}; there are: {', '.join(sorted(context.runs.agents))}")
         exchange = Exchange(context, request, ThreadKey(agent.kind.name, name), principal)
-        match rest:
-            case "":
-                return await run_agent(exchange, agent_name, session_id=session_id)
-            case "interrupt":
-                return await interrupt(exchange)
-            case _:
-                raise NotFound("there is nothing at this URL")
+        try:
+            response = await _answer_with(exchange, agent_name, rest, session_id)
+        except Exception as error:
+            if exchange.has_called and not isinstance(error, Busy | TooMany | Unavailable):
+                headers += continuing  # The run has failed, and may have begun the thread.
+            raise
+        headers += continuing
+        return response
 
-    async def _name(
-        self, request: Request, principal: Principal | None, session_id: str | None, headers: Headers
-    ) -> str:
-        """Return the name of the thread. Raises Forbidden for a session of nobody, which everybody could name."""
+    async def _find_thread(
+        self, request: Request, principal: Principal | None, session_id: str | None
+    ) -> tuple[str, Headers]:
+        """Return the name of the thread, and the headers by which a client continues it.
+
+        Raises Forbidden for a session of nobody, which everybody could name.
+        """
         if session_id is None:
             # It is found as `request.state.principal`.
             request.scope.setdefault("state", {})["principal"] = principal
             id = await self._ids.find(request)
-            headers += self._ids.make_headers(id, is_secure=request.scope["scheme"] == "https")
-            return id
+            return id, self._ids.make_headers(id, is_secure=request.scope["scheme"] == "https")
         if principal is None:
             raise Forbidden("session_id names a session of a user, and this server does not know who you are")
         if not session_id:
             raise InvalidArguments("a session id must not be empty", path="/session_id")
-        return session_name(principal.id, session_id)
+        return session_name(principal.id, session_id), []
+
+
+async def _answer_with(exchange: Exchange, agent: str, rest: str, session_id: str | None) -> Response:
+    match rest:
+        case "":
+            return await run_agent(exchange, agent, session_id=session_id)
+        case "interrupt":
+            return await interrupt(exchange)
+        case _:
+            raise NotFound("there is nothing at this URL")
 
 
 async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = None) -> Response:
@@ -121,13 +134,14 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
     if session_id is not None and exchange.principal is not None:
         given = msgspec.structs.replace(given, session_id=session_id, user_id=exchange.principal.id)
     arguments: tuple[list[Any], dict[str, Any]] = ([given], {})
+    exchange.has_called = True
     if agent.is_stream:
         media_type, encode = _choose_form(request, agent)
         call = exchange.stream(actor, method, arguments, connection, encode)
         error = await exchange.outcome_unless_left(call.began, call.leave)
         if error is not None:
             call.leave()
-            raise _make_public(error)
+            raise error
         return call.answer(media_type)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     turn = actor.call(method, arguments, make_resolver(future), connection=connection, request=request, by_client=True)
@@ -217,11 +231,6 @@ def _describe(what: str, value: Any) -> tuple[str, Any]:
     """Return what a stream sends as it is for a client."""
     if isinstance(value, Interruption):
         return "interrupted", value
-    if isinstance(value, BaseException):
-        error = _make_public(value)
-        return what, error_body(error.code, str(error), error.path)["error"]
+    if isinstance(value, PlaitError):
+        return what, error_body(value.code, str(value), value.path)["error"]
     return what, value
-
-
-def _make_public(error: BaseException) -> PlaitError:
-    return error if isinstance(error, PlaitError) else CallFailed(public_message(error))

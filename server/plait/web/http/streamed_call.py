@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from plait.actor.connection import Connection
 from plait.actor.facade import Facade, RunningCall
-from plait.actor.logs import log_error
 from plait.actor.rpc import Method
 from plait.errors import CallFailed, PlaitError, Unauthenticated
 from plait.instruments import NO_INSTRUMENTS
@@ -38,7 +37,7 @@ class StreamedCall:
         # Ends the answer when the principal's token expires.
         self._expiry: asyncio.TimerHandle | None = None
         # Done when there is something to send; its result is the error if that is all there is.
-        self.began: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self.began: asyncio.Future[PlaitError | None] = asyncio.get_running_loop().create_future()
 
     def begin(
         self, method: Method, arguments: tuple[list[Any], dict[str, Any]], connection: Connection, request: Request
@@ -83,14 +82,12 @@ class StreamedCall:
         else:
             lines.put(line, is_last=is_last)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: PlaitError) -> None:
         self._put("error", error, self._encode("error", error))
 
     def _done(self, _: Any, error: BaseException | None) -> None:
         if error is not None:
-            if not isinstance(error, PlaitError | asyncio.CancelledError):
-                log_error(error, self._actor.key, None)
-            self._fail(error)
+            self._fail(self._actor.explain(error))
 
     def _expire(self) -> None:
         self._fail(Unauthenticated("the token has expired"))

@@ -1,13 +1,13 @@
 """WebSockets under any ASGI server. The server itself has to detect dead peers with pings."""
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from starlette.types import Message, Receive, Send
 
+from plait.actor.logs import log_internal
 from plait.actor.transport import HIGH_WATER, Frame, Receiver
 from plait.web.sockets.framing import shorten
 from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
@@ -15,7 +15,6 @@ from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["AsgiSocket"]
 
-log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
 # If a message takes this many seconds, others are handled before the next one.
@@ -145,9 +144,8 @@ class AsgiSocket:
                     self._turns.spend(spent)
                     # The server may have more data, so the `await` above may not wait.
                     await asyncio.sleep(0)
-        except Exception:
-            log.exception("closing a socket, as handling its message failed")
-            self.close(INTERNAL_ERROR, "internal error")
+        except Exception as error:
+            self.close(INTERNAL_ERROR, log_internal(error))
 
     def _take(self, message: Message) -> None:
         if self._over.is_set():

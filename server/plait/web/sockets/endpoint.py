@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from plait.actor.connection import Connection, Rights
 from plait.actor.facade import Facade
+from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
 from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
@@ -163,7 +164,7 @@ class _Opening:
         """Accept the socket and close it with the code for `error`."""
         socket = await self._accept(_do_nothing)
         if socket is not None:
-            _close(socket, self._context.instruments, error)
+            _close(socket, self._context, error)
             if isinstance(socket, AsgiSocket):
                 await socket.run()
 
@@ -171,7 +172,7 @@ class _Opening:
         """Join the socket to its thread, or close it with the error."""
         if isinstance(socket, AsgiSocket):
             async with asyncio.TaskGroup() as group:
-                self._place.joining = group.create_task(_try(join, socket, self._context.instruments))
+                self._place.joining = group.create_task(_try(join, socket, self._context))
                 await socket.run()
             self._place.joining = None
             return
@@ -179,11 +180,11 @@ class _Opening:
         task = self._place.joining = asyncio.current_task()
         assert task is not None
         try:
-            await _try(join, socket, self._context.instruments)
-        except asyncio.CancelledError:
+            await _try(join, socket, self._context)
+        except asyncio.CancelledError as error:
             if self._place.joining is not None:
                 # Nobody has cancelled this task for the peer: `authenticate` has raised it, or the server stops.
-                socket.close(INTERNAL_ERROR, "internal error")
+                socket.close(INTERNAL_ERROR, log_internal(error))
                 raise
             if task.uncancel():
                 raise
@@ -221,7 +222,7 @@ class _Opening:
                 connection = actor.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
                 self._place.connection = connection
                 self._set_traceparent(connection)
-                tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key))
+                tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key), actor.explain)
                 joining = await Joining.prepare(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
                 if pending.is_closed:
                     joining.close(ABNORMAL, "")
@@ -308,22 +309,20 @@ def _do_nothing() -> None:
     pass
 
 
-async def _try(join: Join, socket: Socket | AsgiSocket, instruments: Instruments) -> None:
+async def _try(join: Join, socket: Socket | AsgiSocket, context: ServerContext) -> None:
     try:
         await join(socket)
     except Exception as error:
-        _close(socket, instruments, error)
+        _close(socket, context, error)
 
 
-def _close(socket: Socket | AsgiSocket, instruments: Instruments, error: Exception) -> None:
+def _close(socket: Socket | AsgiSocket, context: ServerContext, error: Exception) -> None:
     if isinstance(error, PlaitError) and error.limit is not None:
-        instruments.limit_hit(error.limit)
+        context.instruments.limit_hit(error.limit)
     if isinstance(error, HTTPException):
         error = as_refusal(error)
     if isinstance(error, PlaitError):
         level = logging.DEBUG if error.is_logged else logging.INFO
         log.log(level, "a socket was refused, %s: %s", error.code, error)
-        socket.close(error.close_code, str(error))
-    else:
-        log.error("opening a socket failed: %s", type(error).__name__, exc_info=error)
-        socket.close(INTERNAL_ERROR, "internal error")
+    explained = context.failures.explain(error, None)
+    socket.close(explained.close_code, str(explained))

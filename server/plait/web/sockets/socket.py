@@ -4,7 +4,6 @@ Frames to the peer are written directly to the asyncio transport, and encoded on
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -13,6 +12,7 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from plait.actor.logs import log_internal
 from plait.actor.transport import Frame, Receiver
 from plait.limits import TokenBucket
 from plait.web.sockets.framing import is_utf8, serialize, serialize_pinged, shorten
@@ -23,7 +23,6 @@ from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "Socket"]
 
-log = logging.getLogger("plait.sockets")
 
 _CLOSE_TIMEOUT: Final = 5.0
 # If more bytes wait in one iteration of the loop, changes are held back, to be sent as one.
@@ -228,9 +227,8 @@ class Socket(asyncio.Protocol):
             return
         try:
             self._take(opcode, data)
-        except Exception:
-            log.exception("closing a socket, as handling its message failed")
-            self.close(INTERNAL_ERROR, "internal error")
+        except Exception as error:
+            self.close(INTERNAL_ERROR, log_internal(error))
 
     def _take(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver

@@ -11,6 +11,7 @@ import pytest
 from starlette.requests import Request
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import Client, House, open_house
+from tests.told import check_internal
 
 from plait.actor.connection import Connection, Rights, Source
 from plait.actor.rpc import Stream, rpc
@@ -999,8 +1000,6 @@ async def test_a_call_whose_change_could_not_be_stored_fails() -> None:
         ("_core", [], "Method _core does not exist"),
         ("__init__", [], "Method __init__ does not exist"),
         ("", [], "Method  does not exist"),
-        ("fail", [], "no such thing"),
-        ("leak", [], "Internal error"),
     ],
 )
 async def test_a_call_that_fails_says_why(method: str, args: list[Any], error: str) -> None:
@@ -1008,6 +1007,16 @@ async def test_a_call_that_fails_says_why(method: str, args: list[Any], error: s
         client = await house.join(Room, "a")
         client.call("1", method, *args)
         assert await client.next() == failure("1", error)
+        client.call("2", "look")
+        assert await client.next() == result("2", 0)
+
+
+@pytest.mark.parametrize("method", ["fail", "leak"])
+async def test_a_call_that_raises_tells_an_id_that_the_log_has(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house(Room) as house:
+        client = await house.join(Room, "a")
+        client.call("1", method)
+        check_internal((await client.next())["error"], caplog, "no such" if method == "fail" else "")
         client.call("2", "look")
         assert await client.next() == result("2", 0)
 
@@ -1088,13 +1097,14 @@ async def test_a_generator_streams_chunks_and_a_last_frame() -> None:
         ]
 
 
-async def test_a_generator_that_raises_ends_in_a_failure() -> None:
+async def test_a_generator_that_raises_ends_in_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
         client.call("1", "stream", 3)
         found = [await client.next() for _ in range(4)]
         assert [each["result"] for each in found[:3]] == [0, 1, 2]
-        assert found[3] == failure("1", "too many")
+        assert found[3]["success"] is False
+        check_internal(found[3]["error"], caplog, "too many")
 
 
 async def test_a_stream_may_be_sent_by_hand_whatever_place_it_has_among_the_parameters() -> None:

@@ -6,6 +6,7 @@ import pytest
 from starlette.types import Message
 from tests.server.session.guests import until
 from tests.server.web.sockets.test_socket import Received
+from tests.told import check_internal
 
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.turns import Turns
@@ -49,7 +50,9 @@ async def test_a_session_that_fails_closes_its_socket_with_1011(caplog: pytest.L
     await asyncio.wait_for(server.open(session).run(), 20)
     assert session.received == ["right"]
     assert session.closed == 1011
-    assert server.sent == [{"type": "websocket.close", "code": 1011, "reason": "internal error"}]
+    (sent,) = server.sent
+    assert (sent["type"], sent["code"]) == ("websocket.close", 1011)
+    check_internal(sent["reason"], caplog, "the secret of the session")
     assert server.has_ended
     (record,) = caplog.records
     assert record.exc_info is not None
