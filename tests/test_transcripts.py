@@ -130,7 +130,8 @@ def test_the_commands_of_a_page_do_what_it_says(page: str, tmp_path: Path) -> No
 
 def test_the_program_of_the_demos_first_page_does_what_the_page_says(tmp_path: Path) -> None:
     text = html.unescape((ROOT / "examples" / "pages" / "index.html").read_text())
-    (code,), (call,) = (re.findall(rf"<{tag}.*?>(.*?)</code>", text, re.DOTALL) for tag in ("pre.*?><code", "code class"))
+    (code,) = re.findall("<pre.*?><code>(.*?)</code>", text, re.DOTALL)
+    (call,) = re.findall("<code class.*?>(.*?)</code>", text, re.DOTALL)
     shell = Shell(tmp_path)
     try:
         shell.write(Block("tally.py", code))
