@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
+from tests.server.actor.loss_judge import judge
 from tests.server.rooms import Client, House, make_request, open_house
 from tests.server.session.guests import Guest
 
@@ -238,6 +239,10 @@ class Counter(Thread[int]):
         return str(await self.thread(Other, "other").wait_and_add())
 
     @rpc
+    async def let_look_later(self) -> None:
+        await self.thread(Other, "other").look_later()
+
+    @rpc
     async def call_back(self) -> str:
         return str(await self.thread(Other, "other").call_back())
 
@@ -286,6 +291,15 @@ class Other(Thread[int]):
         await self.gate.wait()
         await self.set_state(7)
         return "added"
+
+    @rpc
+    async def look_later(self) -> None:
+        self.waiting += 1
+        await self.gate.wait()
+        try:
+            await self.thread(Counter, "one").look()
+        except StoreError as error:
+            self.said.append(f"{type(error).__name__}: {error}")
 
     @rpc
     async def call_back(self) -> str:
@@ -380,6 +394,21 @@ async def test_all_turns_of_a_chain_that_comes_back_are_cut_short() -> None:
         assert await outcome(house.handle(Counter).call("look")) == 0
         assert (await house.actor(Counter)).turns.is_idle
         assert thread.waiting == 1
+
+
+async def test_a_chain_whose_first_turn_was_cut_short_does_not_come_back_and_wait_for_the_next_one() -> None:
+    async with open_house(Counter, Other) as house:
+        other, actor = cast(Other, (await house.actor(Other, "other")).thread), await house.actor(Counter)
+        call = asyncio.create_task(house.handle(Counter).call("let_look_later"))
+        await until(lambda: other.waiting)
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        next_one = asyncio.create_task(house.handle(Counter).call("let_look_later"))
+        await until(lambda: actor.turns.mailbox.running)
+        other.gate.set()
+        await outcome(next_one)
+        assert other.said == [f"StoreError: {FULL}"]
 
 
 async def test_on_error_is_told_of_a_hook_that_is_cut_short() -> None:
@@ -757,3 +786,10 @@ async def test_nobody_may_write_by_a_state_that_was_lost(guarded: type[Counter])
         cast(Counter, actor.thread).gate.set()
         with pytest.raises(StoreError, match="the disk is full"):
             await outcome(asking)
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_nothing_answered_is_lost_and_nothing_refused_is_there(seed: int) -> None:
+    wrong, counts = await judge(seed)
+    assert wrong == []
+    assert counts["marks judged"] > 0
