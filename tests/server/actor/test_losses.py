@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -411,13 +412,22 @@ async def test_a_chain_whose_first_turn_was_cut_short_does_not_come_back_and_wai
         assert other.said == [f"StoreError: {FULL}"]
 
 
-async def test_on_error_is_told_of_a_hook_that_is_cut_short() -> None:
-    async with open_house(Counter) as house:
-        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
+class Stubborn(Counter):
+    async def on_message(self, connection: Connection, data: str | bytes) -> None:
+        with suppress(asyncio.CancelledError):
+            await self.hold()
+
+
+@pytest.mark.parametrize("cls", [Counter, Stubborn])
+async def test_on_error_is_told_of_a_hook_that_is_cut_short(cls: type[Counter]) -> None:
+    async with open_house(cls) as house:
+        client, actor = await house.join(cls, "a"), await house.actor(cls)
         thread = cast(Counter, actor.thread)
         client.send("hello")
         await until(lambda: thread.waiting)
-        await lose(house)
+        house.store.fail_next()
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(house.handle(cls).set_state(9))
         await outcome(actor.wait_until_idle())
         assert [type(each) for each in thread.told] == [StoreError]
         assert [each for each in client.transport.sent if isinstance(each, str)] == []
@@ -533,31 +543,15 @@ async def test_a_change_of_a_client_that_is_lost_is_refused_and_later_ones_are_m
         assert await outcome(house.handle(Counter).set_state(5)) == 1
 
 
-async def test_what_runs_while_a_thread_is_destroyed_is_not_cut_short() -> None:
-    class Ending(Counter):
-        kind = "ending"
-
-        async def on_destroyed(self) -> None:
-            self.waiting += 1
-            await self.gate.wait()
-            self.said.append("mourned")
-
-    async with open_house(Ending) as house:
-        actor = await house.actor(Ending)
-        thread = cast(Ending, actor.thread)
-        await outcome(actor.store())
-        house.store.is_held = True
-        change = thread.add()
-        ending = asyncio.create_task(house.handle(Ending).destroy())
-        await until(lambda: actor.is_ending)
-        house.store.fail_next()
-        house.store.resume()
-        with pytest.raises(StoreError, match=FULL):
-            await outcome(change)
+async def test_what_runs_while_the_other_turns_are_held_is_not_cut_short() -> None:
+    async with open_house(Counter) as house:
+        thread, call = await begin(house, "wait")
+        turns = (await house.actor(Counter)).turns
+        turns.hold()  # As `destroy` does, until the deletion begins.
+        await lose(house)
         thread.gate.set()
-        outcomes = await outcome(asyncio.gather(ending, return_exceptions=True))
-        assert outcomes == [None] or isinstance(outcomes[0], StoreError)
-        assert actor.turns.is_idle
+        assert await outcome(call) == "waited"
+        turns.mailbox.is_held = False
 
 
 # Who is told where it waits
