@@ -900,6 +900,20 @@ def test_a_call_under_way_is_lost_with_the_socket_and_not_sent_again() -> None:
     assert take(session) == []
 
 
+def test_a_call_that_is_answered_as_in_doubt_is_not_sent_again() -> None:
+    session = build_session()
+    session.call("add")
+    session.take_frames()
+    receive(session, "error", ref=1, code="indeterminate", message="a part is stored")
+    assert [getattr(each, "ref", None) for each in session.take_happenings()] == [1]
+    assert take(session) == []
+    session.lost(1006)
+    session.opened()
+    session.take_frames()
+    join(session, 3)
+    assert take(session) == []
+
+
 def test_only_a_call_under_way_is_cancelled() -> None:
     session = build_session()
     ref = session.call("add")

@@ -580,6 +580,18 @@ test("what an agent yields is iterated, and leaving the loop cancels the call", 
   expect((await peer.take("cancel")).ref).toBe(ref);
 });
 
+test("a call that is answered as in doubt is not sent again", async () => {
+  const [client, peer] = await joined();
+  const result = client.call("add_player", "Ada");
+  const { ref } = await peer.take("call");
+  peer.send({ type: "error", ref, code: "indeterminate", message: "a part is stored" });
+  await expect(result).rejects.toMatchObject({ code: "indeterminate" });
+  const next = client.call("count");
+  expect((await peer.take("call")).method).toBe("count");
+  await client.close();
+  await expect(next).rejects.toMatchObject({ code: "closed" });
+});
+
 test("an interrupt is a call with the message, if there is one", async () => {
   const [client, peer] = await joined();
   for (const args of [["stop"], []]) {

@@ -172,8 +172,16 @@ class Turn:
             turn = turn.parent
 
     def find_refusal(self) -> PlaitError | None:
-        """Return why the turn may not begin: too many turns wait for it, as when a method calls itself."""
-        if self.parent is None or sum(1 for _ in self.chain()) <= _MOST_CALLS:
+        """Return why the turn may not begin, None if it may.
+
+        A turn of its thread that waits for it was cut short, which no longer holds the mailbox for it; or too many wait.
+        """
+        count = 0
+        for turn in self.chain():
+            count += 1
+            if turn.loss is not None and turn.owner is self.owner:
+                return turn.loss
+        if count <= _MOST_CALLS:
             return None
         return CallFailed(
             f"{self.name} of {self.owner.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "

@@ -56,7 +56,7 @@ class TurnRunner:
             done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
-        if (refusal := turn.find_refusal()) is not None:
+        if turn.parent is not None and (refusal := turn.find_refusal()) is not None:
             turn.on_end(done)
             turn.end(None, refusal)
             return

@@ -67,6 +67,11 @@ class RunEnds:
         except Exception as error:
             run.stage.drop()
             return error
+        except asyncio.CancelledError:
+            if (loss := core.pipeline.find_loss()) is None:
+                raise
+            run.stage.drop()  # Otherwise what follows the answer would store it.
+            return loss
         return None
 
     def _follow(self, context: Context[Any], error: BaseException | None) -> None:

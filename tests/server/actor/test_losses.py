@@ -4,10 +4,12 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
+from tests.server.actor.loss_judge import judge
 from tests.server.rooms import Client, House, make_request, open_house
 from tests.server.session.guests import Guest
 
@@ -238,6 +240,10 @@ class Counter(Thread[int]):
         return str(await self.thread(Other, "other").wait_and_add())
 
     @rpc
+    async def let_look_later(self) -> None:
+        await self.thread(Other, "other").look_later()
+
+    @rpc
     async def call_back(self) -> str:
         return str(await self.thread(Other, "other").call_back())
 
@@ -286,6 +292,15 @@ class Other(Thread[int]):
         await self.gate.wait()
         await self.set_state(7)
         return "added"
+
+    @rpc
+    async def look_later(self) -> None:
+        self.waiting += 1
+        await self.gate.wait()
+        try:
+            await self.thread(Counter, "one").look()
+        except StoreError as error:
+            self.said.append(f"{type(error).__name__}: {error}")
 
     @rpc
     async def call_back(self) -> str:
@@ -382,13 +397,37 @@ async def test_all_turns_of_a_chain_that_comes_back_are_cut_short() -> None:
         assert thread.waiting == 1
 
 
-async def test_on_error_is_told_of_a_hook_that_is_cut_short() -> None:
-    async with open_house(Counter) as house:
-        client, actor = await house.join(Counter, "a"), await house.actor(Counter)
+async def test_a_chain_whose_first_turn_was_cut_short_does_not_come_back_and_wait_for_the_next_one() -> None:
+    async with open_house(Counter, Other) as house:
+        other, actor = cast(Other, (await house.actor(Other, "other")).thread), await house.actor(Counter)
+        call = asyncio.create_task(house.handle(Counter).call("let_look_later"))
+        await until(lambda: other.waiting)
+        await lose(house)
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(call)
+        next_one = asyncio.create_task(house.handle(Counter).call("let_look_later"))
+        await until(lambda: actor.turns.mailbox.running)
+        other.gate.set()
+        await outcome(next_one)
+        assert other.said == [f"StoreError: {FULL}"]
+
+
+class Stubborn(Counter):
+    async def on_message(self, connection: Connection, data: str | bytes) -> None:
+        with suppress(asyncio.CancelledError):
+            await self.hold()
+
+
+@pytest.mark.parametrize("cls", [Counter, Stubborn])
+async def test_on_error_is_told_of_a_hook_that_is_cut_short(cls: type[Counter]) -> None:
+    async with open_house(cls) as house:
+        client, actor = await house.join(cls, "a"), await house.actor(cls)
         thread = cast(Counter, actor.thread)
         client.send("hello")
         await until(lambda: thread.waiting)
-        await lose(house)
+        house.store.fail_next()
+        with pytest.raises(StoreError, match=FULL):
+            await outcome(house.handle(cls).set_state(9))
         await outcome(actor.wait_until_idle())
         assert [type(each) for each in thread.told] == [StoreError]
         assert [each for each in client.transport.sent if isinstance(each, str)] == []
@@ -504,31 +543,15 @@ async def test_a_change_of_a_client_that_is_lost_is_refused_and_later_ones_are_m
         assert await outcome(house.handle(Counter).set_state(5)) == 1
 
 
-async def test_what_runs_while_a_thread_is_destroyed_is_not_cut_short() -> None:
-    class Ending(Counter):
-        kind = "ending"
-
-        async def on_destroyed(self) -> None:
-            self.waiting += 1
-            await self.gate.wait()
-            self.said.append("mourned")
-
-    async with open_house(Ending) as house:
-        actor = await house.actor(Ending)
-        thread = cast(Ending, actor.thread)
-        await outcome(actor.store())
-        house.store.is_held = True
-        change = thread.add()
-        ending = asyncio.create_task(house.handle(Ending).destroy())
-        await until(lambda: actor.is_ending)
-        house.store.fail_next()
-        house.store.resume()
-        with pytest.raises(StoreError, match=FULL):
-            await outcome(change)
+async def test_what_runs_while_the_other_turns_are_held_is_not_cut_short() -> None:
+    async with open_house(Counter) as house:
+        thread, call = await begin(house, "wait")
+        turns = (await house.actor(Counter)).turns
+        turns.hold()  # As `destroy` does, until the deletion begins.
+        await lose(house)
         thread.gate.set()
-        outcomes = await outcome(asyncio.gather(ending, return_exceptions=True))
-        assert outcomes == [None] or isinstance(outcomes[0], StoreError)
-        assert actor.turns.is_idle
+        assert await outcome(call) == "waited"
+        turns.mailbox.is_held = False
 
 
 # Who is told where it waits
@@ -757,3 +780,10 @@ async def test_nobody_may_write_by_a_state_that_was_lost(guarded: type[Counter])
         cast(Counter, actor.thread).gate.set()
         with pytest.raises(StoreError, match="the disk is full"):
             await outcome(asking)
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_nothing_answered_is_lost_and_nothing_refused_is_there(seed: int) -> None:
+    wrong, counts = await judge(seed)
+    assert wrong == []
+    assert counts["marks judged"] > 0

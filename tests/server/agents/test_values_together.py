@@ -267,6 +267,26 @@ async def test_what_others_could_not_store_is_not_seen_after_a_failed_flush(lab:
     assert await thread.values.items() == expected
 
 
+async def test_a_run_that_is_cut_short_while_it_commits_stores_nothing(lab: Lab) -> None:
+    async def push(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.push("log", "mine")
+
+    thread = await lab.thread()
+    await thread.values.set("log", ["first"])
+    await lab.sleep()
+    thread = await lab.thread()
+    has_read, may_return = hold_reads(lab, "values")
+    run = asyncio.create_task(lab.do(push))
+    await has_read.wait()
+    fail_writes(lab)
+    with pytest.raises(StoreError):
+        await thread.set_state({"answer": "lost"})
+    may_return.set()
+    with pytest.raises(StoreError):
+        await run
+    assert await lab.values() == {"log": ["first"]}
+
+
 async def test_updates_in_a_run_and_outside_of_it_both_count(lab: Lab) -> None:
     thread = await lab.thread()
 
