@@ -269,7 +269,7 @@ class Actor(Facade):
         revision = commit.revision
         if revision.version == 0:
             return
-        count = self.connections.broadcast_change(self.pipeline.history.last, source=commit.source)
+        count = self.connections.broadcast_change(self.pipeline.history.durable, source=commit.source)
         if self.instruments is not None:
             self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):
