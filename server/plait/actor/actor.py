@@ -282,7 +282,7 @@ class Actor(Facade):
             return
         if not self.connections:
             self.active[self] = None  # For its log in memory.
-        count = self.connections.broadcast_change(self.pipeline.history.last, source=commit.source)
+        count = self.connections.broadcast_change(self.pipeline.history.durable, source=commit.source)
         if self.instruments is not None:
             self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):

@@ -6,7 +6,6 @@ from typing import Any, Final
 from plait.actor.connection import Connection, Wire
 from plait.actor.transport import Frame
 from plait.errors import PlaitError, TooMany
-from plait.state.history import Link
 from plait.state.revision import Revision
 from plait.state.source import Source
 from plait_schemas.codes import REPLACED
@@ -90,7 +89,7 @@ class Connections:
             if not self._ids[connection.id]:
                 del self._ids[connection.id]
 
-    def broadcast_change(self, link: Link, *, source: Source) -> int:
+    def broadcast_change(self, revision: Revision, *, source: Source) -> int:
         """Send a change to every connection that follows the state, except its source; return how many there are."""
         wire: Wire | None = None
         frame: Frame | None = None
@@ -100,9 +99,9 @@ class Connections:
             if session is not None and connection is not source and connection.protocol_enabled:
                 if connection.wire is not wire:
                     wire = connection.wire
-                    frame = self.change_frame(wire, link.revision)
+                    frame = self.change_frame(wire, revision)
                 if frame is not None:
-                    session.deliver(frame, link)
+                    session.deliver(frame, revision)
                     count += 1
         return count
 

@@ -29,7 +29,6 @@ from plait.instruments import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.concurrent import Needs, Past
-from plait.state.history import Link
 from plait.state.log import ChangeLog
 from plait.state.merger import Charge, Merger, Proposal, Pushed
 from plait.state.missed import Missed
@@ -134,11 +133,6 @@ class Facade:
     def durable(self) -> Revision:
         """The last durable state."""
         return self.pipeline.history.durable
-
-    @property
-    def last(self) -> Link:
-        """The last durable state, with a link to those that follow it."""
-        return self.pipeline.history.last
 
     @property
     def sends_identity(self) -> bool:
@@ -263,6 +257,11 @@ class Facade:
     def refusal(self) -> PlaitError | None:
         """Return why another connection may not join; None if it may."""
         return self.connections.refusal(self.limits.connections_per_thread)
+
+    @property
+    def connection_count(self) -> int:
+        """The number of connections."""
+        return len(self.connections)
 
     def connected(self, id: str) -> list[Connection]:
         """Return the connections of one client."""

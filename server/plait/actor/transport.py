@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from plait.state.history import Link
+from plait.state.revision import Revision
 
 __all__ = ["HIGH_WATER", "Cancellable", "Frame", "Receiver", "Session", "Transport"]
 
@@ -101,8 +101,8 @@ class Receiver(Protocol):
 class Session(Protocol):
     """Sends frames of a thread to a connection."""
 
-    def deliver(self, frame: Frame, link: Link) -> None:
-        """Send the frame of the change to the revision of `link`, the last durable one."""
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        """Send the frame of the change to `revision`, the last durable one."""
         ...
 
     def send(self, frame: Frame) -> None:

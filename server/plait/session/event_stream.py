@@ -14,8 +14,8 @@ from plait.actor.outcome import make_resolver
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.session.native.follower import PLAIT, Follower
 from plait.session.native.tokens import seconds_left
-from plait.state.history import Link
 from plait.state.missed import Missed
+from plait.state.revision import Revision
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
 
@@ -82,9 +82,9 @@ class EventStream:
 
     # The Session
 
-    def deliver(self, frame: Frame, link: Link) -> None:
+    def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send the frame of a change."""
-        self._follower.deliver(frame, link.revision)
+        self._follower.deliver(frame, revision)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame; binary messages cannot be sent as events."""

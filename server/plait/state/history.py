@@ -19,7 +19,7 @@ from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "Link", "replay_document", "replay_json", "replay_steps"]
+__all__ = ["History", "replay_document", "replay_json", "replay_steps"]
 
 _SMALL_LOG: Final = 4096
 _IN_LIST: Final = re.compile(r"/\d+(?:/|$)")
@@ -29,29 +29,6 @@ _RECENT_CHANGES: Final = 256
 _RECENT_BYTES: Final = 64 * 1024
 # Operations to replay before other tasks may run.
 _AT_ONCE: Final = 100
-# Bytes that a state counts in addition to its JSON, where states are kept for clients.
-_OVERHEAD: Final = 128 * 1024
-
-
-class Link:
-    """A durable revision, the time at which it became durable, and a link to the next one."""
-
-    __slots__ = ("at", "next", "revision", "total")
-
-    def __init__(self, revision: Revision, before: "Link | None" = None) -> None:
-        self.revision = revision
-        self.at = time.monotonic()
-        self.next: Link | None = None
-        # The sum of the sizes of this state and all before it.
-        self.total = revision.size + _OVERHEAD
-        if before is not None:
-            self.total += before.total
-            before.next = self
-
-    @property
-    def size(self) -> int:
-        """The bytes that the state counts when it is kept."""
-        return self.revision.size + _OVERHEAD
 
 
 class History:
@@ -76,7 +53,6 @@ class History:
         "is_begun",
         "is_stored",
         "key",
-        "last",
         "secret",
     )
 
@@ -111,14 +87,11 @@ class History:
         self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
         self.current = self.durable
-        # The last durable revision; sessions follow its links.
-        self.last = Link(self.durable)
 
     def start(self, state: Any, data: bytes) -> None:
         """Make `state` the initial state, version 0, of a thread that is not stored; its first write stores it."""
         self.current = self.durable = Revision(self._type, json=data, state=state)
         self.current.snapshot_size = len(data)
-        self.last = Link(self.durable)
 
     def diff(self, before: Revision, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
         """Return the operations from a revision to `state`, whose JSON is `data`.
@@ -205,7 +178,6 @@ class History:
         if revision is self.durable:
             return
         self.durable = revision
-        self.last = Link(revision, self.last)
         self._forget()
 
     def rollback(self) -> None:

@@ -11,7 +11,6 @@ from plait.actor.connections import Connections
 from plait.actor.transport import Frame
 from plait.errors import StoreError
 from plait.limits import DEFAULT_LIMITS
-from plait.state.history import Link
 from plait.state.revision import Revision
 from plait.state.types import StateType
 from plait_schemas.messages import PresenceDiff
@@ -86,8 +85,8 @@ class PlainSession:
         connection.session = self
         connections.add(connection)
 
-    def deliver(self, frame: Frame, link: Link) -> None:
-        self.versions.append(link.revision.version)
+    def deliver(self, frame: Frame, revision: Revision) -> None:
+        self.versions.append(revision.version)
         self._transport.send(frame)
 
     def send(self, frame: Frame) -> None:
@@ -148,7 +147,7 @@ def test_a_wire_that_says_nothing_of_it_tells_of_no_change_event_or_presence() -
     assert PLAIN.encode_presence(PresenceDiff(left=["a"])) is None
     connections = Connections()
     _, transport, session = join(connections, "a", PLAIN)
-    connections.broadcast_change(Link(make_revision(5)), source="server")
+    connections.broadcast_change(make_revision(5), source="server")
     connections.broadcast(lambda wire: wire.encode_event("goal", {}))
     assert (transport.sent, session.versions) == ([], [])
 
@@ -199,7 +198,7 @@ def test_a_state_goes_to_all_but_its_source_and_is_written_once_a_protocol() -> 
     _, b, b_session = join(connections, "b", plain)
     _, c, _ = join(connections, "c", plain)
     _, d, _ = join(connections, "d", fancy)
-    connections.broadcast_change(Link(make_revision(5, 7)), source=source)
+    connections.broadcast_change(make_revision(5, 7), source=source)
     assert (source_transport.sent, b.sent, c.sent, d.sent) == ([], [5], [5], [95])
     assert (plain.count, fancy.count) == (1, 1)
     assert b_session.versions == [7]
@@ -208,7 +207,7 @@ def test_a_state_goes_to_all_but_its_source_and_is_written_once_a_protocol() -> 
 def test_a_state_of_the_server_goes_to_all() -> None:
     connections, wire = Connections(), StateWire()
     transports = [join(connections, str(number), wire)[1] for number in range(3)]
-    connections.broadcast_change(Link(make_revision(5)), source="server")
+    connections.broadcast_change(make_revision(5), source="server")
     assert [each.sent for each in transports] == [[5]] * 3
 
 
@@ -216,7 +215,7 @@ def test_the_source_is_left_out_by_what_it_is_and_not_by_its_id() -> None:
     connections, wire = Connections(), StateWire()
     source, mine, _ = join(connections, "same", wire)
     _, other, _ = join(connections, "same", wire)
-    connections.broadcast_change(Link(make_revision(5)), source=source)
+    connections.broadcast_change(make_revision(5), source=source)
     assert (mine.sent, other.sent) == ([], [5])
 
 
@@ -224,7 +223,7 @@ def test_a_connection_without_protocol_frames_gets_no_state_but_messages() -> No
     connections = Connections()
     connection, transport, _ = join(connections, "a", StateWire())
     connection.protocol_enabled = False
-    connections.broadcast_change(Link(make_revision(5)), source="server")
+    connections.broadcast_change(make_revision(5), source="server")
     connections.broadcast(lambda wire: wire.encode_message("hello"))
     assert transport.sent == ["hello"]
 
@@ -327,7 +326,7 @@ def test_who_is_too_slow_and_is_closed_by_a_broadcast_keeps_it_from_nobody(send:
     if send == "broadcast":
         connections.broadcast(lambda wire: wire.encode_message(5))
     else:
-        connections.broadcast_change(Link(make_revision(5)), source="server")
+        connections.broadcast_change(make_revision(5), source="server")
     assert [each.sent for each in transports] == [[], [5]] * 3
     assert [each.closed for each in transports] == [(1013, "too slow"), None] * 3
     assert len(connections) == 3

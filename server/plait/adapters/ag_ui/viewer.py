@@ -16,7 +16,7 @@ from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
 from plait.adapters.ag_ui.feed import Change, Feed, RunEvent
 from plait.adapters.ag_ui.run import EventRun
 from plait.session.native.tokens import seconds_left
-from plait.state.history import Link
+from plait.state.revision import Revision
 from plait.web.http.streamed import Lines
 from plait_schemas.codes import INTERNAL_ERROR, UNAUTHENTICATED
 
@@ -112,7 +112,7 @@ class Viewer(Lines):
         if self.connection.session is not None:
             self._actor.leave(self.connection, code, reason)
 
-    def deliver(self, frame: Frame, link: Link) -> None:
+    def deliver(self, frame: Frame, revision: Revision) -> None:
         """Do nothing: the feed has the change."""
 
     def finish(self) -> None:

@@ -17,9 +17,9 @@ __all__ = ["SeenTracker"]
 # In a crowded thread, the seconds between pings to a client that only reads, and those of the pings sent at once.
 _PING_PAUSE: Final = 0.2
 _PING_BURST: Final = 1.5
-# Unanswered pings, and the bytes of the states that were sent with them.
-_MOST_PINGS: Final = 64
-_MOST_BYTES: Final = 1024 * 1024
+# Bytes of the states that were sent with unanswered pings; each counts some more than its JSON.
+_MOST_WAITING: Final = 1024 * 1024
+_OVERHEAD: Final = 1024
 # Seconds that a received frame may wait until a busy page reads it.
 _READ_AFTER: Final = 1.0
 # Seconds after which a state frame without a ping counts as seen.
@@ -39,6 +39,7 @@ class SeenTracker:
         "_sent_version",
         "_transport",
         "_version",
+        "_waiting",
         "_writes",
         "base",
         "sent",
@@ -59,6 +60,8 @@ class SeenTracker:
         self._sent_version = -1
         # The version of each unanswered ping, and the state that is the base when it is answered.
         self._asked: deque[tuple[int, Revision]] = deque()
+        # The bytes of these states.
+        self._waiting = 0
         # Whether the last frame had a ping.
         self._is_sure = True
         # Whether the client has ever written; if so, there is a ping before each frame.
@@ -89,7 +92,7 @@ class SeenTracker:
         """Return whether the next frame needs a ping, and waits until the client has answered earlier ones."""
         if is_crowded and not self._writes:
             return False
-        return len(self._asked) >= _MOST_PINGS or sum(each.size for _, each in self._asked) > _MOST_BYTES
+        return self._waiting > _MOST_WAITING
 
     def send(self, frame: Frame, revision: Revision, *, is_crowded: bool) -> None:
         """Send a state frame, with a ping if the client writes or the thread is not crowded, otherwise now and then."""
@@ -101,11 +104,14 @@ class SeenTracker:
             if self.base is None:
                 self.base = revision
             self._asked.append((revision.version, revision))
+            self._waiting += revision.size + _OVERHEAD
             self._transport.send_pinged(frame, revision.version.to_bytes(8))
             return
         # It counts as read with the frame before it: a base that is too old would repeat changes of others.
         if self._asked:
-            self._asked[-1] = self._asked[-1][0], revision
+            version, replaced = self._asked[-1]
+            self._asked[-1] = version, revision
+            self._waiting += revision.size - replaced.size
         else:
             self.base = revision
         self._transport.send(frame)
@@ -126,11 +132,12 @@ class SeenTracker:
     def pong(self, payload: bytes) -> None:
         """Note that the client has answered a ping, and thereby those before it."""
         version = int.from_bytes(payload)
-        if len(payload) != 8 or all(asked != version for asked, _ in self._asked):
+        if len(payload) != 8 or not any(asked == version for asked, _ in self._asked):
             return
         self._version = -1
         while self._version != version:
             self._version, self.base = self._asked.popleft()
+            self._waiting -= self.base.size + _OVERHEAD
         self._on_seen()
 
     # Inside

@@ -23,7 +23,6 @@ from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
 from plait.session.cloudflare.whole_states import WholeStates
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.history import Link
 from plait.state.revision import Revision
 from plait.state.work import count_extra_messages
 from plait_schemas.cloudflare import (
@@ -140,16 +139,16 @@ class CloudflareSession:
         self._actor.after(self._note_departure)
         self._actor.leave(self._connection, code, reason)
 
-    def deliver(self, frame: Frame, link: Link) -> None:
+    def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
-        is_crowded = len(self._actor.connections) > _FEW
+        is_crowded = self._actor.connection_count > _FEW
         if self._transport.is_backed_up or self._seen.must_wait(is_crowded=is_crowded):
             if not self._is_behind and self._actor.instruments is not None:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self._is_behind = True
             return
         self._is_behind = False
-        self._seen.send(frame, link.revision, is_crowded=is_crowded)
+        self._seen.send(frame, revision, is_crowded=is_crowded)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
@@ -335,11 +334,11 @@ class CloudflareSession:
 
     def _send_state(self, _: object) -> None:
         """Send the durable state, so that the client shows that instead of its own write."""
-        last = self._actor.last
-        if last.revision.has_state and self._connection.protocol_enabled:
-            frame = self._actor.change_frame(CLOUDFLARE, last.revision)
+        revision = self._actor.durable
+        if revision.has_state and self._connection.protocol_enabled:
+            frame = self._actor.change_frame(CLOUDFLARE, revision)
             assert frame is not None
-            self.deliver(frame, last)
+            self.deliver(frame, revision)
 
     # Limits
 

@@ -13,9 +13,9 @@ from plait.session.native.follower import Follower
 from plait.session.native.session import PlaitSession
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.history import Link
 from plait.state.missed import Missed
 from plait.state.push_log import Client
+from plait.state.revision import Revision
 from plait_schemas.messages import SUBPROTOCOL, Join, encode
 
 __all__ = ["Joining"]
@@ -132,7 +132,7 @@ class Joining:
 
     # The Session of the connection, until there is another
 
-    def deliver(self, frame: Frame, link: Link) -> None:
+    def deliver(self, frame: Frame, revision: Revision) -> None:
         """Do nothing, as `joined` will have the change."""
 
     def send(self, frame: Frame) -> None:

@@ -14,8 +14,8 @@ from plait.session.native.message_order import MessageOrder
 from plait.session.native.pushes import Pushes
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.history import Link
 from plait.state.push_log import Client
+from plait.state.revision import Revision
 from plait.state.work import count_extra_messages
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
@@ -96,12 +96,12 @@ class PlaitSession:
         self._actor.set_presence(self._connection.id, None)
         self._actor.leave(self._connection, code, reason)
 
-    def deliver(self, frame: Frame, link: Link) -> None:
+    def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send the frame of a change.
 
         Between a push and its answer, changes are sent one by one: a client cannot find its own among several.
         """
-        self._follower.deliver(frame, link.revision, in_step=self._pushes.is_under_way)
+        self._follower.deliver(frame, revision, in_step=self._pushes.is_under_way)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame after the changes before it."""

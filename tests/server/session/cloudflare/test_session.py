@@ -691,6 +691,16 @@ async def test_a_pong_that_answers_no_ping_is_nothing_that_was_seen() -> None:
         assert a.transport.take() == [state("from a")]
 
 
+@contextmanager
+def a_minute_later() -> Iterator[None]:
+    """Let the loop's clock show another time."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "time", lambda: now + 60)
+        yield
+
+
 async def test_a_socket_that_cannot_be_pinged_has_seen_nothing_just_now() -> None:
     async with open_house(Room) as house:
         a, b = await house.join(Room, "a", can_ping=False), await house.join(Room, "b")
@@ -703,10 +713,10 @@ async def test_a_socket_that_cannot_be_pinged_has_seen_nothing_just_now() -> Non
 async def test_a_socket_that_cannot_be_pinged_has_not_seen_an_old_state_that_it_was_sent_just_now() -> None:
     async with open_house(Room) as house:
         await house.handle(Room).set_state("old")
-        (await house.actor(Room)).pipeline.history.last.at -= 3600
-        a = await house.join(Room, "a", can_ping=False)
-        a.push("from a")
-        assert await a.next() == state("from a")
+        with a_minute_later():
+            a = await house.join(Room, "a", can_ping=False)
+            a.push("from a")
+            assert await a.next() == state("from a")
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -746,16 +756,6 @@ async def test_clients_that_write_at_the_same_time_end_with_the_state_of_the_ser
 
 
 # Clients that come back
-
-
-@contextmanager
-def a_minute_later() -> Iterator[None]:
-    """Let the loop's clock show another time."""
-    loop = asyncio.get_running_loop()
-    now = loop.time()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "time", lambda: now + 60)
-        yield
 
 
 async def back(house: Any, first: Client, *, can_ping: bool = True) -> Client:
