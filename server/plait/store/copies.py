@@ -78,7 +78,12 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
         source.backup(copy)
         # In WAL mode the copy would need more files than this one.
         copy.execute("PRAGMA journal_mode = DELETE")
-        remove_all(copy)
+        if copy.execute(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'origin'"
+        ).fetchone():  # In older formats there is none.
+            remove_all(copy)
+            # If it is copied over the store, that is to be noticed.
+            copy.execute("DELETE FROM origin")
         if new_epochs:
             schema.begin_new_epochs(copy)
         threads: int = copy.execute("SELECT count(*) FROM threads").fetchone()[0]
