@@ -1,4 +1,4 @@
-"""The time to read a thread's records by prefix from a SQLite store, in one page and in pages of 1,000."""
+"""The time to read a thread's records from a SQLite store, and what others wait while a large thread is deleted."""
 
 import asyncio
 import statistics
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.contest import Effort
-from plait.store.protocol import Record, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Record, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
 __all__ = ["SIZE", "Reading", "records"]
@@ -20,10 +20,14 @@ SIZE = 100
 # Milliseconds.
 AIM = 20
 KEY = ThreadKey("bench", "records")
+# The records of a thread that is deleted, and milliseconds that the changes of another one may wait.
+CHUNKS = 440
+CHUNK = 256 * 1024
+WAIT_AIM = 250
 
 
 class Reading(msgspec.Struct):
-    """Milliseconds of processor time from a call until all records are there, by round."""
+    """Milliseconds by round: of processor time until all records are there, or the longest wait of another thread."""
 
     title: str
     rounds: list[float]
@@ -36,8 +40,8 @@ class Reading(msgspec.Struct):
 
 
 def records(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Reading]:
-    """Write records once, and read them in each round."""
-    return asyncio.run(_measure(folder, effort, tell))
+    """Write records once, and read them in each round; and delete a large thread in each round."""
+    return [*asyncio.run(_measure(folder, effort, tell)), asyncio.run(_delete(folder, effort, tell))]
 
 
 async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Reading]:
@@ -60,3 +64,27 @@ async def _read(store: SqliteStore, limit: int) -> Sequence[Record]:
     while page := await store.records(KEY, "bench", prefix="b/", after=found[-1].key if found else "", limit=limit):
         found += page
     return found
+
+
+async def _delete(folder: Path, effort: Effort, tell: Callable[[str], None]) -> Reading:
+    reading = Reading(f"longest wait of others, {CHUNKS * CHUNK / 1e6:.0f} MB deleted", [], WAIT_AIM)
+    large, other, version = ThreadKey("bench", "large"), ThreadKey("bench", "other"), 0
+    async with SqliteStore(folder / "deletions.db") as store:
+        await store.submit(Write(other, "e", None, 0))
+        for _ in range(effort.rounds):
+            await store.submit(Write(large, "e", None, 0))
+            for n in range(CHUNKS):
+                row = Record("bench", f"{n:05}", bytes(CHUNK))
+                await store.submit(Write(large, "e", 0, 0, records=(row,)))
+            deletion = store.submit(Write(large, "e", 0, 0, is_deletion=True))
+            begun, waits = time.perf_counter(), list[float]()
+            while time.perf_counter() - begun < 2:
+                version, start = version + 1, time.perf_counter()
+                change = ChangeRow(version, b"[]", "server", 0)
+                await store.submit(Write(other, "e", version - 1, version, (change,)))
+                waits.append((time.perf_counter() - start) * 1000)
+                await asyncio.sleep(0.001)
+            await deletion
+            reading.rounds.append(max(waits))
+            tell(f"{reading.title}: {reading.rounds[-1]:.0f} ms")
+    return reading

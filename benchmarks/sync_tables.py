@@ -103,8 +103,8 @@ def timing_table(timings: Sequence[Timing]) -> str:
 
 
 def record_table(readings: Iterable[Reading]) -> str:
-    """Time to read records."""
-    lines: list[Sequence[str]] = [(f"records of {SIZE} bytes, SQLite", "processor ms", "rounds", "aim", "")]
+    """Time to read records, and what others wait while many are deleted."""
+    lines: list[Sequence[str]] = [(f"records of {SIZE} bytes, SQLite", "ms", "rounds", "aim", "")]
     for reading in readings:
         rounds = sorted(reading.rounds)
         spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"

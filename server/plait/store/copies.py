@@ -9,6 +9,7 @@ from pathlib import Path
 from plait.errors import StoreError
 from plait.store import schema
 from plait.store.health import explain
+from plait.store.identity import is_foreign_log, make_log_path, set_log_aside
 from plait.store.inspection import connect
 from plait.store.lock import StoreLock
 from plait.store.removal import remove_all
@@ -77,7 +78,12 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
         source.backup(copy)
         # In WAL mode the copy would need more files than this one.
         copy.execute("PRAGMA journal_mode = DELETE")
-        remove_all(copy)
+        if copy.execute(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'origin'"
+        ).fetchone():  # In older formats there is none.
+            remove_all(copy)
+            # If it is copied over the store, that is to be noticed.
+            copy.execute("DELETE FROM origin")
         if new_epochs:
             schema.begin_new_epochs(copy)
         threads: int = copy.execute("SELECT count(*) FROM threads").fetchone()[0]
@@ -92,12 +98,14 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
 def _put_in_place(restored: Path, store: Path) -> Path | None:
     """Replace a store by a file; the old file is kept next to it, even if the process is killed in between."""
     kept = None
-    log = store.with_name(store.name + "-wal")
+    log = make_log_path(store)
+    if log.exists() and (not store.exists() or is_foreign_log(store)):
+        set_log_aside(store)
     if store.exists():
         kept = _free_name(store)
         _keep(store, kept)
         if log.exists():
-            _keep(log, kept.with_name(kept.name + "-wal"))
+            _keep(log, make_log_path(kept))
     # The log belongs to the old file, and SQLite would apply it to the restored one.
     for path in (log, store.with_name(store.name + "-shm")):
         path.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from plait.errors import PlaitError, StoreError, operator_message
 from plait.store import rows, schema
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.health import explain
+from plait.store.identity import check_log
 from plait.store.protocol import Header, Record, Stored, ThreadKey
 
 __all__ = ["Inspection", "connect", "read_whole"]
@@ -29,9 +30,10 @@ def connect(path: Path, *, may_be_older: bool = False) -> sqlite3.Connection:
     try:
         if not path.is_file():
             raise StoreError("there is no such file")
+        check_log(path)
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
         schema.check(db, may_be_older=may_be_older)
-    except (StoreError, sqlite3.Error, UnicodeDecodeError) as error:
+    except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
         if db is not None:
             db.close()
         raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error

@@ -1,4 +1,4 @@
-"""The files of a SQLite store: the lock, the mark of the last write, and the check that no file was replaced."""
+"""The lock file of a SQLite store: the lock, the mark of the last write, and what is known of the other files."""
 
 import os
 import sqlite3
@@ -10,7 +10,18 @@ from zlib import crc32
 
 from plait.errors import StoreError
 
-__all__ = ["LAST", "FileIdentity", "Mark", "StoreLock", "has_write", "load_counter", "save_heads"]
+__all__ = [
+    "LAST",
+    "NO_ORIGIN",
+    "LogMark",
+    "Mark",
+    "Origin",
+    "StoreLock",
+    "has_write",
+    "load_counter",
+    "read_log_mark",
+    "save_heads",
+]
 
 try:
     import fcntl
@@ -22,6 +33,42 @@ except ImportError:  # On Windows only SQLite's own locks keep two servers apart
 _MARK: Final = struct.Struct("<QQQQQ")
 _OLD_SIZE: Final = 32
 _KEY: Final = 0x706C6169
+# After it, while a server has the store open or was killed: the fields of a LogMark, and a checksum of them.
+_LOG_MARK: Final = struct.Struct("<qqqQQQ")
+
+
+class Origin(NamedTuple):
+    """What the server that has a file open writes into it: the number of its run, by chance, and a growing number."""
+
+    run: int
+    step: int
+
+
+NO_ORIGIN: Final = Origin(0, 0)
+"""What a file has before a server writes to it."""
+
+
+class LogMark(NamedTuple):
+    """Which file a log belongs to.
+
+    It has the run of the server that made the log, what it last found in the file, and the log's device and inode.
+    """
+
+    run: int
+    seen_run: int
+    seen_step: int
+    device: int
+    inode: int
+
+    @property
+    def checksum(self) -> int:
+        """The checksum of the fields."""
+        return crc32(repr(tuple(self)).encode())
+
+    def fits(self, found: Origin) -> bool:
+        """Whether the log belongs to the file in which this was found: it is as it was, or has been written since."""
+        seen = Origin(self.seen_run, self.seen_step)
+        return found == seen or (found.run == self.run and (seen.run != self.run or found.step >= seen.step))
 
 
 class Mark(NamedTuple):
@@ -80,8 +127,20 @@ class StoreLock:
         if self._file is not None:
             os.pwrite(self._file, _MARK.pack(*mark[:3], mark.checksum, mark.counter), 0)
 
+    def write_log_mark(self, mark: LogMark, *, is_first: bool) -> None:
+        """Write which file the log belongs to; the first time, return when that is on the disk. Raises OSError."""
+        if self._file is not None:
+            os.pwrite(self._file, _LOG_MARK.pack(*mark, mark.checksum), _MARK.size)
+            if is_first:
+                os.fsync(self._file)
+
+    def clear_log_mark(self) -> None:
+        """Remove it, as there is no log any more. Raises OSError."""
+        if self._file is not None and os.fstat(self._file).st_size > _MARK.size:
+            os.ftruncate(self._file, _MARK.size)
+
     def clear(self) -> None:
-        """Remove the mark. Raises OSError."""
+        """Remove the marks. Raises OSError."""
         if self._file is not None:
             os.ftruncate(self._file, 0)
 
@@ -92,6 +151,19 @@ class StoreLock:
             self._file = None
 
 
+def read_log_mark(path: Path) -> LogMark | None:
+    """Return which file the log of a store belongs to, None if that is not known. Raises OSError."""
+    try:
+        data = path.with_name(path.name + ".lock").read_bytes()[_MARK.size :]
+    except FileNotFoundError:
+        return None
+    if len(data) != _LOG_MARK.size:
+        return None
+    *fields, checksum = _LOG_MARK.unpack(data)
+    mark = LogMark(*fields)
+    return mark if mark.checksum == checksum else None
+
+
 LAST: Final = """max(
     coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
     coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
@@ -99,11 +171,12 @@ LAST: Final = """max(
 """SQL for the newest version in the rows of the thread `t`."""
 
 
-def save_heads(db: sqlite3.Connection, versions: Mapping[int, int]) -> None:
-    """Store the current versions of threads, given by row id, in a transaction of its own."""
+def save_heads(db: sqlite3.Connection, versions: Mapping[int, int], origin: Origin) -> None:
+    """Store the current versions of threads, given by row id, and an origin, in a transaction of its own."""
     db.execute("BEGIN IMMEDIATE")
     try:
         db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
+        db.execute("INSERT OR REPLACE INTO origin (id, run, step) VALUES (0, ?, ?)", origin)
         db.execute("COMMIT")
     except sqlite3.Error:
         if db.in_transaction:
@@ -125,28 +198,3 @@ def has_write(db: sqlite3.Connection, mark: Mark) -> bool:
         return counter >= mark.counter
     found = db.execute(f"SELECT t.id, {LAST}, t.epoch FROM threads t WHERE t.id = ?", (mark.thread,)).fetchone()
     return found is not None and found[1] >= mark.version and crc32(found[2].encode()) == mark.epoch
-
-
-class FileIdentity:
-    """The files of an open SQLite database in WAL mode: the database and its log.
-
-    SQLite keeps writing to a file that was deleted or replaced, and those writes would be lost.
-    """
-
-    def __init__(self, path: Path) -> None:
-        # Absolute, as the working directory may change.
-        found = ((each, _identify(each)) for each in (f"{path.absolute()}", f"{path.absolute()}-wal"))
-        self._files = [(each, identity) for each, identity in found if identity is not None]
-
-    def is_same(self) -> bool:
-        """Whether both files are still at their paths."""
-        return all(_identify(path) == identity for path, identity in self._files)
-
-
-def _identify(path: str) -> tuple[int, int] | None:
-    """Return the device and inode of the file at a path, None if there is no file. Raises any other OSError."""
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_dev, status.st_ino

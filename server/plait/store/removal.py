@@ -62,10 +62,9 @@ def remove_step(db: sqlite3.Connection) -> bool:
 
 
 def remove_all(db: sqlite3.Connection) -> None:
-    """Remove all that deleted threads have left; a file of an older format has nothing."""
-    if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'removed'").fetchone():
-        while remove_step(db):
-            pass
+    """Remove all that deleted threads have left."""
+    while remove_step(db):
+        pass
 
 
 def has_removed(db: sqlite3.Connection) -> bool:

@@ -21,6 +21,7 @@ from plait.errors import CorruptThread, StoreError
 from plait.store import rows, schema
 from plait.store.batches import Batches, Group, Outcome
 from plait.store.health import Health, explain
+from plait.store.identity import check_log
 from plait.store.lock import StoreLock
 from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow, Write
 from plait.store.writer import Writer
@@ -100,6 +101,8 @@ class SqliteStore:
         try:
             if not self._readonly:
                 self._lock = StoreLock(self.path)
+            check_log(self.path)
+            if self._lock is not None:
                 self._work = Writer(self.path, self._lock)
                 self._writer = await _connect(self.path, readonly=False, lock_timeout=self._lock_timeout)
                 await self._writer.post(self._work.open, self._synchronous)
@@ -189,7 +192,8 @@ class SqliteStore:
             raise StoreError("the store is closed")
         assert self._loop is not None
         assert self._work is not None
-        self._work.check_files()
+        assert self._writer is not None
+        await self._writer.post(self._work.check_files)
         if self._health.trouble is None:
             return
         if not self._health.should_try(self._loop.time()):
@@ -245,17 +249,21 @@ class SqliteStore:
             self._removing.cancel()
             await asyncio.wait([self._removing])
             self._removing = None
+        keeps_log = True
         if self._writer is not None and self._work is not None:
-            with suppress(sqlite3.Error):  # Heads only serve to detect a loss; without them nothing is lost.
-                await self._writer.post(self._work.save_heads)
-        # The last connection to close checkpoints the log, which a read-only one cannot do: close the writer last.
-        for connection in (self._reader, self._writer):
+            keeps_log = await self._writer.post(self._work.end)
+        # The last connection to close checkpoints the log, which a read-only one cannot do: close the writer last, but
+        # not if the file was replaced.
+        for connection in (self._reader, self._writer) if keeps_log else (self._writer, self._reader):
             if connection is not None:
                 await connection.close()
-        self._writer = self._reader = self._work = None
         if self._lock is not None:
+            if self._work is not None:
+                with suppress(OSError):  # Where the log is left, the next start finds that it is another file's.
+                    self._work.leave_log()
             self._lock.close()
             self._lock = None
+        self._writer = self._reader = self._work = None
         self._is_entered = False
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:

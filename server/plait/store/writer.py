@@ -5,6 +5,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,8 @@ from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
 from plait.store.commits import Heads, Result, commit, make_refusal
-from plait.store.lock import FileIdentity, Mark, StoreLock, has_write, load_counter, save_heads
+from plait.store.identity import FileIdentity, make_log_path, set_log_aside
+from plait.store.lock import Mark, Origin, StoreLock, has_write, load_counter, save_heads
 from plait.store.removal import has_removed, remove_step
 
 __all__ = ["Writer"]
@@ -40,6 +42,7 @@ class Writer:
         self._checked = 0.0
         # Whether the file at the path is not the open one, so that writes would be lost.
         self.is_lost = False
+        self._is_replaced = False
         # Whether the log may have a write that the reader does not see, and that a restart would find.
         self.is_in_doubt = False
         # Whether rows of deleted threads are left.
@@ -65,8 +68,16 @@ class Writer:
             self._lock.clear()
 
     def begin(self, db: sqlite3.Connection) -> None:
-        """Record the identity of the files. Call it when all connections are open."""
-        self._identity = FileIdentity(self._path)
+        """Record the identity of the files. Call it when all connections are open. Raises OSError."""
+        identity = self._identity = FileIdentity(self._path)
+        # Before the file has the run's number, so that a log that writes it there is known.
+        self._lock.write_log_mark(identity.mark, is_first=True)
+        try:
+            self.save_heads(db)
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.OperationalError as error:  # The disk may be full; threads can still be read.
+            log.warning("%s cannot be written: %s", self._path, error)
+        self._is_found()
 
     def commit(self, db: sqlite3.Connection, batch: Sequence[Group]) -> Sequence[Outcome]:
         """Write a batch in one transaction and return the outcome of each group."""
@@ -96,10 +107,41 @@ class Writer:
         return result.outcomes
 
     def save_heads(self, db: sqlite3.Connection) -> None:
-        """Store the current versions of threads in their rows, to detect a loss of their last changes."""
-        if not self.is_lost and self._stale:
-            save_heads(db, self._stale)
+        """Store the current versions of threads in their rows, to detect a loss of their last changes.
+
+        The file's origin gets another step, to tell it from copies that were made before.
+        """
+        identity = self._identity
+        if not self.is_lost and identity is not None:
+            origin = Origin(identity.own.run, identity.own.step + 1)
+            save_heads(db, self._stale, origin)
+            identity.own = origin
             self._stale = {}
+
+    def end(self, db: sqlite3.Connection) -> bool:
+        """Do what is left before the connections are closed, and return whether the log may go into the file."""
+        if self._identity is None:
+            return True
+        self._is_found()
+        with suppress(sqlite3.Error):  # Heads only serve to detect a loss; without them nothing is lost.
+            self.save_heads(db)
+        try:
+            self._is_replaced = self.is_lost and not self._identity.has_file()
+        except OSError:
+            self._is_replaced = True
+        return not self._is_replaced
+
+    def leave_log(self) -> None:
+        """Rename the log of a file that was replaced, when all connections are closed: it is not the new file's.
+
+        Raises OSError.
+        """
+        if self._identity is None:
+            return
+        if self._is_replaced and self._identity.has_log():
+            log.error("the last changes of the lost file %s are in %s", self._path, set_log_aside(self._path))
+        if not make_log_path(self._path).exists():
+            self._lock.clear_log_mark()
 
     def remove_rest(self, db: sqlite3.Connection) -> None:
         """Remove a part of the rows that deleted threads have left. Raises sqlite3.Error when it fails."""
@@ -112,8 +154,8 @@ class Writer:
         schema.rewrite_version(db)
         self.is_in_doubt = False
 
-    def check_files(self) -> None:
-        """Raise StoreError if the files were deleted or replaced. Runs in any OS thread."""
+    def check_files(self, db: sqlite3.Connection) -> None:
+        """Raise StoreError if the files were deleted or replaced."""
         if not self._is_found():
             raise StoreError(_LOST)
 
@@ -131,7 +173,10 @@ class Writer:
         if self.is_lost or self._identity is None:
             return not self.is_lost
         try:
-            is_same = self._identity.is_same()
+            seen = self._identity.seen
+            is_same = self._identity.has_log() and self._identity.has_file()
+            if self._identity.seen != seen:
+                self._lock.write_log_mark(self._identity.mark, is_first=False)
         except OSError as error:  # An error of the file system does not mean that the file was replaced.
             self._warn_once("cannot check whether %s was deleted or replaced: %s", error)
             return True

@@ -1,6 +1,5 @@
 """What a deleted thread of a SQLite store has left is removed in steps, and never shown."""
 
-
 import asyncio
 import sqlite3
 from contextlib import closing
