@@ -36,7 +36,7 @@ __all__ = ["Actor"]
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("_created", "destroy", "due", "events", "make_handle", "parts", "records")
+    __slots__ = ("_created", "destroy", "due", "ended_by", "events", "make_handle", "parts", "records")
 
     def __init__(
         self,
@@ -103,6 +103,8 @@ class Actor(Facade):
         # When the node looks at the thread again if it is not used before.
         self.due = inf
         self.holds = 0
+        # The turn that destroys the thread, and those that wait for it; empty as long as none does.
+        self.ended_by: Sequence[Turn] = ()
         # The turn of the listeners of `thread.created`.
         self._created: Turn | None = None
 
@@ -189,7 +191,8 @@ class Actor(Facade):
                 raise Destroyed(f"{self.key} is being destroyed already")
             self.turns.hold()
             self.connections.close(Unavailable("the thread is being destroyed"))
-            return begin(tuple(turn.chain()))
+            self.ended_by = tuple(turn.chain())
+            return begin(self.ended_by)
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = Turn("destroy", work, owner=self, parent=cause.parent, origin=cause.origin, trace=cause.trace)

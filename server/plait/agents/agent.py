@@ -5,7 +5,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import GenericAlias
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -15,7 +15,7 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, nests_deeper
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, has_non_finite, nests_deeper
 
 __all__ = ["INTERRUPT", "Agent", "AgentMethod", "Given", "Multitask"]
 
@@ -27,6 +27,8 @@ Multitask = Literal["enqueue", "reject", "interrupt"]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,127}")
 _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
+# What has no number that is infinite or not a number.
+_FINITE: Final = frozenset({str, int, bool, type(None)})
 INTERRUPT: Final = "run:interrupt"
 """The method by which clients interrupt a thread's run."""
 
@@ -41,14 +43,14 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     user_id: str | None = None
     # By names, or by their types.
-    attributes: Mapping[str, Any] | Iterable[Any] = ()
+    attributes: Mapping[str | type, Any] = {}
 
 
 class Agent:
     """One agent: its function, the type of its input, and how its runs are queued.
 
     `max_waiting` is how many runs may wait for their turn in one thread, and `wait_timeout` for how many seconds;
-    `timeout` is how many seconds a run may take, None for any number.
+    `timeout` is how many seconds a run may take, None for any number, and `background_timeout` what follows its answer.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Agent:
         max_waiting: int = 1000,
         wait_timeout: float = 60.0,
         timeout: float | None = None,
+        background_timeout: float | None = 300.0,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _RESERVED:
             raise ValueError(f"{name!r} cannot be the name of an agent: use {_NAME.pattern}, and not {_RESERVED!r}")
@@ -75,8 +78,9 @@ class Agent:
             ("max_waiting", max_waiting, 0),
             ("wait_timeout", wait_timeout, 0),
             ("timeout", timeout, 0),
+            ("background_timeout", background_timeout, 0),
         ):
-            if (value is not None or option != "timeout") and not (
+            if (value is not None or option not in ("timeout", "background_timeout")) and not (
                 isinstance(value, int | float) and least <= value and not math.isnan(value)
             ):
                 raise ValueError(f"{option} of the agent {name!r} must be a number from {least} on, not {value!r}")
@@ -87,6 +91,7 @@ class Agent:
         self.max_waiting = max_waiting
         self.wait_timeout = wait_timeout
         self.timeout = timeout
+        self.background_timeout = background_timeout
         self._read_signature(input, output)
 
     def decode(self, data: msgspec.Raw | bytes, *, depth: int) -> Any:
@@ -113,14 +118,19 @@ class Agent:
         return self._check(lambda: msgspec.convert(value, self.input_type))
 
     def check_output(self, value: Any) -> Any:
-        """Return what the agent returned or yielded, as its annotation says. Raises TypeError."""
-        if self.output_type is Any:
-            return value
-        try:
-            return msgspec.convert(value, self.output_type)
-        except msgspec.ValidationError as error:
-            what = "yielded" if self.is_stream else "returned"
-            raise TypeError(f"the agent {self.name} {what} what does not fit its annotation: {error}") from None
+        """Return what the agent returned or yielded, as its annotation says.
+
+        Raises TypeError, and ValueError for a number that is infinite or not a number: JSON has none.
+        """
+        what = "yielded" if self.is_stream else "returned"
+        if self.output_type is not Any:
+            try:
+                value = msgspec.convert(value, self.output_type)
+            except msgspec.ValidationError as error:
+                raise TypeError(f"the agent {self.name} {what} what does not fit its annotation: {error}") from None
+        if type(value) not in _FINITE and _has_non_finite(value):
+            raise ValueError(f"the agent {self.name} {what} a number that is infinite or not a number: it is not JSON")
+        return value
 
     def call(self, context: Any, input: Any) -> Any:
         """Call the function."""
@@ -189,3 +199,12 @@ class AgentMethod(Method):
         if len(given) > 1 or (kwargs and [*kwargs] != [name]):
             raise InvalidArguments(f"{self.name} takes one argument, {name!r}")
         return given[0] if given else default
+
+
+def _has_non_finite(value: object) -> bool:
+    """Whether a NaN or an infinity is in a value; False for what is not JSON, which only server code can be given."""
+    try:
+        data = encode_json(value)
+    except UNENCODABLE:
+        return False
+    return b"null" in data and has_non_finite(value)

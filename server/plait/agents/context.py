@@ -17,7 +17,7 @@ from plait.agents.run import Run
 from plait.agents.session import Session
 from plait.agents.user import User
 
-__all__ = ["Context", "check_interrupt", "current_context", "find_context"]
+__all__ = ["Context", "check_interrupt", "current_context", "find_context", "read_attributes"]
 
 T = TypeVar("T")
 ThreadT = TypeVar("ThreadT", bound=Thread[Any])
@@ -43,6 +43,25 @@ def check_interrupt() -> None:
     """Raise Interrupted if the run in which the calling code is has been interrupted."""
     if (context := find_context()) is not None:
         context._run.check()
+
+
+def read_attributes(attributes: Mapping[Any, Any] | Iterable[Any]) -> dict[str | type, Any]:
+    """Return attributes by their names and types, from such a mapping, or from values. Raises TypeError."""
+    if not isinstance(attributes, Mapping):
+        attributes = dict(map(_read_attribute, attributes))
+    for key, value in attributes.items():
+        if isinstance(key, type):
+            if not isinstance(value, key):
+                raise TypeError(f"the attribute {key.__name__} must be of this type, not {value!r}")
+        elif not isinstance(key, str):
+            raise TypeError(f"an attribute has a name or a type, not {key!r}")
+    return dict(attributes)
+
+
+def _read_attribute(value: object) -> tuple[type, object]:
+    if type(value) is tuple or isinstance(value, str):
+        raise TypeError(f"{value!r} cannot be found by its type: give attributes with names as a dict")
+    return type(value), value
 
 
 class Caller(Protocol):
@@ -71,6 +90,7 @@ class Context(Generic[ThreadT]):
         state: dict[str, Any],
         request: Request | None = None,
         connection: Connection | None = None,
+        attributes: Mapping[str | type, Any] = {},
     ) -> None:
         self._run = run
         self._caller = caller
@@ -84,6 +104,7 @@ class Context(Generic[ThreadT]):
         # Attributes by their names, and by their types; never stored.
         self.attributes: dict[str, Any] = {}
         self._typed: dict[type, Any] = {}
+        self._put_all(attributes)
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
 
     @property
@@ -113,12 +134,15 @@ class Context(Generic[ThreadT]):
     # Attributes
 
     def put(self, *attribute: Any) -> None:
-        """Set an attribute for this run: `put("tenant", value)` by a name, or `put(Tenant("t7"))` by its type."""
+        """Set an attribute for this run: `put("tenant", value)` by a name, or `put(Tenant("t7"))` by its type.
+
+        `put(Tenant, value)` sets it by a type of which it is an instance.
+        """
         match attribute:
-            case (str(name), value):
-                self.attributes[name] = value
-            case (value,) if not isinstance(value, str):
-                self._typed[type(value)] = value
+            case (key, value):
+                self._put_all(read_attributes({key: value}))
+            case (value,):
+                self._put_all(read_attributes([value]))
             case _:
                 raise TypeError("put takes a name and a value, or a value that is found by its type")
 
@@ -129,14 +153,6 @@ class Context(Generic[ThreadT]):
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the attribute of a name or a type, or `default`."""
         return self._typed.get(key, default) if isinstance(key, type) else self.attributes.get(key, default)
-
-    def put_all(self, attributes: Mapping[str, Any] | Iterable[Any]) -> None:
-        """Set attributes by names, or by their types."""
-        if isinstance(attributes, Mapping):
-            self.attributes.update(attributes)
-        else:
-            for attribute in attributes:
-                self.put(attribute)
 
     # The run
 
@@ -189,17 +205,18 @@ class Context(Generic[ThreadT]):
         """Do work in the background when the run has ended: the thread's next run waits for it, but not the answer.
 
         It finds what the run has stored, and is done also when the run has raised. What it writes is stored when it
-        ends; an error is logged. It may call this, too.
+        ends; an error is logged. It may call this, too. It is cancelled by an interrupt, and when what follows the
+        answer takes longer than the agent's `background_timeout`.
         """
         coroutine = work() if callable(work) else work
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"wait_until takes a coroutine, or an async function without arguments, not {work!r}")
-        loop, variables = asyncio.get_running_loop(), copy_context()
+        loop, variables, name = asyncio.get_running_loop(), copy_context(), coroutine.__qualname__
 
         def begin(turn: Turn | None) -> asyncio.Task[None]:
             if turn is not None:
                 variables.run(turn.enter)
-            return loop.create_task(self._work(coroutine), name=f"background of {self.run_id}", context=variables)
+            return loop.create_task(self._work(coroutine), name=f"{name} of {self.run_id}", context=variables)
 
         self._run.outermost.begin_after(begin)
 
@@ -209,17 +226,13 @@ class Context(Generic[ThreadT]):
         except Exception as error:
             self.logger.error("background work of %s raised %s", self.agent, type(error).__name__, exc_info=error)
 
-    def check_inner(self, user_id: str | None, attributes: Mapping[str, Any] | Iterable[Any]) -> None:
+    def check_inner(self, user_id: str | None, attributes: Mapping[str | type, Any]) -> None:
         """Raise ValueError if an agent that this one calls is to have another user or other attributes."""
         if self.user is not None and user_id is not None and user_id != self.user.id:
             own_id = self.user.id
             raise ValueError(f"a run inside of another one of its thread has the user {own_id!r}, not {user_id!r}")
-        own: Mapping[Any, Any] = self.attributes
-        if isinstance(attributes, Mapping):
-            wanted: Mapping[Any, Any] = attributes
-        else:
-            own, wanted = self._typed, {type(each): each for each in attributes}
-        for key, value in wanted.items():
+        for key, value in attributes.items():
+            own: Mapping[Any, Any] = self._typed if isinstance(key, type) else self.attributes
             if key not in own or own[key] != value:
                 raise ValueError(f"a run inside of another one of its thread has its attributes: {key!r} is another")
 
@@ -241,6 +254,13 @@ class Context(Generic[ThreadT]):
     def enter(self) -> Any:
         """Let the calling task find this context; return the token with which to `leave`."""
         return _current.set(self)
+
+    def _put_all(self, attributes: Mapping[str | type, Any]) -> None:
+        for key, value in attributes.items():
+            if isinstance(key, type):
+                self._typed[key] = value
+            else:
+                self.attributes[key] = value
 
     @staticmethod
     def leave(token: Any) -> None:

@@ -71,10 +71,12 @@ class Run:
         # With which message it was interrupted.
         self.interrupt_message: Any = None
         self.is_interrupted = False
-        # Whether the agent has begun, has been told, and has ended.
+        # Whether the agent has begun, has yet to be told of the last interrupt, and has ended.
         self.has_begun = False
-        self._is_told = False
+        self._is_untold = False
         self.is_over = False
+        # Ends what follows the answer, while that runs.
+        self.cut_rest: Callable[[], None] | None = None
         # Whether it is interrupted because the server shuts down.
         self.is_cut_off = False
         # Whether the run before it was.
@@ -101,7 +103,7 @@ class Run:
         """Let the agent be interrupted at its next checkpoint; a message of an earlier interrupt stays without one."""
         if message is not None:
             self.interrupt_message = message
-        self.is_interrupted = True
+        self.is_interrupted = self._is_untold = True
         if self.turn is not None and self.turn.hurry is not None:
             self.turn.hurry()
 
@@ -128,10 +130,10 @@ class Run:
         self.background.update([begin(turn) for begin in later])
 
     def check(self) -> None:
-        """Raise Interrupted, once, if the request is interrupted while its agents run."""
+        """Raise Interrupted if the request was interrupted since the last time, and its agents run."""
         run = self.outermost
-        if run.is_interrupted and run.has_begun and not run._is_told and not run.is_over:
-            run._is_told = True
+        if run._is_untold and run.has_begun and not run.is_over:
+            run._is_untold = False
             raise Interrupted(run.interrupt_message)
 
     async def wait_for_store(self) -> None:

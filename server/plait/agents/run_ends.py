@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import Context as Variables
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from plait.actor.events import Events
+from plait.actor.logs import about
 from plait.actor.mailbox import Turn, find_client_turn
 from plait.agents.context import Context
 from plait.agents.cut_off import mark
@@ -34,12 +36,15 @@ class RunEnds:
         run = context._run
         run.is_over = True
         if run.outermost is not run:
-            await self._tell(context, error)
+            with _Bound(run):
+                await self._tell(context, error)
             if error is not None:
                 raise error
             return
         loss = run.core.pipeline.find_loss()
         error = loss or error
+        if run.core.is_ending and run.turn not in run.core.ended_by:
+            error = Destroyed(f"{run.core.key} was destroyed")  # Whatever it has made of that.
         try:
             if loss is not None or (not run.agent.is_stream and error is not None and not _is_of_caller(error)):
                 run.stage.drop()
@@ -114,27 +119,28 @@ class RunEnds:
         run.stage.enter()
         token = context.enter()
         try:
-            await self._tell(context, error)
-            await run.session.complete()
-            await self._events.emit("session.completed", run.session)
-            await self._wait_for_background(run)
+            with _Bound(run) as bound:
+                run.cut_rest = bound.cut
+                await self._tell(context, error)
+                await run.session.complete()
+                await self._events.emit("session.completed", run.session)
+                await self._wait_for_background(run)
         finally:
+            run.cut_rest = None
             context.leave(token)
-            if run.background:  # The server shuts down, or the thread was destroyed.
+            if run.background:  # It took too long, the server shuts down, or the thread was destroyed.
                 for task in run.background:
                     task.cancel()
                 await asyncio.wait(run.background)
-                await self._commit_after(run, is_last=True)
+            await self._commit_after(run, is_last=True)
 
     async def _wait_for_background(self, run: Run) -> None:
         """Store what each piece of background work has written when it ends; a piece may begin another one."""
-        while True:
+        while run.background:
+            ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
+            run.background -= ended
             if run.background:
-                ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
-                run.background -= ended
-            await self._commit_after(run, is_last=not run.background)
-            if not run.background:
-                return
+                await self._commit_after(run, is_last=False)
 
     async def _tell(self, context: Context[Any], error: BaseException | None) -> None:
         if error is None:
@@ -150,6 +156,47 @@ class RunEnds:
         except Exception as error:
             run.stage.drop()
             log.error("what followed a run of %s could not be stored: %s", run.agent.name, error, exc_info=error)
+
+
+class _Bound:
+    """A block that is cancelled after the agent's `background_timeout`, or by `cut`, and then ends without an error."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        # Why it is cancelled, once it is.
+        self._why = ""
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        seconds = self._run.agent.background_timeout
+        if seconds is not None:
+            why = f"after {seconds:g} s (background_timeout)"
+            # An empty context: the loop keeps that of a timer until its time, also of one that is cancelled.
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._cancel, why, context=Variables())
+        return self
+
+    def cut(self) -> None:
+        """Cancel the block as soon as the calling code lets others run."""
+        asyncio.get_running_loop().call_soon(self._cancel, "by an interrupt")
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        task, run = self._task, self._run
+        if not self._why or task is None or task.uncancel() > 0 or not isinstance(error, asyncio.CancelledError):
+            return False
+        what = ", ".join(each.get_name() for each in run.background) or "a listener"
+        text = "what followed a run of %s is cancelled %s: %s"
+        log.error(text, run.agent.name, self._why, what, extra=about(run.core.key))
+        return True
+
+    def _cancel(self, why: str) -> None:
+        if not self._why and not self._is_over and self._task is not None:
+            self._why = why
+            self._task.cancel()
 
 
 def _is_of_caller(error: BaseException) -> bool:

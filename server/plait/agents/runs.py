@@ -59,7 +59,7 @@ class Runs:
         """Return the method by which clients interrupt the run of a thread."""
 
         def interrupt(thread: Thread[Any], message: Any = None) -> bool:
-            """Interrupt the run of this thread at its next checkpoint; answer whether one runs."""
+            """Interrupt the run of this thread at its next checkpoint, or what follows it; answer whether one runs."""
             return self.interrupt(thread._core.key, message)
 
         return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
@@ -144,10 +144,15 @@ class Runs:
     # From outside
 
     def interrupt(self, key: ThreadKey, message: Any = None) -> bool:
-        """Interrupt the run of a thread at its next checkpoint; return whether one runs."""
+        """Interrupt the run of a thread at its next checkpoint, or cancel what follows it; return whether one runs."""
         for run in self._active:
-            if run.core.key == key and not run.is_over:
-                run.interrupt(message)
+            if run.core.key == key:
+                if not run.is_over:
+                    run.interrupt(message)
+                elif run.cut_rest is not None:
+                    run.cut_rest()
+                else:
+                    return False  # It has answered, and nothing follows, or that has not begun.
                 return True
         return False
 
@@ -236,11 +241,17 @@ class Runs:
         if user_id is None and connection is not None and connection.principal is not None:
             user_id = connection.principal.id
         user = self._find_user(user_id)
-        context = Context(
-            run, self, thread=thread, user=user, kv=self.kv, state={}, request=request, connection=connection
+        return Context(
+            run,
+            self,
+            thread=thread,
+            user=user,
+            kv=self.kv,
+            state={},
+            request=request,
+            connection=connection,
+            attributes=given.attributes,
         )
-        context.put_all(given.attributes)
-        return context
 
     def _find_user(self, id: str | None) -> Any:
         return None if id is None else self._make_user(id)

@@ -13,7 +13,7 @@ from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
-from plait.agents.context import check_interrupt
+from plait.agents.context import check_interrupt, read_attributes
 from plait.agents.kv import KV
 from plait.agents.kv_namespace import Namespace
 from plait.agents.runs import Runs
@@ -57,13 +57,15 @@ class AgentHost:
         max_waiting: int = 1000,
         wait_timeout: float = 60.0,
         timeout: float | None = None,
+        background_timeout: float | None = 300.0,
     ) -> Callable[[F], F]:
         """Let a function be the agent `name`, which runs in threads of a class: `async def support(ctx, input)`.
 
         An async generator streams what it yields. Inputs and outputs are checked against the annotations, or against
         `input` and `output`. Runs of one thread are one at a time, in order of arrival; `multitask` says what becomes
         of one that comes meanwhile. At most `max_waiting` wait in a thread, each for `wait_timeout` seconds; a run that
-        takes longer than `timeout` seconds ends with TurnTimeout.
+        takes longer than `timeout` seconds ends with TurnTimeout. What follows its answer, listeners and background
+        work, is cancelled after `background_timeout` seconds; None means never.
         """
 
         def add(function: F) -> F:
@@ -78,6 +80,7 @@ class AgentHost:
                 max_waiting=max_waiting,
                 wait_timeout=wait_timeout,
                 timeout=timeout,
+                background_timeout=background_timeout,
             )
             method = self._runs.add(agent)
             kind.methods[method.name] = method
@@ -94,11 +97,12 @@ class AgentHost:
         thread: Target | None = None,
         user_id: str | None = None,
         session_id: str | None = None,
-        attributes: Mapping[str, Any] | Iterable[Any] = (),
+        attributes: Mapping[Any, Any] | Iterable[Any] = (),
     ) -> Any:
         """Run an agent in a thread, and return its output when that is durable; of one that streams, a list.
 
-        Without `thread`, it is the one of the user's session; without a session, either, a new one. Returns an
+        Without `thread`, it is the one of the user's session; without a session, either, a new one. `attributes` are
+        given by their names and types, as a mapping, or as values that are found by their types. Returns an
         Interruption when the run was interrupted. Raises what the agent raises, InvalidArguments, TooMany when too many
         runs wait, Busy, Unavailable and StoreError. A caller that is cancelled leaves the queue; a run that has begun
         goes on, but that of an agent that streams is interrupted.
@@ -127,7 +131,7 @@ class AgentHost:
         thread: Target | None = None,
         user_id: str | None = None,
         session_id: str | None = None,
-        attributes: Mapping[str, Any] | Iterable[Any] = (),
+        attributes: Mapping[Any, Any] | Iterable[Any] = (),
     ) -> AsyncGenerator[Any]:
         """Iterate over what an agent yields, as `run` does; leaving the loop interrupts the agent."""
         found = self._find_agent(agent)
@@ -219,8 +223,9 @@ def _give(
     input: Any,
     user_id: str | None,
     session_id: str | None,
-    attributes: Mapping[str, Any] | Iterable[Any],
+    attributes: Mapping[Any, Any] | Iterable[Any],
 ) -> Given:
     if session_id == "":
         raise ValueError("a session id must not be empty")
-    return Given(input=agent.convert(input), session_id=session_id, user_id=user_id, attributes=attributes)
+    given = agent.convert(input)
+    return Given(input=given, session_id=session_id, user_id=user_id, attributes=read_attributes(attributes))

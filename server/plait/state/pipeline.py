@@ -307,7 +307,7 @@ class Pipeline:
         Returns the last change so far, None if all are durable.
         """
         turn.expect_change()
-        self._refusal = (Unavailable, "the thread is being destroyed")
+        self._refusal = (Destroyed, f"{self.history.key} is being destroyed")
         before = self._pending[-1] if self._pending else None
         self._deletion = Commit(self.history.current, "server", turn)
         self._pending.append(self._deletion)

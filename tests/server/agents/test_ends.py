@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +10,18 @@ import pytest
 from tests.server.agents.lab import Conversation, Lab
 from tests.server.agents.test_runs import Gate, ended
 
-from plait import Context, Destroyed, Limits, MemoryStore, Plait, Thread, ThreadKey, TooMany, Values
+from plait import (
+    Context,
+    Destroyed,
+    Interrupted,
+    Limits,
+    MemoryStore,
+    Plait,
+    Thread,
+    ThreadKey,
+    TooMany,
+    Values,
+)
 from plait.store.protocol import Write
 
 HOUR = 3600
@@ -71,6 +83,57 @@ async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroye
     with pytest.raises(Destroyed):
         await ended(task)
     assert [key async for key in lab.app.threads()] == []
+    assert await lab.values() == {}
+
+
+@pytest.mark.parametrize("how", ["waits", "swallows", "raises", "writes", "sets the state", "queued", "interrupted"])
+@pytest.mark.parametrize("agent", ["do", "stream"])
+async def test_a_run_that_a_destroy_ends_is_told_so_whatever_it_makes_of_it(lab: Lab, how: str, agent: str) -> None:
+    gate, over, is_held = Gate(), asyncio.Event(), how in ("writes", "sets the state")
+
+    async def tell(thread: Any) -> None:
+        gate.open()
+        if is_held:
+            await over.wait()  # The run goes on while its thread ends.
+
+    async def work(ctx: Context[Conversation]) -> str:
+        await ctx.thread.values.set("a", 1)
+        await gate.arrive()
+        try:
+            if is_held:
+                await gate.wait()
+            else:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            match how:
+                case "swallows":
+                    return "answer"
+                case "raises":
+                    raise ZeroDivisionError from None
+                case "interrupted":
+                    raise Interrupted from None
+                case _:
+                    raise
+        try:
+            if how == "sets the state":
+                ctx.thread.set_state({"answer": "late"})
+            await ctx.thread.values.set("late", 1)
+        finally:
+            over.set()
+        return "answer"
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[str]:
+        yield await work(ctx)
+
+    lab.app.on("thread.destroyed", tell)
+    await lab.app.thread(Conversation, "one").set_state({"answer": "old"})
+    given: Any = work if agent == "do" else stream
+    tasks = [asyncio.create_task(lab.app.run(agent, given, thread="one")) for _ in range(2 if how == "queued" else 1)]
+    await gate.somebody()
+    await lab.app.destroy(Conversation, "one")
+    for task in tasks:
+        with pytest.raises(Destroyed):
+            await ended(task)
     assert await lab.values() == {}
 
 

@@ -227,6 +227,7 @@ async def test_an_interrupt_without_a_message_leaves_that_of_an_earlier_one(lab:
 
 async def test_a_run_that_has_just_been_let_in_can_be_interrupted(lab: Lab) -> None:
     gate, loop = Gate(), asyncio.get_running_loop()
+    runs = lab.app._runs
 
     async def first(ctx: Context[Conversation]) -> None:
         ctx.wait_until(gate.wait)
@@ -236,7 +237,9 @@ async def test_a_run_that_has_just_been_let_in_can_be_interrupted(lab: Lab) -> N
 
     def interrupt() -> None:
         """Interrupt the run as soon as that is possible: before its task resumes."""
-        if not lab.app._runs.interrupt(ONE, "stop") and not task.done():
+        if any(not run.is_over for run in runs._active):
+            assert runs.interrupt(ONE, "stop")
+        elif not task.done():
             loop.call_soon(interrupt)
 
     await lab.do(first)
@@ -246,6 +249,110 @@ async def test_a_run_that_has_just_been_let_in_can_be_interrupted(lab: Lab) -> N
     interrupt()
     gate.open()
     assert await ended(task) == Interruption("stop")
+
+
+async def test_each_interrupt_of_a_run_arrives(lab: Lab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Conversation]) -> list[Any]:
+        told = list[Any]()
+        for message in ("first", "second", None):
+            await gate.arrive()
+            try:
+                while True:
+                    await asyncio.sleep(0)
+                    await ctx.checkpoint()
+            except Interrupted as interrupted:
+                told.append(interrupted.message)
+            await ctx.checkpoint()  # Each is raised once.
+            await ctx.thread.values.push("told", message)
+        return told
+
+    task = asyncio.create_task(lab.do(work))
+    for count, message in enumerate(("first", "second", None), 1):
+        await gate.somebody(count)
+        assert await lab.app.interrupt(ONE, message)
+    assert await ended(task) == Interruption("second", ["first", "second", "second"])
+    assert await lab.values() == {"told": ["first", "second", None]}
+
+
+async def test_each_interrupt_of_a_stream_arrives(lab: Lab) -> None:
+    @lab.app.agent("listen", thread=Conversation)
+    async def listen(ctx: Context[Conversation]) -> AsyncIterator[str]:
+        for _ in range(2):
+            try:
+                while True:
+                    yield "on"
+            except Interrupted as interrupted:
+                yield f"told {interrupted.message}"
+
+    seen = list[Any]()
+    async for chunk in lab.app.stream("listen", thread="one"):
+        if chunk == "on" and (not seen or seen[-1] != "on"):
+            await lab.app.interrupt(ONE, len(seen))
+        seen.append(chunk)
+    told = [chunk for chunk in seen if chunk != "on"]
+    second = seen.index("told 0") + 1
+    assert told == ["told 0", f"told {second}", Interruption(second)]
+
+
+@pytest.mark.parametrize("what", ["background", "session", "app"])
+@pytest.mark.parametrize("by", ["interrupt", "timeout"])
+async def test_what_hangs_after_the_answer_is_cut_and_logged_and_the_next_run_begins(
+    what: str, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("hang", thread=Conversation, background_timeout=0.05 if by == "timeout" else None)
+        async def hang(ctx: Context[Conversation]) -> str:
+            async def keep_on() -> None:
+                await ctx.thread.values.set("kept", 1)
+                await gate.arrive()
+                await asyncio.Event().wait()
+
+            match what:
+                case "background":
+                    ctx.wait_until(keep_on)
+                case "session":
+                    ctx.session.add_listener("completed", lambda _: keep_on())
+                case _:
+                    ctx.session.state["hangs"] = keep_on
+            return "answer"
+
+        async def completed(session: Any) -> None:
+            if "hangs" in session.state:
+                await session.state["hangs"]()
+
+        if what == "app":
+            lab.app.on("session.completed", completed)
+        assert await lab.app.run("hang", thread="one") == "answer"
+        await gate.somebody()
+        if by == "interrupt":
+            assert await lab.app.interrupt(ONE)
+        assert await ended(asyncio.create_task(lab.values())) == {"kept": 1}
+        assert await lab.app.interrupt(ONE) is False
+        reason = "by an interrupt" if by == "interrupt" else r"after 0.05 s (background_timeout)"
+        name = "keep_on" if what == "background" else "a listener"
+        (told,) = [each.getMessage() for each in caplog.records if "what followed" in each.getMessage()]
+        assert told.startswith(f"what followed a run of hang is cancelled {reason}: ")
+        assert name in told
+
+
+async def test_an_inner_agents_listener_that_hangs_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("inner", thread=Conversation, background_timeout=0.05)
+        async def inner(ctx: Context[Conversation]) -> str:
+            return "inner"
+
+        @lab.app.on("agent.completed")
+        async def completed(ctx: Context[Conversation]) -> None:
+            if ctx.agent == "inner":
+                await asyncio.Event().wait()
+
+        assert await ended(asyncio.create_task(lab.do(lambda ctx: ctx.run("inner")))) == "inner"
+        assert "what followed a run of inner is cancelled after 0.05 s" in caplog.text
 
 
 async def test_background_work_is_not_interrupted(lab: Lab) -> None:

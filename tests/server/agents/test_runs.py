@@ -8,7 +8,7 @@ import random
 import re
 import weakref
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -420,6 +420,88 @@ async def test_what_an_agent_wrote_that_raised_stays_if_its_caller_goes_on(lab: 
 
     await lab.do(outer)
     assert await lab.values() == {"outer": 1, "inner": 1}
+
+
+async def test_attributes_are_given_by_names_and_types_in_one_mapping(lab: Lab) -> None:
+    """As AgentScope's RuntimeContext: `.put("request_id", …).put(MyTenantInfo.class, new MyTenantInfo("tenant-7"))`."""
+
+    class MyTenantInfo(msgspec.Struct):
+        id: str
+
+    class Named(NamedTuple):
+        id: str
+
+    async def look(ctx: Context[Conversation]) -> Any:
+        assert ctx.user is not None
+        ids = ctx.user.id, ctx.session.id
+        return *ids, ctx.get("request_id"), ctx.get(MyTenantInfo), ctx.get(Named), ctx.attributes
+
+    found = await lab.app.run(
+        "do",
+        look,
+        user_id="alice",
+        session_id="s-001",
+        attributes={"request_id": "req-2026-06-01-abc", MyTenantInfo: MyTenantInfo("tenant-7")},
+    )
+    request = "req-2026-06-01-abc"
+    assert found == ("alice", "s-001", request, MyTenantInfo("tenant-7"), None, {"request_id": request})
+    found = await lab.do(look, attributes=iter([Named("n")]), user_id="alice", session_id="s-002")
+    assert found == ("alice", "s-002", None, None, Named("n"), {})
+
+    async def put(ctx: Context[Conversation]) -> Any:
+        ctx.put(object, tenant := MyTenantInfo("t"))
+        return ctx.get(object) is tenant
+
+    assert await lab.do(put)
+
+
+@pytest.mark.parametrize(
+    "attributes", [[("tenant", 7)], ("tenant", 7), {("tenant",): 7}, {1: 7}, {int: "7"}, "tenant", {"a": 1}.items()]
+)
+async def test_attributes_that_no_name_and_no_type_finds_are_refused(lab: Lab, attributes: Any) -> None:
+    async def look(ctx: Context[Conversation]) -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=r"name|type"):
+        await lab.do(look, attributes=attributes)
+
+    async def put(ctx: Context[Conversation]) -> None:
+        for wrong in ((("tenant", 7),), (1, 7), ("tenant",), ()):
+            with pytest.raises(TypeError, match=r"name|type"):
+                ctx.put(*wrong)
+
+    await lab.do(put)
+
+
+@pytest.mark.parametrize("output", [float("nan"), [1.5, float("inf")], {"a": {"b": (float("-inf"),)}}])
+@pytest.mark.parametrize("agent", ["do", "stream"])
+async def test_an_output_that_is_no_number_is_an_error(lab: Lab, output: Any, agent: str) -> None:
+    async def work(ctx: Context[Conversation]) -> Any:
+        await ctx.thread.values.set("dropped", 1)
+        return output
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[Any]:
+        yield output
+
+    given: Any = work if agent == "do" else stream
+    with pytest.raises(ValueError, match=f"the agent {agent} .* not a number"):
+        await lab.app.run(agent, given, thread="one")
+
+    @lab.app.agent("typed", thread=Conversation)
+    async def typed(ctx: Context[Conversation]) -> float:
+        return float("nan")
+
+    with pytest.raises(ValueError, match="not a number"):
+        await lab.app.run("typed", thread="one")
+    assert await lab.values() == {}
+
+
+@pytest.mark.parametrize("output", [None, 1.5, [None, "null"], {"a": None}, object(), {1: object()}])
+async def test_any_other_output_is_no_error(lab: Lab, output: Any) -> None:
+    async def work(ctx: Context[Conversation]) -> Any:
+        return output
+
+    assert await lab.do(work) is output
 
 
 async def test_an_agent_shares_the_attributes_of_its_caller(lab: Lab) -> None:

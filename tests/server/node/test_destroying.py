@@ -24,7 +24,6 @@ from plait.errors import (
     Readonly,
     StoreError,
     TurnTimeout,
-    Unavailable,
 )
 from plait.store.protocol import ChangeRow, Record, Snapshot, ThreadKey, Write
 from plait_schemas.codes import DESTROYED, TRY_AGAIN_LATER
@@ -194,9 +193,9 @@ async def test_on_destroyed_reads_the_last_state_and_cannot_change_it(mourned: t
     class Writing(mourned):  # type: ignore[valid-type, misc]
         async def on_destroyed(self) -> None:
             self.told.append(self.state)
-            with pytest.raises(Unavailable, match="is being destroyed"):
+            with pytest.raises(Destroyed, match="is being destroyed"):
                 self.set_state(7)
-            with pytest.raises(Unavailable), self.transaction():
+            with pytest.raises(Destroyed), self.transaction():
                 pass
             self.told.append(self.state)
 

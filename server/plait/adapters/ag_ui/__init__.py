@@ -21,7 +21,7 @@ from plait.adapters.ag_ui.push import push_state
 from plait.adapters.ag_ui.run import EventRun
 from plait.adapters.ag_ui.viewer import Viewer
 from plait.agents.agent import Agent, Given
-from plait.agents.context import Context
+from plait.agents.context import Context, read_attributes
 from plait.app import Plait
 from plait.errors import InvalidArguments, NotFound, PlaitError
 from plait.instruments import TRACE
@@ -130,7 +130,7 @@ class AgUi:
                 charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
                 await push_state(actor, given, connection, self._context.turns, charge)
                 await actor.store()  # Others may watch the first run of a thread, too.
-                self._begin(asked, actor, connection, run, Given(input=input, attributes=(run, given)))
+                self._begin(asked, actor, connection, run, Given(input=input, attributes=read_attributes((run, given))))
             except PlaitError as error:
                 run.refuse(error)
             except BaseException:
