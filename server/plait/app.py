@@ -39,7 +39,7 @@ from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
-from plait.web.lifespan import run_lifespan
+from plait.web.lifespan import collecting_rarely, run_lifespan
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -154,11 +154,13 @@ class Plait(AgentHost):
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted.
 
+        The garbage collector of the process runs rarely until the end, unless the process has set its thresholds.
         Raises SettingError if there are agents and no secret.
         """
         self.check_secret()
-        async with self:
-            yield
+        with collecting_rarely():
+            async with self:
+                yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -30,6 +30,7 @@ PlaitError
 """
 
 import logging
+from collections.abc import Iterable
 from typing import ClassVar
 
 from plait_schemas import codes
@@ -270,6 +271,19 @@ class MigrationFailed(StoreError):
     code = "migration_failed"
     status = 500
     close_code = codes.INTERNAL_ERROR
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        detail: str = "",
+        limit: str | None = None,
+        lost: Iterable[str] = (),
+    ) -> None:
+        super().__init__(message, path=path, detail=detail, limit=limit)
+        # JSON pointers to the members that the state has and its type lacks; `*` is any element or key.
+        self.lost = tuple(lost)
 
 
 class NewerState(StoreError):

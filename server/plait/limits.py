@@ -54,6 +54,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # Bytes of a connection's messages whose turns have not ended, with 1 KiB added for each turn; above it messages,
     # calls and pushes are refused.
     backlog: int = 4 * 1024 * 1024
+    # Turns, and runs of agents, of one connection (over HTTP: of one principal or address) that may wait in a thread.
+    waiting_turns: int = 256
+    waiting_runs: int = 8
     # Bytes that may wait for a peer that does not read; above it the socket is closed with 1013.
     write_buffer: int = 4 * 1024 * 1024
     # Bytes of a connection's presence.
@@ -103,6 +106,8 @@ UNLIMITED: Final = Limits(
     messages_per_second=float("inf"),
     message_burst=_HUGE,
     backlog=64 * 1024 * 1024,
+    waiting_turns=_HUGE,
+    waiting_runs=_HUGE,
     write_buffer=64 * 1024 * 1024,
     presence=_HUGE,
     record=_HUGE,

@@ -752,6 +752,27 @@ async def test_a_server_that_reads_no_more_is_noticed_while_sending_waits_for_it
 # Not getting in
 
 
+async def test_a_client_without_a_token_joins_once_more_when_its_cookie_has_expired(server: Server) -> None:
+    async with connect(server.url) as room:
+        await server.close_all(4401, "the token has expired")
+        await soon(room.wait_for(lambda _: room.status == "online" and len(server.frames(messages.Join)) == 2))
+        await soon(room.update("/n", 2))
+        server.refuses = 4401
+        await server.close_all(4401, "the token has expired")
+        with pytest.raises(Closed) as caught:
+            await soon(room.wait_for(lambda _: False))
+    assert caught.value.code == 4401
+    assert len(server.frames(messages.Join)) == 3
+
+
+async def test_a_client_with_a_token_that_has_expired_is_closed(server: Server) -> None:
+    async with connect(server.url, token="a") as room:
+        await server.close_all(4401, "the token has expired")
+        with pytest.raises(Closed, match="the token has expired"):
+            await soon(room.wait_for(lambda _: False))
+    assert len(server.frames(messages.Join)) == 1
+
+
 @pytest.mark.parametrize("code", [1008, 4401, 4404, 4409, 4410])
 async def test_who_is_not_let_in_for_good_is_told_so(server: Server, code: int) -> None:
     server.refuses = code
@@ -995,7 +1016,7 @@ async def test_iterating_gives_a_fresh_client_when_one_has_ended(server: Server)
             try:
                 await soon(room.update("/n", room.state["n"] + 1))
                 if len(seen) == 1:
-                    await server.close_all(4401)
+                    await server.close_all(4404)
                 await soon(room.call("add", 1))
             except Closed:
                 continue

@@ -9,6 +9,7 @@ from tests.client.peer import Link, Peer
 
 from plait_client.errors import TooLarge
 from plait_client.happenings import Acked, CallLost, Changed, Dropped, Joined, Nacked
+from plait_client.sending import CALLS_AT_ONCE
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json
@@ -147,6 +148,35 @@ def test_a_call_waits_for_the_pushes_before_it_to_be_sent_and_for_no_others() ->
     for ref in range(1, 7):
         receive(session, "ack", ref=ref, version=3 + ref)
     assert [(frame["type"], frame["ref"]) for frame in take(session)][-2:] == [("push", 70), ("call", 1)]
+
+
+def test_calls_above_those_that_the_server_lets_wait_are_sent_in_order_as_others_end() -> None:
+    session = build_session()
+    refs = [session.call("count") for _ in range(CALLS_AT_ONCE + 3)]
+    session.send("after them")
+    set_n(session, 2)
+    assert [frame["ref"] for frame in take(session)] == refs[:CALLS_AT_ONCE]
+    receive(session, "result", ref=refs[7], done=True, value=1)
+    assert [frame["ref"] for frame in take(session)] == [refs[CALLS_AT_ONCE]]
+    receive(session, "result", ref=refs[8], done=False, value=1)
+    assert take(session) == []
+    receive(session, "error", ref=refs[8], code="call_failed", message="no")
+    assert [frame["ref"] for frame in take(session)] == [refs[CALLS_AT_ONCE + 1]]
+    session.cancel(refs[0])
+    assert [frame["type"] for frame in take(session)] == ["cancel", "call", "message", "push"]
+
+
+def test_a_call_that_waits_for_others_to_end_is_sent_on_the_next_socket_and_may_be_cancelled() -> None:
+    session = build_session()
+    refs = [session.call("count") for _ in range(CALLS_AT_ONCE + 2)]
+    session.take_frames()
+    session.cancel(refs[-1])
+    assert take(session) == []
+    session.lost(1006)
+    assert len(session.take_happenings()) == CALLS_AT_ONCE
+    session.opened()
+    join(session, 3)
+    assert [frame.get("ref") for frame in take(session)] == [None, refs[-2]]
 
 
 def throttled(*delays: float) -> tuple[Session, Clock]:

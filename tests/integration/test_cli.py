@@ -709,6 +709,62 @@ async def test_migrate_brings_every_thread_up_to_date_once(folder: Path) -> None
             assert (await web.get("/threads/room/0005?at=0")).json() == {"n": 5}
 
 
+RENAMED = """
+import msgspec
+from plait import Plait, Thread
+
+class Note(msgspec.Struct, frozen=True):
+    heading: str = ""
+
+class Book(msgspec.Struct, frozen=True, omit_defaults=True):
+    notes: list[Note] = []
+    by_name: dict[str, Note] = {}
+    open: bool = False
+
+class Notebook(Thread[Book]):
+    initial_state = Book()
+
+app = Plait(Notebook, store="sqlite:///plait.db")
+"""
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_migrate_lists_the_members_that_stored_states_have_and_the_type_lacks(
+    folder: Path, dry_run: bool
+) -> None:
+    store = await stored(
+        folder,
+        ("notebook/a", 1, b'{"notes":[{"title":"x"},{"title":"y","heading":"z"}],"open":false}'),
+        ("notebook/b", 1, b'{"by_name":{"one":{"title":"x"}},"notes":[{"title":"x"}],"old/er":1}'),
+        ("notebook/c", 1, b'{"notes":[{"heading":"x"}],"open":false}'),
+        ("notebook/d", 1, b"{}"),
+    )
+    before = await states(store)
+    (folder / "game.py").write_text(RENAMED)
+    done = plait(folder, "migrate", "game:app", *(["--dry-run"] if dry_run else []))
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "plait: 1 threads of notebook would lose /by_name/*/title, which the type lacks",
+        "plait: 2 threads of notebook would lose /notes/*/title, which the type lacks",
+        "plait: 1 threads of notebook would lose /old~1er, which the type lacks",
+        "plait: raise state_version, and add a @migrate that says what becomes of it",
+    ]
+    what = "to migrate" if dry_run else "migrated"
+    line = f"2 up to date, 0 {what}, 0 failed, 0 of kinds that the app does not have, 2 would lose members\n"
+    assert done.stdout == line
+    assert await states(store) == before
+
+
+async def test_waking_says_once_a_kind_that_states_have_members_that_the_type_lacks(folder: Path) -> None:
+    await stored(folder, *((f"notebook/{n}", 1, b'{"notes":[{"title":"x"}]}') for n in "abc"), ("notebook/d", 1, b"{}"))
+    (folder / "game.py").write_text(RENAMED)
+    with Process("game:app", cwd=folder) as server:
+        async with http(server.address) as web:
+            for name in "dabc":
+                assert (await web.get(f"/threads/notebook/{name}")).status_code == 200
+        assert server.log.read_text().count("loses /notes/*/title with its next change") == 1
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 async def test_migrate_says_of_each_thread_that_fails_why_and_leaves_it_as_it_is(folder: Path, dry_run: bool) -> None:
     store = await stored(

@@ -40,6 +40,7 @@ export const GOING_AWAY = 1001;
 export const ABNORMAL = 1006;
 export const POLICY_VIOLATION = 1008;
 export const MESSAGE_TOO_BIG = 1009;
+export const UNAUTHENTICATED = 4401;
 
 const FINAL: Record<number, readonly [code: string, message: string]> = {
   1008: ["policy_violation", "The server refuses this client"],

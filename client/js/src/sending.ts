@@ -10,6 +10,9 @@ import { Latest, Outbox } from "./outbox.js";
 import type { Auth, Call, Error as Failure, Message, Ping, Presence, Result } from "./protocol.js";
 import type { Follower, Pushes } from "./pushes.js";
 
+/** How many calls may be under way; the server refuses more than so many that wait in a thread. */
+export const CALLS_AT_ONCE = 256;
+
 export class Sending {
   readonly calls = new CallQueue();
   readonly presence = new Latest<Presence>();
@@ -125,11 +128,13 @@ export class CallQueue {
     outbox: Pick<Outbox, "isOpen">,
   ): Call | Message | Bytes | Failed | Dropped | undefined {
     const [first] = this.#waiting;
-    // Whatever was made after refused messages waits until those are sent again.
-    if (first === undefined || !outbox.isOpen || !pushes.letPass(first)) return undefined;
-    this.#waiting.shift();
+    if (first === undefined) return undefined;
     const { frame } = first;
     const isCall = frame.type === "call";
+    if (isCall && this.#sent.size >= CALLS_AT_ONCE) return undefined;
+    // Whatever was made after refused messages waits until those are sent again.
+    if (!outbox.isOpen || !pushes.letPass(first)) return undefined;
+    this.#waiting.shift();
     if (isTooLarge(frame, maxFrame)) {
       const error = tooLarge(isCall ? "call" : "message");
       return isCall ? { type: "failed", ref: frame.ref, error } : { type: "dropped", error };

@@ -2,7 +2,7 @@
 
 import type { Keys } from "./elements.js";
 import type { Backlog } from "./backlog.js";
-import { MESSAGE_TOO_BIG, finalError } from "./errors.js";
+import { MESSAGE_TOO_BIG, UNAUTHENTICATED, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import { applyChange } from "./events.js";
 import type { SessionEvent, Unsent } from "./events.js";
@@ -42,6 +42,8 @@ export class Session {
   // What the server said of a bad frame, before it closed the socket.
   #complaint: string | undefined = undefined;
   #joined: Joined | undefined = undefined;
+  // Whether the socket's join has a token, without which who joins is read from the request alone.
+  #hasToken = false;
   // The source of a change that does not name it.
   #source = "server";
 
@@ -135,6 +137,7 @@ export class Session {
     if (this.#phase === "stopped") return;
     this.#phase = "joining";
     this.#complaint = undefined;
+    this.#hasToken = token !== undefined;
     this.#sending.reset();
     this.#heartbeat.heard(this.#options.now());
     const { schema } = this.#options;
@@ -147,11 +150,15 @@ export class Session {
     this.#out = [{ type: "join", client: this.#pushes.client, ...more }];
   }
 
-  /** The socket is closed. */
+  /**
+   * The socket is closed. A client without a token joins once more when it may no longer stay: its cookie may have been
+   * renewed.
+   */
   lost(code: number, reason = ""): void {
     if (this.#phase === "stopped") return;
     if (code === MESSAGE_TOO_BIG && this.#phase === "joined") this.#pushes.suspect();
-    const error = finalError(code, reason || this.#complaint);
+    const mayRejoin = code === UNAUTHENTICATED && this.#phase === "joined" && !this.#hasToken;
+    const error = mayRejoin ? undefined : finalError(code, reason || this.#complaint);
     this.#leave(error ? "stopped" : "idle", error);
     if (error) this.#tell({ type: "stopped", code, error });
   }
@@ -273,6 +280,11 @@ export class Session {
     for (const each of this.#sending.take()) this.#put(each);
   }
 
+  /** Sends what has waited for a call to end. */
+  #sendNextCall(): void {
+    if (this.#sending.calls.first) this.#flush();
+  }
+
   #leave(phase: Phase, error?: PlaitError): void {
     this.#phase = phase;
     this.#events.push(...this.#sending.calls.failAll(error));
@@ -298,7 +310,8 @@ export class Session {
       case "nack":
         return this.#handleAnswer(frame);
       case "result":
-        return this.#tell(this.#sending.calls.take(frame));
+        this.#tell(this.#sending.calls.take(frame));
+        return this.#sendNextCall();
       case "presence":
         return this.#presences.receive(frame);
       case "pong":
@@ -334,5 +347,6 @@ export class Session {
     if (pings) return pings.forEach((ping) => this.#send(ping));
     if (typeof frame.ref !== "number") this.#complaint = frame.message;
     this.#tell(this.#sending.calls.fail(frame));
+    this.#sendNextCall();
   }
 }

@@ -1,7 +1,7 @@
 /** A WebSocket that reconnects: it carries frames, and decides only when to try again. */
 
 import { Backoff } from "./backoff.js";
-import { ABNORMAL, GOING_AWAY, isFinal } from "./errors.js";
+import { ABNORMAL, GOING_AWAY, UNAUTHENTICATED } from "./errors.js";
 
 /** In milliseconds. */
 const CONNECT_TIMEOUT = 10_000;
@@ -24,7 +24,7 @@ export interface SocketOptions {
   prepare: () => string | undefined | Promise<string | undefined>;
   onOpen: (prepared: string | undefined) => void;
   onMessage: (data: string | ArrayBuffer) => void;
-  /** It was closed or did not open, perhaps because of `thrown`. Another opens, unless the code is final. */
+  /** It was closed or did not open, perhaps because of `thrown`. Another opens, unless this calls `stop`. */
   onClose: (code: number, reason: string, thrown?: unknown) => void;
   /** Emits `online` and `offline`. */
   network?: Pick<EventTarget, "addEventListener" | "removeEventListener"> | undefined;
@@ -116,11 +116,10 @@ export class Socket {
 
   #handleClose(attempt: number, code: number, reason: string, thrown?: unknown): void {
     if (attempt !== this.#attempt) return;
-    const mayRetryAtOnce = code === GOING_AWAY && this.#isJoined;
+    const mayRetryAtOnce = (code === GOING_AWAY || code === UNAUTHENTICATED) && this.#isJoined;
     this.#abandon();
     this.#options.onClose(code, reason, thrown);
-    if (isFinal(code)) this.stop();
-    else if (!this.#isStopped) this.#retry(mayRetryAtOnce);
+    if (!this.#isStopped) this.#retry(mayRetryAtOnce);
   }
 
   #retry(mayRetryAtOnce = false): void {

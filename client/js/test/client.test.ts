@@ -357,8 +357,27 @@ test("a gap makes the client join anew, showing what it knew until then", async 
   await client.waitFor((note) => note.n === 9);
 });
 
-test("a final code stops the client and says why", async () => {
+test("a client without a token joins once more when its cookie has expired", async () => {
   const [client, peer] = await joined();
+  const change = client.update("/n", 2);
+  peer.close(4401, "the token has expired");
+  const again = await server.peer();
+  expect(client.status).toBe("offline");
+  await again.join({ version: 1 });
+  const push = await again.take("push");
+  again.send({ type: "ack", ref: push.ref, version: 2 });
+  expect(await change).toBe(2);
+  expect(client.status).toBe("online");
+  // Each joined socket has this once: what refuses the new one is final.
+  again.close(4401, "the token has expired");
+  (await server.peer()).close(4401, "authentication required");
+  await until(client, () => client.status === "closed");
+  expect(client.error).toMatchObject({ code: "unauthenticated", message: "authentication required" });
+  expect(server.peers.waiting).toEqual([]);
+});
+
+test("a final code stops the client and says why", async () => {
+  const [client, peer] = await joined({ token: "a" });
   const change = client.update("/n", 2);
   const call = client.call("add_player", "Ada");
   peer.close(4401, "the token has expired");

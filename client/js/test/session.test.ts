@@ -5,6 +5,7 @@ import type { Json } from "../src/json.js";
 import { PatchError, diff } from "../src/patch.js";
 import { UNANSWERED } from "../src/protocol.js";
 import type { Joined, Op, ServerMessage } from "../src/protocol.js";
+import { CALLS_AT_ONCE } from "../src/sending.js";
 import { Session } from "../src/session.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
@@ -297,4 +298,27 @@ test("the answer to a push that a join has settled takes it away, and changes no
     ["e", 2],
     [],
   ]);
+});
+
+function sent(session: Session): (number | string)[] {
+  return session.takeFrames().flatMap((frame) => {
+    if (frame.type === "ping") return [];
+    return [frame.type === "call" ? frame.ref : frame.type];
+  });
+}
+
+test("calls above those that the server lets wait are sent in order as others end", () => {
+  const session = joined();
+  const refs = Array.from({ length: CALLS_AT_ONCE + 3 }, () => session.call("count"));
+  session.message({ type: "message", data: "after them" });
+  session.push([replace("/n", 2)]);
+  expect(sent(session)).toEqual(refs.slice(0, CALLS_AT_ONCE));
+  session.receive({ type: "result", ref: refs[7] as number, done: true, value: 1 });
+  expect(sent(session)).toEqual([refs[CALLS_AT_ONCE]]);
+  session.receive({ type: "result", ref: refs[8] as number, done: false, value: 1 });
+  expect(sent(session)).toEqual([]);
+  session.receive({ type: "error", ref: refs[8] as number, code: "call_failed", message: "no" });
+  expect(sent(session)).toEqual([refs[CALLS_AT_ONCE + 1]]);
+  session.cancel(refs[0] as number);
+  expect(sent(session)).toEqual(["cancel", refs[CALLS_AT_ONCE + 2], "message", "push"]);
 });

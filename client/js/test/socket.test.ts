@@ -27,7 +27,10 @@ function connect(options: Partial<SocketOptions> = {}) {
     prepare: () => "prepared",
     onOpen: (prepared) => opens.put(prepared),
     onMessage: (data) => messages.put(data),
-    onClose: (code, reason) => closes.put([code, reason]),
+    onClose: (code, reason) => {
+      closes.put([code, reason]);
+      if (isFinal(code)) socket.stop();
+    },
     ...options,
   });
   opened.push(socket);
@@ -60,7 +63,7 @@ test("a socket that is lost is followed by another", async () => {
   await server.peer();
 });
 
-test.each([1008, 4401, 4409, 4410])("after %i there is no other socket", async (code) => {
+test.each([1008, 4401, 4409, 4410])("after %i and `stop` there is no other socket", async (code) => {
   const { closes, opens } = connect();
   await opens.take();
   (await server.peer()).close(code, "because");

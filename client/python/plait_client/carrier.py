@@ -72,7 +72,7 @@ class Carrier:
                 return
             self._tell()
             if self._session.stopped is None:
-                is_leaving = self._has_joined and code == codes.GOING_AWAY
+                is_leaving = self._has_joined and code in (codes.GOING_AWAY, codes.UNAUTHENTICATED)
                 await asyncio.sleep(self._backoff.delay(is_leaving=is_leaving))
 
     @property

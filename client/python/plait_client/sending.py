@@ -14,7 +14,10 @@ from plait_client.outbox import Latest, Outbox, Outgoing, check_size, is_too_lar
 from plait_client.pushes import Follower, Pushes
 from plait_schemas.messages import Auth, Call, Error, Message, Ping, Presence, Result
 
-__all__ = ["CallQueue", "Sending", "Unsent"]
+__all__ = ["CALLS_AT_ONCE", "CallQueue", "Sending", "Unsent"]
+
+CALLS_AT_ONCE: Final = 256
+"""How many calls may be under way; the server refuses more than so many that wait in a thread."""
 
 Unsent = Nacked | Dropped
 """Something was not sent."""
@@ -129,8 +132,10 @@ class CallQueue:
 
     def next(self, max_frame: float, pushes: Pushes, outbox: Outbox) -> Outgoing | Dropped | None:
         """Remove and return the next frame, if it may be sent; in place of one that is too large, its failure."""
+        if not self._waiting or (len(self._sent) >= CALLS_AT_ONCE and isinstance(self._waiting[0].frame, Call)):
+            return None
         # Whatever was made after refused messages waits until those are sent again.
-        if not (self._waiting and outbox.is_open and pushes.let_pass(self._waiting[0])):
+        if not (outbox.is_open and pushes.let_pass(self._waiting[0])):
             return None
         frame, _ = self._waiting.popleft()
         ref = frame.ref if isinstance(frame, Call) else None

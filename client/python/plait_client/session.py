@@ -58,6 +58,8 @@ class Session:
         self._presences = Presences()
         self._heartbeat = Heartbeat(clock)
         self._phase: _Phase = "idle"
+        # Whether the socket's join has a token, without which who joins is read from the request alone.
+        self._has_token = False
         # Whether it has not yet joined, and no socket was lost.
         self._is_new = True
         self._out: list[Outgoing] = []
@@ -148,19 +150,24 @@ class Session:
         if self._phase == "stopped":
             return
         self._leave("joining")
+        self._has_token = token is not None
         self._sending.reset()
         self._heartbeat.heard()
         self._out = [messages.Join(self.client, self._pushes.fold.have, self._schema, token)]
 
     def lost(self, code: int) -> None:
-        """The socket was closed, or could not be opened."""
+        """The socket was closed, or could not be opened.
+
+        A client without a token joins once more when it may no longer stay: its cookie may have been renewed.
+        """
         if self._phase == "stopped":
             return
+        may_rejoin = code == codes.UNAUTHENTICATED and self._phase == "joined" and not self._has_token
         if code == MESSAGE_TOO_BIG and self._phase == "joined":
             self._pushes.suspect()
         self._is_new = False
         self._leave("idle")
-        if codes.is_final(code):
+        if codes.is_final(code) and not may_rejoin:
             self.stop(code)
 
     def stop(self, code: int) -> None:
@@ -291,6 +298,11 @@ class Session:
             for each in self._sending.take():
                 self._put(each)
 
+    def _send_next_call(self) -> None:
+        """Send what has waited for a call to end."""
+        if self._sending.calls.first is not None:
+            self._flush()
+
     def _leave(self, phase: _Phase) -> None:
         """Use the socket no more: nothing that was on its way will be answered on it."""
         self._phase = phase
@@ -314,6 +326,7 @@ class Session:
                 self._handle_answer(frame)
             case messages.Result():
                 self._tell(self._sending.calls.take(frame))
+                self._send_next_call()
             case messages.PresenceDiff():
                 self._presences.receive(frame)
                 self._tell(frame)
@@ -358,3 +371,4 @@ class Session:
         else:
             # What the server says of a bad frame, before it closes the socket, is for people.
             self._tell(frame if frame.ref is None else self._sending.calls.fail(frame))
+            self._send_next_call()

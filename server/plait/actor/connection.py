@@ -1,6 +1,6 @@
 """A client's socket that has joined a thread. No I/O except through its transport."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -101,6 +101,7 @@ class Connection:
         "backlog",
         "id",
         "is_closed",
+        "party",
         "presence",
         "protocol_enabled",
         "rights",
@@ -121,8 +122,11 @@ class Connection:
         rights: Rights = _EVERYTHING,
         wire: Wire = PLAIN,
         arrival: int | None = None,
+        party: Hashable | None = None,
     ) -> None:
         self.id = id
+        # For whom its waiting turns count, if not for itself: the principal or address of a request.
+        self.party = party
         # The number of its join, in order of arrival, if a client uses only the last of its sockets.
         self.arrival = arrival
         self.wire = wire

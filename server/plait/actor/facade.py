@@ -4,7 +4,7 @@ Nothing else of it is theirs: what goes in and out are values, callbacks, and th
 """
 
 from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from plait.actor.streaming import Streaming
 from plait.actor.thread import Thread
 from plait.actor.transport import Frame, Session, Transport
 from plait.actor.turns import TurnRunner, find_trace
-from plait.errors import PlaitError
+from plait.errors import PlaitError, TooMany
 from plait.instruments import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.commit import Commit
@@ -246,13 +246,21 @@ class Facade:
         return connection_id(self.pipeline.history.secret, protocol, who, client)
 
     def make_connection(
-        self, id: str, transport: Transport, *, rights: Rights, wire: Wire = PLAIN, arrival: int | None = None
+        self,
+        id: str,
+        transport: Transport,
+        *,
+        rights: Rights,
+        wire: Wire = PLAIN,
+        arrival: int | None = None,
+        party: Hashable | None = None,
     ) -> Connection:
         """Return a connection to the thread, which has not joined yet.
 
-        With `arrival`, the number of the join in order of arrival, a client uses only the last of its sockets.
+        Its waiting turns count for its `party`, by default for itself. With `arrival`, the number of the join in order
+        of arrival, a client uses only the last of its sockets.
         """
-        return Connection(id, transport, self.after, rights=rights, wire=wire, arrival=arrival)
+        return Connection(id, transport, self.after, rights=rights, wire=wire, arrival=arrival, party=party)
 
     def refusal(self) -> PlaitError | None:
         """Return why another connection may not join; None if it may."""
@@ -352,10 +360,11 @@ class Facade:
         if self.instruments is not None:
             self.end_message(trace, turn)
 
-    def request(self, request: Request, done: Done) -> RunningCall:
-        """Run `on_request`, and call `done` with its response when the changes before it are durable."""
+    def request(self, request: Request, done: Done, *, party: Hashable) -> RunningCall:
+        """Run `on_request` for a principal or address; call `done` with its response as `call` does."""
         work = partial(self.thread.on_request, request)
         turn = Turn("on_request", work, owner=self, request=request, trace=request.scope.get(TRACE))
+        turn.party = party
         self.turns.begin(turn, done, is_gated=True)
         return turn
 
@@ -375,6 +384,10 @@ class Facade:
         )
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True)
         return turn
+
+    def find_excess(self, connection: Connection) -> TooMany | None:
+        """Return why no other turn of a connection may wait; None if it may."""
+        return self.turns.find_excess(connection.party or connection)
 
     def is_readonly(self, connection: Connection, request: Request) -> Awaitable[bool]:
         """Run `should_be_readonly` for a request."""

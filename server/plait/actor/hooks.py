@@ -120,6 +120,8 @@ class Hooks:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         trace = None if request is None else _find_trace(connection, request)
         turn = Turn(name, work, owner=self._owner, connection=connection, request=request, trace=trace)
+        if connection is not None:
+            turn.party = connection.party
         self._turns.begin(turn, make_resolver(future))
         return await future
 

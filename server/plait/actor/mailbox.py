@@ -9,7 +9,7 @@ import inspect
 import logging
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
 from types import FrameType
@@ -82,6 +82,7 @@ class Turn:
         "origin",
         "owner",
         "parent",
+        "party",
         "request",
         "since",
         "size",
@@ -136,6 +137,8 @@ class Turn:
         self._is_counted = False
         # Why it was cut short, if it was.
         self.loss: PlaitError | None = None
+        # The connection, principal or address for which it counts while it waits; None for plait's and server code's.
+        self.party: Hashable | None = None
         # Bytes that it counts for its connection until it ends.
         self.size = 0
         # The task that runs it: the mailbox's, or its own.
@@ -360,12 +363,25 @@ class Cause(NamedTuple):
 class Mailbox:
     """Runs turns one at a time, in order of arrival."""
 
-    __slots__ = ("_loop", "_nested_ended", "_queue", "_refusal", "is_held", "nested", "running", "started", "task")
+    __slots__ = (
+        "_loop",
+        "_nested_ended",
+        "_queue",
+        "_refusal",
+        "_waiting",
+        "is_held",
+        "nested",
+        "running",
+        "started",
+        "task",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # None while no turn waits, to save memory.
         self._queue: deque[Turn] | None = None
+        # How many turns of each party wait; None while no turn waits, too.
+        self._waiting: dict[Hashable, int] | None = None
         # The task that runs turns, None while there are none.
         self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
@@ -384,6 +400,10 @@ class Mailbox:
         """Whether nothing runs and nothing waits."""
         return self.task is None
 
+    def count_waiting(self, party: Hashable) -> int:
+        """Return how many turns of a connection, principal or address wait."""
+        return 0 if self._waiting is None else self._waiting.get(party, 0)
+
     def post(self, turn: Turn) -> None:
         """Run `turn` after those before it, or at once if its caller holds this mailbox."""
         if self._refusal is not None:
@@ -398,6 +418,9 @@ class Mailbox:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(turn)
+        if turn.party is not None:
+            self._waiting = self._waiting or {}
+            self._waiting[turn.party] = self._waiting.get(turn.party, 0) + 1
         if self.task is None and not self.is_held:
             self._run()
 
@@ -409,17 +432,22 @@ class Mailbox:
     def refuse(self, error: BaseException) -> None:
         """End the waiting turns with an error, and all later ones."""
         self._refusal = error
-        waiting, self._queue = self._queue, None
-        for turn in waiting or ():
+        waiting = self._empty()
+        for turn in waiting:
             turn.end(None, error)
 
     def close(self) -> None:
         """Cancel the running and the waiting turns; they end with CancelledError."""
-        waiting, self._queue = self._queue, None
+        waiting = self._empty()
         if self.running is not None:
             self.running.cancel()
-        for turn in waiting or ():
+        for turn in waiting:
             turn.end(None, asyncio.CancelledError())
+
+    def _empty(self) -> Iterable[Turn]:
+        waiting, self._queue = self._queue or (), None
+        self._waiting = None
+        return waiting
 
     def _run(self) -> None:
         # Turns do not inherit the context variables of the code that posted them.
@@ -459,10 +487,15 @@ class Mailbox:
             return None
         while self._queue:
             turn = self._queue.popleft()
+            if turn.party is not None:
+                assert self._waiting is not None
+                self._waiting[turn.party] -= 1
+                if not self._waiting[turn.party]:
+                    del self._waiting[turn.party]
             if not turn.is_abandoned:
                 return turn
             turn.end(None, asyncio.CancelledError())
-        self._queue = None
+        self._queue = self._waiting = None
         return None
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from contextvars import Context
 from functools import partial
 from time import perf_counter
@@ -12,7 +12,7 @@ from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about
 from plait.actor.mailbox import Mailbox, Turn, current_turn, latest_turn
 from plait.actor.outcome import Done
-from plait.errors import PlaitError, Unavailable
+from plait.errors import PlaitError, TooMany, Unavailable
 from plait.instruments import Instruments
 from plait.state.source import Source
 
@@ -52,6 +52,8 @@ class TurnRunner:
         """
         if self._instruments is not None:
             turn.instruments, turn.since = self._instruments, perf_counter()
+        if turn.by_client and turn.connection is not None:
+            turn.party = turn.connection.party or turn.connection
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
             done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
@@ -66,10 +68,21 @@ class TurnRunner:
             turn.on_end(done)
             self._concurrent.add(turn)
             turn.start(self._loop)
+            return
+        turn.on_end(done)
+        if turn.party is not None and (excess := self.find_excess(turn.party)) is not None:
+            turn.end(None, excess)
         else:
-            turn.on_end(done)
             self._owner.active[self._owner] = None  # `turn_timeout` is due for it.
             self.mailbox.post(turn)
+
+    def find_excess(self, party: Hashable) -> TooMany | None:
+        """Return why no other turn of a connection, principal or address may wait; None if it may."""
+        most = self._owner.limits.waiting_turns
+        if self.mailbox.count_waiting(party) < most:
+            return None
+        many = f"{most} of your calls and messages wait in this thread, and no more may; try again later"
+        return TooMany(many, limit="waiting_turns", retry_after=1.0)
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
         """Run a turn concurrently with others, also while these are held or refused."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from plait.errors import PlaitError, TooMany
@@ -17,7 +18,8 @@ class RunQueue(Generic[Run]):
     def __init__(self) -> None:
         # The run that was let in, until it leaves.
         self.current: Run | None = None
-        self._waiting: deque[tuple[Run, asyncio.Future[None]]] = deque()
+        # Each with the connection, principal or address for which it waits.
+        self._waiting: deque[tuple[Run, asyncio.Future[None], Hashable]] = deque()
         # Whether no run was let in since the thread woke.
         self.is_fresh = True
 
@@ -26,9 +28,12 @@ class RunQueue(Generic[Run]):
         """Whether no run is in and none waits."""
         return self.current is None and not self._waiting
 
-    async def enter(self, run: Run, *, max_waiting: int, timeout: float) -> None:
-        """Wait until it is the turn of a run. Raises TooMany when too many wait, or after `timeout` seconds.
+    async def enter(
+        self, run: Run, *, max_waiting: int, timeout: float, party: Hashable = None, most_of_party: int = 0
+    ) -> None:
+        """Wait until it is the turn of a run, for a client that is `party`; None is server code.
 
+        Raises TooMany when too many wait, in all or `most_of_party` of the same one, or after `timeout` seconds.
         When the caller is cancelled, it leaves the queue.
         """
         if self.is_empty:
@@ -37,8 +42,11 @@ class RunQueue(Generic[Run]):
         if len(self._waiting) >= max_waiting:
             many = f"{len(self._waiting)} runs wait in this thread, and no more may; try again later"
             raise TooMany(many, retry_after=1.0)
+        if party is not None and sum(each == party for _, _, each in self._waiting) >= most_of_party:
+            many = f"{most_of_party} of your runs wait in this thread, and no more may; try again later"
+            raise TooMany(many, limit="waiting_runs", retry_after=1.0)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (run, turn)
+        place = (run, turn, party)
         self._waiting.append(place)
         expiry = asyncio.get_running_loop().call_later(timeout, _expire, turn, timeout)
         try:
@@ -56,7 +64,7 @@ class RunQueue(Generic[Run]):
         """Let in the next run that still waits."""
         self.current = None
         while self._waiting:
-            run, turn = self._waiting.popleft()
+            run, turn, _ = self._waiting.popleft()
             if not turn.done():
                 self.current = run
                 turn.set_result(None)
@@ -64,7 +72,7 @@ class RunQueue(Generic[Run]):
 
     def refuse(self, error: PlaitError) -> None:
         """Let those that wait raise an error."""
-        for _, turn in self._waiting:
+        for _, turn, _ in self._waiting:
             if not turn.done():
                 turn.set_exception(error)
 

@@ -290,7 +290,13 @@ class Runs:
                 if turn is not None:
                     turn.on_abandon = partial(_leave_queue, turn, agent)
                     turn.is_waiting = True
-                await queue.enter(run, max_waiting=agent.max_waiting, timeout=agent.wait_timeout)
+                await queue.enter(
+                    run,
+                    max_waiting=agent.max_waiting,
+                    timeout=agent.wait_timeout,
+                    party=None if turn is None else turn.party,
+                    most_of_party=core.limits.waiting_runs,
+                )
             else:
                 queue.current = run
         finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from plait.cli.maintenance import back_up_store, check_store, restore_store
 from plait.cli.options import StoreFile, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.threads import threads
-from plait.errors import PlaitError, operator_message
+from plait.errors import MigrationFailed, PlaitError, operator_message
 from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
@@ -100,14 +101,22 @@ def migrate(
 
 
 async def _migrate(app: Plait, *, dry_run: bool) -> int:
-    outcomes = {"current": 0, "migrated": 0, "failed": 0, "unknown": 0}
-    async for _, outcome, error in app.migrate(dry_run=dry_run):
+    outcomes = {"current": 0, "migrated": 0, "failed": 0, "lossy": 0, "unknown": 0}
+    lost: Counter[tuple[str, str]] = Counter()
+    async for key, outcome, error in app.migrate(dry_run=dry_run):
         outcomes[outcome] += 1
-        if error is not None:
+        if isinstance(error, MigrationFailed) and error.lost:
+            lost.update((key.kind, place) for place in error.lost)
+        elif error is not None:
             print(f"plait: {operator_message(error)}", file=sys.stderr)
+    for (kind, place), count in sorted(lost.items()):
+        print(f"plait: {count} threads of {kind} would lose {place}, which the type lacks", file=sys.stderr)
+    if lost:
+        print("plait: raise state_version, and add a @migrate that says what becomes of it", file=sys.stderr)
     line = f"{outcomes['current']} up to date, {outcomes['migrated']} {'to migrate' if dry_run else 'migrated'}"
-    print(f"{line}, {outcomes['failed']} failed, {outcomes['unknown']} of kinds that the app does not have")
-    return outcomes["failed"]
+    line += f", {outcomes['failed']} failed, {outcomes['unknown']} of kinds that the app does not have"
+    print(f"{line}, {outcomes['lossy']} would lose members" if lost else line)
+    return outcomes["failed"] + outcomes["lossy"]
 
 
 @cli.command

@@ -13,8 +13,8 @@ from plait.errors import CorruptThread, MigrationFailed, NewerState, StoreError,
 from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.node.expiry import Expiry
-from plait.state.migrations import migrate_thread
-from plait.store.protocol import Store, ThreadKey, Write
+from plait.state.migrations import explain_lost, find_lost, migrate_thread
+from plait.store.protocol import Store, Stored, ThreadKey, Write
 
 __all__ = ["Loader"]
 
@@ -54,6 +54,8 @@ class Loader:
         self._public_kinds = public_kinds
         self._events = events
         self._instruments = instruments
+        # The kinds of which a thread was logged whose state has members that its type lacks.
+        self._lossy: set[str] = set()
 
     async def load(self, key: ThreadKey, kind: Kind, fence: int, *, is_used: bool) -> Actor:
         """Return a thread as it is stored, before `on_start`; one that is used is not idle from now on."""
@@ -68,7 +70,7 @@ class Loader:
                     version = stored.version
                     # When this is durable, a kill cannot make the thread expire as if it had not been used.
                     await self._store.submit(Write(key, stored.epoch, version, version, fence=fence, idle_since=0))
-            return Actor(
+            actor = Actor(
                 key,
                 kind,
                 stored,
@@ -83,8 +85,17 @@ class Loader:
                 events=self._events if key.kind in self._public_kinds else None,
                 instruments=None if self._instruments is NO_INSTRUMENTS else self._instruments,
             )
+            if stored is not None and key.kind not in self._lossy and not actor.durable.is_stored:
+                self._warn_of_losses(key, kind, stored)
+            return actor
         except StoreError as error:
             self._instruments.store_failed(error.code)
             if isinstance(error, CorruptThread | MigrationFailed | NewerState):
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
+
+    def _warn_of_losses(self, key: ThreadKey, kind: Kind, stored: Stored) -> None:
+        """Log once a kind that a state has members that its type lacks: a field was renamed or removed."""
+        if lost := find_lost(key, kind, stored):
+            self._lossy.add(key.kind)
+            log.warning("%s; other threads of the kind may, too", explain_lost(key, lost), extra=about(key))

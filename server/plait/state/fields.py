@@ -1,6 +1,6 @@
 """Finds fields that a type does not have, which are probably misspelt, in JSON values."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -40,6 +40,10 @@ class Plan(Protocol):
 
     def find(self, value: Any) -> "Unknown | None":
         """Return the first unknown field in a JSON value, None if there is none."""
+        ...
+
+    def find_all(self, value: Any, place: str) -> Iterator[str]:
+        """Yield the place of each unknown field in a JSON value at a place; `*` stands for any element or key."""
         ...
 
 
@@ -97,6 +101,14 @@ class _Object:
                 return found
         return None
 
+    def find_all(self, value: Any, place: str) -> Iterator[str]:
+        if isinstance(value, dict):
+            for key in value.keys() - self._keys:
+                yield f"{place}/{escape(key)}"
+            for field, plan in self._members:
+                if field in value:
+                    yield from plan.find_all(value[field], f"{place}/{escape(field)}")
+
 
 class _Row:
     """A tuple of fixed length, a named tuple, or a Struct that is an array in JSON, whose first element is the tag."""
@@ -124,6 +136,14 @@ class _Row:
                 return found
         return None
 
+    def find_all(self, value: Any, place: str) -> Iterator[str]:
+        if isinstance(value, list):
+            if self._has_end and len(value) > len(self._members):
+                yield f"{place}/{len(self._members)}"
+            for index, (plan, member) in enumerate(zip(self._members, value, strict=False)):
+                if plan is not None:
+                    yield from plan.find_all(member, f"{place}/{index}")
+
 
 class _Members:
     """A dict with any keys."""
@@ -143,6 +163,10 @@ class _Members:
                     found.parts.append(str(key))
                     return found
         return None
+
+    def find_all(self, value: Any, place: str) -> Iterator[str]:
+        for member in value.values() if isinstance(value, dict) else ():
+            yield from self._plan.find_all(member, f"{place}/*")
 
 
 class _Elements:
@@ -164,6 +188,10 @@ class _Elements:
                     return found
         return None
 
+    def find_all(self, value: Any, place: str) -> Iterator[str]:
+        for member in value if isinstance(value, list) else ():
+            yield from self._plan.find_all(member, f"{place}/*")
+
 
 class _Union:
     """A union, whose members differ by their tags, or by being an object or an array."""
@@ -181,6 +209,12 @@ class _Union:
             if plan.matches(value):
                 return plan.find(value)
         return None
+
+    def find_all(self, value: Any, place: str) -> Iterator[str]:
+        for plan in self._plans:
+            if plan.matches(value):
+                return plan.find_all(value, place)
+        return iter(())
 
 
 @lru_cache(maxsize=1024)

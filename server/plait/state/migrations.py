@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from plait.errors import MigrationFailed, NewerState, PlaitError
@@ -13,7 +13,16 @@ from plait.store.protocol import ChangeRow, Snapshot, Store, Stored, ThreadKey, 
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.diff import diff
 
-__all__ = ["Outcome", "find_migrations", "migrate", "migrate_all", "migrate_state", "migrate_thread"]
+__all__ = [
+    "Outcome",
+    "explain_lost",
+    "find_lost",
+    "find_migrations",
+    "migrate",
+    "migrate_all",
+    "migrate_state",
+    "migrate_thread",
+]
 
 _MARK: Final = "__plait_migrate__"
 
@@ -68,8 +77,12 @@ class StateClass(Protocol):
     migrations: dict[int, Callable[[Any], Any]]
 
 
-Outcome = Literal["current", "migrated", "failed", "unknown"]
-"""The outcome of migrating a stored thread; "unknown" means that the app has no such kind."""
+Outcome = Literal["current", "migrated", "failed", "lossy", "unknown"]
+"""The outcome of migrating a stored thread.
+
+"lossy" means that its type lacks members of its state, which is not migrated and loses them with its next change;
+"unknown" means that the app has no such kind.
+"""
 
 # Threads that are migrated at the same time, so that their writes share transactions.
 _AT_ONCE: Final = 100
@@ -106,6 +119,19 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | N
         raise MigrationFailed(what, detail="what the migrations return has a number that is infinite or not a number")
     # Encode the decoded state: the type adds default values that the migrations left out.
     return data if kind.state_type.is_plain else encode_json(state)
+
+
+def find_lost(key: ThreadKey, kind: StateClass, stored: Stored) -> list[str]:
+    """Return the places of the members that a stored state has and its type lacks. Raises CorruptThread."""
+    if not stored.has_state or kind.state_type.is_plain:
+        return []
+    return kind.state_type.find_unknown(replay_document(key, stored))
+
+
+def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
+    """Return what will become of members that the type of a thread's state lacks, and what to do about it."""
+    places = ", ".join(lost)
+    return f"{key} loses {places} with its next change: the type lacks it; raise state_version, and add a @migrate"
 
 
 async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored: Stored, *, fence: int = 0) -> Stored:
@@ -158,7 +184,8 @@ async def _try(
         if stored is None or migrate_state(key, kind, stored) is None:
             # Raises when the class has another type, but the same state_version.
             History(key, kind.state_type, stored)
-            return "current", None
+            lost = [] if stored is None else find_lost(key, kind, stored)
+            return ("lossy", MigrationFailed(explain_lost(key, lost), lost=lost)) if lost else ("current", None)
         if not dry_run:
             await migrate_thread(store, key, kind, stored)
     except PlaitError as error:

@@ -117,6 +117,10 @@ class StateType:
         """Decode a state. Raises InvalidState or TooLarge."""
         return _read(self.decode, data, "", limits.depth)
 
+    def find_unknown(self, document: Any) -> list[str]:
+        """Return the places in a stored document of the members that the type lacks; `*` is any element or key."""
+        return [] if self._fields is None else sorted(set(self._fields.find_all(document, "")))
+
     def apply(
         self, document: Any, ops: Sequence[Op], *, drops_unknown: bool = False, most_moved: int | None = None
     ) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
@@ -81,9 +81,13 @@ class Requests:
             self._bucket(request, principal, self._buckets).charge(count)
 
     def _bucket(self, request: Request, principal: Principal | None, buckets: TokenBuckets) -> TokenBucket:
-        host = request.client.host if request.client else ""
-        key = (False, host) if principal is None else (True, principal.id)
-        return buckets.bucket(key, asyncio.get_running_loop().time())
+        return buckets.bucket(find_party(request, principal), asyncio.get_running_loop().time())
+
+
+def find_party(request: Request, principal: Principal | None) -> Hashable:
+    """Return for whom the limits count a request: its principal, or else its address."""
+    host = request.client.host if request.client else ""
+    return (False, host) if principal is None else (True, principal.id)
 
 
 class ServerContext:

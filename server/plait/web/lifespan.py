@@ -1,14 +1,43 @@
-"""Reports a failed start in one line."""
+"""While an app is served: reports a failed start in one line, and lets the garbage collector run rarely."""
 
+import gc
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["StartupFilter", "run_lifespan"]
+__all__ = ["StartupFilter", "collecting_rarely", "run_lifespan"]
 
 # The beginnings of a traceback's last line if the error is one of plait's, whose message says what to do.
 _OWN: Final = ("plait.errors.", "plait.settings.")
+
+
+# After how many new objects the youngest are looked at, and how many such looks precede one at older ones.
+_THRESHOLD: Final = (50_000, 20, 50)
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Make the garbage collector run rarely, and skip the objects that exist so far, until the end of the block.
+
+    States are trees, which reference counting frees. With its default thresholds, the collector would walk every state
+    in memory over and over. A process that has set its own is left as it is.
+    """
+    former, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    if not 0 < former[0] < _THRESHOLD[0]:
+        yield
+        return
+    gc.set_threshold(*_THRESHOLD)
+    if not is_frozen:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*former)
+        if not is_frozen:
+            gc.unfreeze()
 
 
 async def run_lifespan(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

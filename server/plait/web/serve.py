@@ -2,7 +2,6 @@
 
 import asyncio
 import faulthandler
-import gc
 import logging.config
 import signal
 import socket
@@ -135,20 +134,9 @@ def serve(
         TlsListener, bound, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors
     )
     server = _Server(config, descriptors, listen_tls, started, ending)
-    _tune_collector()
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
-
-
-def _tune_collector() -> None:
-    """Make the garbage collector run rarely, and skip the objects that exist so far.
-
-    States are trees, which reference counting frees. With its default thresholds, the collector would walk every state
-    in memory over and over.
-    """
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def _is_no_proxy(host: str) -> bool:

@@ -463,7 +463,7 @@ async def test_code_knows_its_thread_its_connection_and_its_request() -> None:
         assert (await client.next())["id"] == "1"
         await outcome(house.handle(Knowing).look())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.request(request, make_resolver(future))
+        actor.request(request, make_resolver(future), party="a")
         assert (await outcome(future)).body == b"ok"
         thread, connection = actor.thread, client.connection
         assert await lines(house, Knowing) == [

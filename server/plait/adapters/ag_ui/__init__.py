@@ -26,7 +26,7 @@ from plait.app import Plait
 from plait.errors import InvalidArguments, NotFound, PlaitError
 from plait.instruments import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext
+from plait.web.context import ServerContext, find_party
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.runs import read_interrupt
 from plait.web.http.streamed import Lines, Streamed
@@ -190,7 +190,10 @@ class AgUi:
         assert isinstance(actor, Actor)
         lines = Lines(self._context.limits.write_buffer)
         connection = actor.make_connection(
-            f"http-{secrets.token_hex(8)}", lines, rights=Rights(asked.principal, may_write)
+            f"http-{secrets.token_hex(8)}",
+            lines,
+            rights=Rights(asked.principal, may_write),
+            party=find_party(asked.request, asked.principal),
         )
         connection.trace = asked.request.scope.get(TRACE)
         return actor, connection

@@ -84,6 +84,7 @@ class CloudflareCalls:
         if method.is_stream:
             self._streams.pop(id(call), None)
         if error is not None:
+            self._actor.tell_limit(error)
             self.fail(call, str(self._actor.explain(error, self._connection)))
         elif not method.is_stream:
             nothing = result is None and not method.returns_value

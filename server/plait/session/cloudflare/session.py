@@ -195,7 +195,7 @@ class CloudflareSession:
         except RecursionError:
             self._connection.close(BAD_FRAME, "the JSON is nested too deeply")
             return
-        if (error := self._excess()) is not None:
+        if (error := self._excess(is_message=frame is None and broken is None)) is not None:
             self._refuse(frame or broken, error)
             return
         if self._limiter is not None:
@@ -346,8 +346,8 @@ class CloudflareSession:
         if self._limiter is not None:
             self._limiter.charge(count)
 
-    def _excess(self) -> TooMany | None:
-        """Return an error if the client exceeds the rate limit or the backlog, otherwise None."""
+    def _excess(self, *, is_message: bool) -> TooMany | None:
+        """Return an error if the client exceeds the limits with a frame, or an ordinary message; otherwise None."""
         limits = self._actor.limits
         if self._limiter is not None and (wait := self._limiter.take(self._loop.time())):
             many = f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s"
@@ -355,7 +355,7 @@ class CloudflareSession:
         if self._connection.backlog >= limits.backlog:
             many = f"more than {limits.backlog} bytes of your messages wait to be handled; try again later"
             return TooMany(many, limit="backlog")
-        return None
+        return self._actor.find_excess(self._connection) if is_message else None
 
     def _refuse(self, frame: StatePush | Call | None, error: TooMany) -> None:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""

@@ -96,6 +96,7 @@ class Calls:
             except UNENCODABLE as failure:
                 error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
         if error is not None:
+            self._actor.tell_limit(error)
             self._fail(ref, self._actor.explain(error, self._connection))
         return error
 

@@ -249,6 +249,9 @@ class PlaitSession:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
         limits, limiter = self._actor.limits, self._limiter
         if limiter is None or not (wait := limiter.take(self._loop.time())):
+            if isinstance(message, messages.Message | None) and (excess := self._actor.find_excess(self._connection)):
+                self._refuse(message, _PAUSE, excess)
+                return True
             if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
                 return False
             many = f"more than {limits.backlog} bytes of your messages wait to be handled; try again later"

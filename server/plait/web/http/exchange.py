@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -13,7 +13,7 @@ from plait.actor.rpc import Method
 from plait.errors import PlaitError
 from plait.instruments import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext
+from plait.web.context import ServerContext, find_party
 from plait.web.http.streamed import Lines
 from plait.web.http.streamed_call import Encode, StreamedCall
 from plait.web.identity import Action
@@ -45,6 +45,11 @@ class Exchange:
         # The lines of a streamed answer.
         self._lines = Lines(context.limits.write_buffer)
 
+    @property
+    def party(self) -> Hashable:
+        """For whom the limits count the request."""
+        return find_party(self.request, self.principal)
+
     async def check(self, action: Action) -> None:
         """Raise Forbidden if the principal may not do something with the thread."""
         await self.context.identity.check(self.principal, self.key, action)
@@ -64,7 +69,7 @@ class Exchange:
         may_write = await self.context.identity.may(self.principal, self.key, "write")
         actor = await self.context.actor(self.principal, self.key)
         rights = Rights(self.principal, may_write)
-        connection = actor.make_connection(f"http-{os.urandom(8).hex()}", self._lines, rights=rights)
+        connection = actor.make_connection(f"http-{os.urandom(8).hex()}", self._lines, rights=rights, party=self.party)
         connection.trace = self.request.scope.get(TRACE)
         with actor.keep_awake():
             if await actor.is_readonly(connection, self.request):

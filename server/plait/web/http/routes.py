@@ -151,7 +151,7 @@ class _Exchange(Exchange):
         actor = await self.context.node.actor(self.key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.request.state.principal = self.principal
-        actor.request(self.request, make_resolver(future))
+        actor.request(self.request, make_resolver(future), party=self.party)
         response = await future
         if not isinstance(response, Response):
             raise TypeError(

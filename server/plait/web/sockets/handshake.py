@@ -74,7 +74,7 @@ class Handshake(asyncio.Protocol):
         bucket: TokenBucket | None,
         turns: Turns,
         ended: Callable[[Socket], None],
-        shutdown: Callable[[], None],
+        shutdown: Callable[[], object],
         subprotocol: str | None = None,
     ) -> Socket | None:
         """Accept the request and return the open socket; None if the peer has disconnected."""

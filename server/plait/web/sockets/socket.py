@@ -73,7 +73,7 @@ class Socket(asyncio.Protocol):
         bucket: TokenBucket | None,
         turns: Turns,
         ended: Callable[["Socket"], None],
-        shutdown: Callable[[], None],
+        shutdown: Callable[[], object],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport

@@ -1,0 +1,169 @@
+"""One client cannot fill the queues of a thread that others use, too."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from tests.integration.native_client import NativeClient
+from tests.integration.socket_client import TIMEOUT, CallError, connected, http
+from tests.running import running
+
+from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
+from plait_client import connect
+
+LIMITS = Limits(waiting_turns=3, waiting_runs=2, messages_per_second=1000)
+PATH = "/threads/busy/one"
+
+
+class Busy(Thread[dict[str, Any]]):
+    initial_state: Any = {"order": []}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.heard: asyncio.Queue[Any] = asyncio.Queue()
+
+    @rpc
+    async def hold(self) -> None:
+        self.has_begun.set()
+        await self.may_end.wait()
+
+    @rpc
+    def note(self, what: str) -> str:
+        self.set_state(lambda state: {"order": [*state["order"], what]})
+        return what
+
+    def on_message(self, connection: Connection, data: str | bytes) -> None:
+        self.heard.put_nowait(data)
+
+    async def on_request(self, request: Request) -> Response:
+        return JSONResponse("answered")
+
+
+def authenticate(request: Request) -> Principal | None:
+    return Principal(request.headers.get("authorization", "guest"))
+
+
+class Held:
+    """An app whose thread is held up by a turn, and by a run, of server code."""
+
+    def __init__(self, app: Plait, address: str, thread: Busy) -> None:
+        self.app = app
+        self.address = address
+        self.thread = thread
+
+    def release(self) -> None:
+        self.thread.may_end.set()
+
+
+@pytest.fixture
+async def held() -> AsyncIterator[Held]:
+    app = Plait(Busy, store=MemoryStore(), secret="s", limits=LIMITS, authenticate=authenticate)
+
+    @app.agent("wait", thread=Busy)
+    async def wait(ctx: Context[Busy]) -> str:
+        await ctx.thread.may_end.wait()
+        return "ended"
+
+    async with running(app) as address:
+        handle = app.thread(Busy, "one")
+        holding = asyncio.create_task(handle.hold())
+        run = asyncio.create_task(app.run("wait", thread="one"))
+        thread = (await app._node.actor(ThreadKey("busy", "one"))).thread
+        assert isinstance(thread, Busy)
+        await asyncio.wait_for(thread.has_begun.wait(), TIMEOUT)
+        held = Held(app, address, thread)
+        yield held
+        held.release()
+        await asyncio.gather(holding, run)
+
+
+async def outcomes(answers: list[asyncio.Task[httpx.Response]], count: int) -> list[httpx.Response]:
+    """Return the first answers that come, so many."""
+    found = []
+    async with asyncio.timeout(TIMEOUT):
+        for each in asyncio.as_completed(answers):
+            found.append(await each)
+            if len(found) == count:
+                return found
+    raise AssertionError(len(found))
+
+
+async def test_a_socket_has_so_many_calls_waiting_and_others_go_on(held: Held) -> None:
+    async with connected(held.address, PATH) as greedy, connected(held.address, PATH) as modest:
+        calls = [await greedy.begin("note", f"greedy {n}") for n in range(5)]
+        for refused in calls[3:]:
+            with pytest.raises(CallError, match="3 of your calls and messages wait in this thread"):
+                await asyncio.wait_for(asyncio.ensure_future(refused), TIMEOUT)
+        last = await modest.begin("note", "modest")
+        await modest.send("to be heard")
+        held.release()
+        assert await asyncio.wait_for(asyncio.ensure_future(last), TIMEOUT) == "modest"
+        assert held.thread.state["order"] == ["greedy 0", "greedy 1", "greedy 2", "modest"]
+        # What waited has ended, so others may wait.
+        assert await greedy.call("note", "again") == "again"
+
+
+async def test_a_native_call_is_refused_and_messages_come_again(held: Held) -> None:
+    client = NativeClient(held.address, PATH, "a")
+    await client.join()
+    for ref in range(1, 5):
+        await client.send("call", ref=ref, method="note", args=[str(ref)])
+    await client.until(lambda client: client.of("error", ref=4))
+    assert client.of("error", ref=4)[0]["code"] == "rate_limited"
+    await client.send("message", data="wait")
+    await client.until(lambda client: client.of("error", refused="message"))
+    assert client.of("error", refused="message")[0]["retry_after"] > 0
+    held.release()
+    await client.until(lambda client: client.of("result", ref=3))
+    await client.close()
+    assert held.thread.heard.empty()
+
+
+async def test_a_client_that_says_much_while_the_thread_is_busy_is_heard_in_order(held: Held) -> None:
+    async with connect(f"ws://{held.address}{PATH}") as room:
+        for n in range(20):
+            room.send(n)
+        asyncio.get_running_loop().call_later(0.3, held.release)
+        heard = [await asyncio.wait_for(held.thread.heard.get(), TIMEOUT) for _ in range(20)]
+    assert heard == [str(n) for n in range(20)]
+
+
+@pytest.mark.parametrize("path", ["rpc/note", "page"])
+async def test_over_http_a_principal_has_so_many_requests_waiting(held: Held, path: str) -> None:
+    async with http(held.address) as web:
+        post = lambda user: asyncio.create_task(  # noqa: E731
+            web.post(f"{PATH}/{path}", json={"args": ["x"]}, headers={"authorization": user})
+        )
+        greedy = [post("greedy") for _ in range(5)]
+        for answer in await outcomes(greedy, 2):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate_limited")
+            assert answer.headers["retry-after"] == "1"
+        modest = post("modest")
+        held.release()
+        assert (await modest).status_code == 200
+        assert sorted([(await each).status_code for each in greedy]) == [200, 200, 200, 429, 429]
+
+
+async def test_of_a_client_so_many_runs_wait(held: Held) -> None:
+    async with http(held.address) as web, connected(held.address, PATH) as client:
+        run = lambda user: asyncio.create_task(  # noqa: E731
+            web.post(f"{PATH}/run/wait", headers={"authorization": user})
+        )
+        greedy = [run("greedy") for _ in range(3)]
+        (refused,) = await outcomes(greedy, 1)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
+        assert "2 of your runs wait in this thread" in refused.text
+        calls = [await client.begin("run:wait", None) for _ in range(3)]
+        with pytest.raises(CallError, match="2 of your runs wait in this thread"):
+            await asyncio.wait_for(asyncio.ensure_future(calls[2]), TIMEOUT)
+        modest = run("modest")
+        held.release()
+        assert (await modest).json() == "ended"
+        assert sorted([(await each).status_code for each in greedy]) == [200, 200, 429]
+        for call in calls[:2]:
+            assert await asyncio.wait_for(asyncio.ensure_future(call), TIMEOUT) == "ended"
