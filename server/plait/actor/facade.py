@@ -266,9 +266,8 @@ class Facade:
         """Return why another connection may not join; None if it may."""
         return self.connections.refusal(self.limits.connections_per_thread)
 
-    @property
-    def connection_count(self) -> int:
-        """The number of connections."""
+    def count_connections(self) -> int:
+        """Return the number of connections."""
         return len(self.connections)
 
     def connected(self, id: str) -> list[Connection]:

@@ -14,6 +14,8 @@ from plait.state.revision import Revision
 
 __all__ = ["SeenTracker"]
 
+# Connections of a thread up to which each frame to a client that only reads has a ping.
+_FEW: Final = 32
 # In a crowded thread, the seconds between pings to a client that only reads, and those of the pings sent at once.
 _PING_PAUSE: Final = 0.2
 _PING_BURST: Final = 1.5
@@ -31,6 +33,7 @@ class SeenTracker:
 
     __slots__ = (
         "_asked",
+        "_count_connections",
         "_is_sure",
         "_loop",
         "_on_seen",
@@ -45,8 +48,10 @@ class SeenTracker:
         "sent",
     )
 
-    def __init__(self, transport: Transport, on_seen: Callable[[], None]) -> None:
+    def __init__(self, transport: Transport, on_seen: Callable[[], None], count_connections: Callable[[], int]) -> None:
         self._transport = transport
+        # Returns how many connections the thread has.
+        self._count_connections = count_connections
         # Called each time the client has answered a ping.
         self._on_seen = on_seen
         self._loop = asyncio.get_running_loop()
@@ -88,25 +93,27 @@ class SeenTracker:
         """Ping before each frame from now on, as the client writes."""
         self._writes = True
 
-    def must_wait(self, *, is_crowded: bool) -> bool:
-        """Return whether the next frame needs a ping, and waits until the client has answered earlier ones."""
-        if is_crowded and not self._writes:
-            return False
-        return self._waiting > _MOST_WAITING
+    def send(self, frame: Frame, revision: Revision) -> bool:
+        """Send a state frame, and return True; False if the client must answer earlier pings first.
 
-    def send(self, frame: Frame, revision: Revision, *, is_crowded: bool) -> None:
-        """Send a state frame, with a ping if the client writes or the thread is not crowded, otherwise now and then."""
+        It has a ping if the client writes or the thread is not crowded, otherwise now and then.
+        """
+        if self._waiting > _MOST_WAITING:
+            return False
+        now = self._sent_at = self._loop.time()
         self.sent += 1
-        self._sent_at = self._loop.time()
         self._sent_version = revision.version
-        self._is_sure = self._transport.can_ping and self._may_ping(is_crowded)
+        transport = self._transport
+        self._is_sure = transport.can_ping and (
+            self._writes or (self._paced - now <= _PING_BURST and self._take_ping(now))
+        )
         if self._is_sure:
             if self.base is None:
                 self.base = revision
             self._asked.append((revision.version, revision))
             self._waiting += revision.size + _OVERHEAD
-            self._transport.send_pinged(frame, revision.version.to_bytes(8))
-            return
+            transport.send_pinged(frame, revision.version.to_bytes(8))
+            return True
         # It counts as read with the frame before it: a base that is too old would repeat changes of others.
         if self._asked:
             version, replaced = self._asked[-1]
@@ -114,7 +121,8 @@ class SeenTracker:
             self._waiting += revision.size - replaced.size
         else:
             self.base = revision
-        self._transport.send(frame)
+        transport.send(frame)
+        return True
 
     def note_written(self, revision: Revision) -> None:
         """Note a state that the client wrote, and shows until it reads another."""
@@ -142,10 +150,8 @@ class SeenTracker:
 
     # Inside
 
-    def _may_ping(self, is_crowded: bool) -> bool:
-        if self._writes or not is_crowded:
-            return True
-        if self._paced - self._sent_at > _PING_BURST:
-            return False
-        self._paced = max(self._paced, self._sent_at) + _PING_PAUSE
+    def _take_ping(self, now: float) -> bool:
+        """Count a ping to a client that only reads, if the thread is crowded."""
+        if self._count_connections() > _FEW:
+            self._paced = max(self._paced, now) + _PING_PAUSE
         return True

@@ -49,8 +49,6 @@ _MCP_FRAME: Final = Frame(MCP_SERVERS)
 _PAUSE: Final = 0.25
 # Seconds after its first pong within which a page sends what it had queued, as its browser answers pings before that.
 _OPENING: Final = 0.1
-# Connections of a thread up to which each state frame to a client that only reads has a ping, too.
-_FEW: Final = 32
 
 
 class CloudflareWire(PlainWire):
@@ -96,7 +94,7 @@ class CloudflareSession:
         self._refused_at = -math.inf
         self._queue = ReceiveQueue(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
-        self._seen = SeenTracker(transport, self._note_seen)
+        self._seen = SeenTracker(transport, self._note_seen, actor.count_connections)
         # None until the client writes, as most clients only read.
         self._writes: WholeStates | None = None
         # The version that this client showed on its last socket, until it has seen a state on this one.
@@ -141,14 +139,12 @@ class CloudflareSession:
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
-        is_crowded = self._actor.connection_count > _FEW
-        if self._transport.is_backed_up or self._seen.must_wait(is_crowded=is_crowded):
-            if not self._is_behind and self._actor.instruments is not None:
-                self._actor.instruments.reader_lagged(self._actor.key.kind)
-            self._is_behind = True
+        if not self._transport.is_backed_up and self._seen.send(frame, revision):
+            self._is_behind = False
             return
-        self._is_behind = False
-        self._seen.send(frame, revision, is_crowded=is_crowded)
+        if not self._is_behind and self._actor.instruments is not None:
+            self._actor.instruments.reader_lagged(self._actor.key.kind)
+        self._is_behind = True
 
     def send(self, frame: Frame) -> None:
         """Send any other frame."""
