@@ -83,6 +83,7 @@ class Turn:
         "owner",
         "parent",
         "request",
+        "sees_durable",
         "since",
         "size",
         "task",
@@ -134,6 +135,8 @@ class Turn:
         self.has_stored = False
         self._undecided = 0
         self._is_counted = False
+        # Whether its code is shown only what is durable, as it decides what a client may do.
+        self.sees_durable = False
         # Why it was cut short, if it was.
         self.loss: PlaitError | None = None
         # Bytes that it counts for its connection until it ends.
@@ -174,7 +177,7 @@ class Turn:
     def find_refusal(self) -> PlaitError | None:
         """Return why the turn may not begin, None if it may.
 
-        A turn of its thread that waits for it was cut short, which no longer holds the mailbox for it; or too many wait.
+        A turn of its thread that waits for it was cut short, and no longer holds the mailbox for it; or too many wait.
         """
         count = 0
         for turn in self.chain():

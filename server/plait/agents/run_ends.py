@@ -38,12 +38,11 @@ class RunEnds:
             if error is not None:
                 raise error
             return
-        loss = run.core.pipeline.find_loss()
-        error = loss or error
+        error = run.core.pipeline.find_loss() or error
         try:
-            if loss is not None or (not run.agent.is_stream and error is not None and not _is_of_caller(error)):
+            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
                 run.stage.drop()
-            if run.is_cut_off and loss is None:
+            if run.is_cut_off:
                 mark(run.stage, run.id)
             failure = await self._commit(run)
             if failure is not None:
