@@ -18,9 +18,9 @@ from plait.state.commit import Maker
 
 __all__ = ["Hooks"]
 
-# The hooks that decide what a new connection may do, and all that run when one joins.
-_DECIDING_HOOKS: Final = frozenset({"connection_tags", "should_be_readonly", "should_send_protocol_messages"})
-_CONNECT_HOOKS: Final = _DECIDING_HOOKS | {"on_connect"}
+_CONNECT_HOOKS: Final = frozenset(
+    {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
+)
 
 
 # So many turns of `on_state_changed` that a change has led to may make a change themselves.
@@ -115,11 +115,18 @@ class Hooks:
         return await self._run(name, partial(getattr(self._thread, name), *args), connection, request)
 
     async def _run(
-        self, name: str, work: Callable[[], Any], connection: Connection | None, request: Request | None
+        self,
+        name: str,
+        work: Callable[[], Any],
+        connection: Connection | None,
+        request: Request | None,
+        *,
+        sees_durable: bool = False,
     ) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         trace = None if request is None else _find_trace(connection, request)
         turn = Turn(name, work, owner=self._owner, connection=connection, request=request, trace=trace)
+        turn.sees_durable = sees_durable
         if connection is not None:
             turn.party = connection.party
         self._turns.begin(turn, make_resolver(future))
@@ -143,13 +150,12 @@ class Hooks:
             return
 
         async def work() -> None:
-            thread = self._thread
+            thread, turn.sees_durable = self._thread, True
             connection.tags = tuple(await maybe_await(thread.connection_tags(connection, request)))
             if await maybe_await(thread.should_be_readonly(connection, request)):
                 connection.readonly = True
             connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
-            if _DECIDING_HOOKS & thread._kind.overrides:
-                await self._owner.pipeline.wait_until_stored()  # They may have decided by what is not durable yet.
+            turn.sees_durable = False
             if admit():
                 await maybe_await(thread.on_connect(connection, request))
 
@@ -169,12 +175,8 @@ class Hooks:
         if not self.has("should_be_readonly"):
             return False
 
-        async def work() -> bool:
-            answer = await maybe_await(self._thread.should_be_readonly(connection, request))
-            await self._owner.pipeline.wait_until_stored()
-            return bool(answer)
-
-        return bool(await self._run("should_be_readonly", work, connection, request))
+        work = partial(self._thread.should_be_readonly, connection, request)
+        return bool(await self._run("should_be_readonly", work, connection, request, sees_durable=True))
 
     def report(self, error: BaseException, connection: Connection | None, trace: Any = None) -> None:
         """Run `on_error`; if that raises, log both errors.

@@ -84,6 +84,7 @@ class Turn:
         "parent",
         "party",
         "request",
+        "sees_durable",
         "since",
         "size",
         "task",
@@ -135,6 +136,8 @@ class Turn:
         self.has_stored = False
         self._undecided = 0
         self._is_counted = False
+        # Whether its code is shown only what is durable, as it decides what a client may do.
+        self.sees_durable = False
         # Why it was cut short, if it was.
         self.loss: PlaitError | None = None
         # The connection, principal or address for which it counts while it waits; None for plait's and server code's.
@@ -177,7 +180,7 @@ class Turn:
     def find_refusal(self) -> PlaitError | None:
         """Return why the turn may not begin, None if it may.
 
-        A turn of its thread that waits for it was cut short, which no longer holds the mailbox for it; or too many wait.
+        A turn of its thread that waits for it was cut short, and no longer holds the mailbox for it; or too many wait.
         """
         count = 0
         for turn in self.chain():

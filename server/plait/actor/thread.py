@@ -109,14 +109,17 @@ class Thread(Generic[State]):
 
     @property
     def state(self) -> State:
-        """The current state, including changes that are not durable yet; None if no state has been set."""
-        state: State = self._core.pipeline.current.state
+        """The current state, including changes that are not durable yet; None if no state has been set.
+
+        Hooks that decide what a client may do see only what is durable.
+        """
+        state: State = self._core.pipeline.shown.state
         return state
 
     @property
     def version(self) -> int:
         """The version of the current state."""
-        return self._core.pipeline.current.version
+        return self._core.pipeline.shown.version
 
     def set_state(self, value: State | Callable[[State], State]) -> Commit:
         """Set the state to `value`, or to the result of a function that takes the current state.

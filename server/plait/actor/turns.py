@@ -150,6 +150,11 @@ class TurnRunner:
         """Return the turn in which the calling code runs, of any thread; None outside of turns."""
         return current_turn()
 
+    def sees_durable(self) -> bool:
+        """Whether the calling code decides what a client may do, and so is shown only what is durable."""
+        turn = current_turn()
+        return turn is not None and turn.sees_durable and turn.owner is self._owner
+
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short, if it is one of this thread; it may have ended."""
         turn = latest_turn()

@@ -41,14 +41,13 @@ class RunEnds:
             if error is not None:
                 raise error
             return
-        loss = run.core.pipeline.find_loss()
-        error = loss or error
+        error = run.core.pipeline.find_loss() or error
         if run.core.is_ending and run.turn not in run.core.ended_by:
             error = Destroyed(f"{run.core.key} was destroyed")  # Whatever it has made of that.
         try:
-            if loss is not None or (not run.agent.is_stream and error is not None and not _is_of_caller(error)):
+            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
                 run.stage.drop()
-            if run.is_cut_off and loss is None:
+            if run.is_cut_off:
                 mark(run.stage, run.id)
             failure = await self._commit(run)
             if failure is not None:

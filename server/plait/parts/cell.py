@@ -33,6 +33,7 @@ class Cell:
             else:
                 await asyncio.wait([loading])
                 loading.result()
+        await self._records.wait_for_shown()
 
     async def _read(self) -> None:
         loading = self._loading = asyncio.get_running_loop().create_future()

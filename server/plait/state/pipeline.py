@@ -42,6 +42,10 @@ class Turns(Protocol):
         """Return the turn in which the calling code runs, of any thread; None outside of turns."""
         ...
 
+    def sees_durable(self) -> bool:
+        """Whether the calling code decides what a client may do, and so is shown only what is durable."""
+        ...
+
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short, if it is one of this thread."""
         ...
@@ -141,6 +145,19 @@ class Pipeline:
             return self.history.current
         transaction = self._own_transaction()
         return self.history.current if transaction is None else transaction.revision
+
+    @property
+    def shown(self) -> Revision:
+        """The revision that the author's code is shown: the current one, or only what is durable."""
+        return self.history.durable if self._shows_durable() else self.current
+
+    async def wait_for_shown(self) -> None:
+        """Wait until what the calling code is about to be shown is durable, if it may not see what is not."""
+        if self._shows_durable():
+            await self.wait_until_stored()
+
+    def _shows_durable(self) -> bool:
+        return len(self._pending) > 0 and self.turns is not None and self.turns.sees_durable()
 
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short; None if it was not."""
