@@ -1,8 +1,6 @@
 """The agent that the loads drive; benchmarks/cloudflare/src/worker.ts is the same one for the published SDK."""
 
-import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,10 +10,7 @@ from benchmarks.boards import Board, FrozenBoard, size_of
 from benchmarks.edits import passage
 from plait import Plait, Stream, Text, Thread, rpc
 
-__all__ = ["BenchAgent", "Note", "Page", "Watch", "app", "guarded"]
-
-# Seconds between two looks at the event loop.
-TICK = 0.001
+__all__ = ["STORE", "BenchAgent", "Note", "Page", "app"]
 
 
 class BenchAgent(Thread[dict[str, Any]]):
@@ -77,35 +72,6 @@ class Page(Thread[Writing]):
                 await commit
 
 
-class Watch(Thread[None]):
-    """Knows how long the server's event loop was busy with one thing, or with several before it came to its timers."""
-
-    idle_timeout = None
-
-    def on_start(self) -> None:
-        self._longest = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    @rpc
-    def begin(self) -> None:
-        """Begin to watch."""
-        self._task = asyncio.create_task(self._watch())
-
-    @rpc
-    def longest(self) -> float:
-        """Return the milliseconds of the longest step since."""
-        return self._longest * 1000
-
-    async def _watch(self) -> None:
-        while True:
-            start = time.perf_counter()
-            await asyncio.sleep(TICK)
-            self._longest = max(self._longest, time.perf_counter() - start - TICK)
-
-
 STORE = os.environ.get("BENCH_STORE", "sqlite:///bench.db")
 
 app = Plait(BenchAgent, Note, Page, Board, FrozenBoard, store=STORE, limits=None)
-
-# With the limits that every server has.
-guarded = Plait(BenchAgent, Note, Watch, store=STORE)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from benchmarks.native_socket import NativeSocket
+from benchmarks.shapes import SHAPES, bodies
 from benchmarks.wire import request, text
 
 __all__ = ["ATTACKS", "Attack", "AttackJob"]
@@ -17,42 +18,65 @@ __all__ = ["ATTACKS", "Attack", "AttackJob"]
 # Frames that a socket sends at once, and how long their answers are waited for before it begins anew.
 FRAMES = 50
 PATIENCE = 3.0
-# Members of a state, or operations, that make about 0.84 MB.
-MEMBERS = 58_000
+# Operations that make about 0.84 MB.
 OPS = 20_000
 
 _names = itertools.count()
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """What is sent, on how many sockets or connections at once."""
+    """What is sent, and as what, on how many sockets or connections at once."""
 
     name: str
-    title: str
-    sockets: int
+    shape: str
+    sockets: int = 1
 
+    @property
+    def title(self) -> str:
+        """What the tables call it."""
+        many = f", {self.sockets} at once" if self.sockets > 1 else ""
+        return f"{WAYS[self.name]}, {self.shape}{many}"
+
+
+WAYS = {
+    "native": "plait.v1, states",
+    "ops": "plait.v1",
+    "cloudflare": "Cloudflare, states",
+    "http": "HTTP PUT",
+    "ag-ui": "AG-UI",
+}
 
 ATTACKS = (
-    Attack("native", "plait.v1, whole states", 1),
-    Attack("ops", "plait.v1, operations", 1),
-    Attack("native", "plait.v1, whole states, 8 sockets", 8),
-    Attack("cloudflare", "Cloudflare, whole states", 1),
-    Attack("cloudflare", "Cloudflare, whole states, 8 sockets", 8),
-    Attack("http", "HTTP PUT, 8 connections", 8),
+    Attack("native", "members"),
+    Attack("native", "members", 8),
+    Attack("ops", "operations"),
+    Attack("cloudflare", "members", 8),
+    Attack("http", "members", 8),
+    Attack("ag-ui", "messages"),
+    *(Attack(name, shape) for shape in SHAPES for name in ("cloudflare", "http")),
+    *(Attack("native", shape) for shape in ("pairs", "shuffled numbers", "deep", "big integers")),
 )
 
 
 class AttackJob(msgspec.Struct, frozen=True):
     """What one process of attackers has to do."""
 
-    name: str
-    sockets: int
+    attack: Attack
     port: int
 
 
-def state(n: int) -> bytes:
-    """A state of about 0.84 MB, all of whose members differ from those of the one before."""
-    return msgspec.json.encode({f"k{i:05d}": (i + n) % 10 for i in range(MEMBERS)})
+def messages(n: int) -> bytes:
+    """A body of AG-UI of as many messages."""
+    one = {"id": "", "role": "user", "content": ""}
+    body = {"threadId": "t", "runId": str(n), "messages": [one] * 26_000, "tools": [], "context": []}
+    return msgspec.json.encode({**body, "state": None, "forwardedProps": None})
+
+
+def make_bodies(attack: Attack) -> list[bytes]:
+    """Two bodies, which are sent by turns."""
+    if attack.shape in SHAPES:
+        return bodies(attack.shape)
+    return [(operations if attack.name == "ops" else messages)(n) for n in range(2)]
 
 
 def operations(n: int) -> bytes:
@@ -80,10 +104,11 @@ def join(sock: socket.socket, opening: bytes) -> None:
 class Attacker:
     """One socket or connection after the other."""
 
-    def __init__(self, job: AttackJob) -> None:
-        self._job = job
-        self._path = f"/threads/note/attacked-{next(_names)}"
-        self._bodies = [(operations if job.name == "ops" else state)(n) for n in range(2)]
+    def __init__(self, job: AttackJob, bodies: list[bytes]) -> None:
+        self._name, self._port = job.attack.name, job.port
+        kind = "/ag-ui/echo" if self._name == "ag-ui" else "/threads/note"
+        self._path = f"{kind}/attacked-{next(_names)}"
+        self._bodies = bodies
         self._sock, self._unsent = self._open()
         self._until = time.perf_counter() + PATIENCE
 
@@ -128,16 +153,16 @@ class Attacker:
         self._sock, self._unsent = self._open()
 
     def _open(self) -> tuple[socket.socket, memoryview]:
-        job = self._job
-        if job.name in ("native", "ops"):
-            native = NativeSocket(job.port, self._path)
-            sock, what = native.detach(), b"state" if job.name == "native" else b"ops"
+        name, port = self._name, self._port
+        if name in ("native", "ops"):
+            native = NativeSocket(port, self._path)
+            sock, what = native.detach(), b"state" if name == "native" else b"ops"
             frames: Callable[[], Iterator[bytes]] = lambda: native_frames(what, self._bodies, native.place)  # noqa: E731
         else:
-            sock = socket.create_connection(("127.0.0.1", job.port), timeout=30)
-            frames = self._puts if job.name == "http" else self._states
-            if job.name == "cloudflare":
-                join(sock, request(self._path, f"127.0.0.1:{job.port}"))
+            sock = socket.create_connection(("127.0.0.1", port), timeout=30)
+            frames = self._states if name == "cloudflare" else self._requests
+            if name == "cloudflare":
+                join(sock, request(self._path, f"127.0.0.1:{port}"))
         unsent = memoryview(b"".join(frames()))
         sock.setblocking(False)
         return sock, unsent
@@ -146,20 +171,19 @@ class Attacker:
         for n in range(FRAMES):
             yield text(b'{"type":"cf_agent_state","state":%b}' % self._bodies[n % 2])
 
-    def _puts(self) -> Iterator[bytes]:
+    def _requests(self) -> Iterator[bytes]:
+        line = b"%b %b HTTP/1.1" % (b"POST" if self._name == "ag-ui" else b"PUT", self._path.encode())
         for n in range(FRAMES):
             body = self._bodies[n % 2]
-            yield b"PUT %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (
-                self._path.encode(),
-                len(body),
-            )
+            yield b"%b\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (line, len(body))
             yield body
 
 
 def main() -> None:
     """Attack until the process is ended."""
     job = msgspec.json.decode(sys.argv[1], type=AttackJob)
-    attackers = [Attacker(job) for _ in range(job.sockets)]
+    made = make_bodies(job.attack)
+    attackers = [Attacker(job, made) for _ in range(job.attack.sockets)]
     print("ready", flush=True)
     while True:
         writers = [each for each in attackers if each.wants_to_write]

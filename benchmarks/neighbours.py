@@ -1,7 +1,12 @@
-"""A client of one thread beside costly ones of others: `python -m benchmarks.neighbours JOB` prints one result."""
+"""A client of one thread beside costly ones of others.
+
+`python -m benchmarks.neighbours` measures all of them and exits with 1 if any breaks the aims; with a JOB, it prints
+one result.
+"""
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +18,11 @@ from benchmarks.contest import Effort, run
 from benchmarks.native_socket import NativeSocket
 from benchmarks.servers import ROOT, Server, serve
 
-__all__ = ["NeighbourOutcome", "Waits", "neighbours"]
+__all__ = ["HELD_AIM", "WAIT_AIM", "NeighbourOutcome", "Waits", "neighbours"]
+
+# Milliseconds that a client waits at most, and of processor time for which one step holds the event loop.
+WAIT_AIM = 250
+HELD_AIM = 60
 
 # Calls a second, and how many times the seconds of other runs they go on.
 RATE = 40
@@ -30,11 +39,25 @@ class NeighbourJob(msgspec.Struct, frozen=True):
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """Milliseconds that a client waited for echoes, and for durable changes, in order; and the longest step."""
+    """Milliseconds that a client waited for echoes, and for durable changes, in order.
+
+    And the longest step of the event loop, and the most processor time of one.
+    """
 
     echoes: list[float]
     changes: list[float]
     step: float
+    held: float
+
+    @property
+    def longest(self) -> float:
+        """The longest wait."""
+        return max(self.echoes[-1], self.changes[-1])
+
+    @property
+    def meets_aims(self) -> bool:
+        """Whether neither the waits nor the steps were too long."""
+        return self.longest <= WAIT_AIM and self.held <= HELD_AIM
 
 
 class NeighbourOutcome(msgspec.Struct):
@@ -57,7 +80,7 @@ def neighbours(folder: Path, effort: Effort, tell: Callable[[str], None]) -> lis
             tell(f"beside {title} failed: {result}")
         else:
             outcomes.append(NeighbourOutcome(title, result))
-            tell(f"beside {title}: at most {result.echoes[-1]:.0f} ms, longest step {result.step:.0f} ms")
+            tell(f"beside {title}: waited {result.longest:.0f} ms at most, the loop was held {result.held:.0f} ms")
     return outcomes
 
 
@@ -84,7 +107,7 @@ def load(job: NeighbourJob) -> Waits:
             sent = time.perf_counter()
             neighbour.call(method, 1)
             found[method].append((time.perf_counter() - sent) * 1000)
-        return Waits(sorted(found["echo"]), sorted(found["add"]), watch.call("longest"))
+        return Waits(sorted(found["echo"]), sorted(found["add"]), *watch.call("longest"))
     finally:
         if attackers is not None:
             attackers.kill()
@@ -94,7 +117,7 @@ def load(job: NeighbourJob) -> Waits:
 def begin(job: NeighbourJob) -> subprocess.Popen[bytes]:
     """Start the attackers, and wait until they have what they are about to send."""
     assert job.attack is not None
-    told = msgspec.json.encode(AttackJob(job.attack.name, job.attack.sockets, job.port)).decode()
+    told = msgspec.json.encode(AttackJob(job.attack, job.port)).decode()
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.attackers", told], cwd=ROOT, stdout=subprocess.PIPE, stderr=sys.stderr
     )
@@ -103,10 +126,23 @@ def begin(job: NeighbourJob) -> subprocess.Popen[bytes]:
     return process
 
 
-def main() -> None:
-    """Run the job named on the command line."""
+def check() -> int:
+    """Measure all, and tell which break the aims."""
+    with tempfile.TemporaryDirectory(prefix="plait-bench-") as folder:
+        outcomes = neighbours(Path(folder), Effort(), print)
+    broken = [each.title for each in outcomes if each.waits is None or not each.waits.meets_aims]
+    for title in broken:
+        print(f"breaks the aims: {title}")
+    return 1 if broken else 0
+
+
+def main() -> int:
+    """Run the job named on the command line, or check all."""
+    if not sys.argv[1:]:
+        return check()
     print(msgspec.json.encode(load(msgspec.json.decode(sys.argv[1], type=NeighbourJob))).decode())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -63,7 +63,7 @@ def plait(root: Path, python: Path, app: str = "agents:app") -> Recipe:
 
 SERVERS = {
     "plait": plait(ROOT, Path(sys.executable)),
-    "guarded": plait(ROOT, Path(sys.executable), app="agents:guarded"),
+    "guarded": plait(ROOT, Path(sys.executable), app="guarded:app"),
     "plait-agents": plait(ROOT, Path(sys.executable), app="agents_app:app"),
     "cloudflare": Recipe(("node", str(PEER / "serve.mjs"), "{folder}", "{port}")),
     "colyseus": Recipe(("node", str(COLYSEUS / "serve.mjs"), "{folder}", "{port}")),

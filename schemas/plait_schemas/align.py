@@ -11,7 +11,19 @@ import msgspec
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
 
-__all__ = ["ID_KEYS", "Edit", "Id", "Keys", "Lists", "edits", "has_repeated", "id_of", "ids_of", "increasing"]
+__all__ = [
+    "ID_KEYS",
+    "Budget",
+    "Edit",
+    "Id",
+    "Keys",
+    "Lists",
+    "edits",
+    "has_repeated",
+    "id_of",
+    "ids_of",
+    "increasing",
+]
 
 ID_KEYS: Final = ("id", "key", "_id")
 """The members that may hold what an element is known by; the first one that holds a text or an integer counts."""
@@ -33,6 +45,27 @@ _MOST_EDITS: Final = 64
 """So many edits are made however little stays of a list, and so many elements move at most."""
 
 
+_MOST_COMPARED: Final = 24_000
+_WITHOUT_ID: Final = 3
+"""The elements that one diff compares; one without an id counts as so many."""
+
+
+class Budget:
+    """What one diff may still spend on aligning lists, in elements that have an id."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _MOST_COMPARED
+
+    def spend(self, count: int) -> bool:
+        """Spend so much and return True, or nothing if less is left."""
+        if count > self.left:
+            return False
+        self.left -= count
+        return True
+
+
 class Edit(NamedTuple):
     """One edit, at the index `at` of the list after the earlier edits; `old` and `new` are indices in the two lists.
 
@@ -50,6 +83,11 @@ class Lists(Protocol):
     """Two lists that differ at both ends; what they have in common there is left out."""
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """How many elements there are in the old and in the new list."""
+        ...
+
+    @property
     def ids(self) -> tuple[Sequence[Id | None], Sequence[Id | None]]:
         """The ids of the old and of the new elements."""
         ...
@@ -60,6 +98,14 @@ class Lists(Protocol):
 
     def new_name(self, index: int) -> bytes:
         """Return the JSON of a new element, its keys in order."""
+        ...
+
+    def id_at(self, place: int) -> tuple[Id | None, Id | None]:
+        """Return the ids of the old and of the new element at one place."""
+        ...
+
+    def different(self, most: int) -> list[int] | None:
+        """Return the places at which two lists of one length are different; None if those are more than `most`."""
         ...
 
     def changed(self, pairs: Sequence[_Pair]) -> Collection[int]:
@@ -83,16 +129,20 @@ class Lists(Protocol):
         ...
 
 
-def edits(lists: Lists, around: int) -> list[Edit] | None:
+def edits(lists: Lists, around: int, budget: Budget) -> list[Edit] | None:
     """Return the edits, in order; None to replace the list whole.
+
+    Lists that are too large for the `budget` are not aligned: only a few elements that have changed are found in them.
 
     `around` is how many elements are left out of the lists. Elements are the same if they have the same id, or
     without ids are the same JSON; those that several have identify none of them. What stays is a longest sequence of
     them that is in order in both lists. In a gap of as many elements on both sides, elements without ids are changed in
     their places if they have not moved: inside where they are certainly the same, else by replacing them whole.
     """
-    if len(lists.ids[0]) == len(lists.ids[1]) == 1:
+    if lists.sizes == (1, 1):
         return _one(lists)
+    if not _spend(lists, budget):
+        return _in_their_places(lists)
     old, new = _names(lists)
     if len(old) == len(new) and _have_places(old, new, lists):
         places = [at for at, (mine, other) in enumerate(zip(old, new, strict=True)) if mine != other]
@@ -111,6 +161,26 @@ def edits(lists: Lists, around: int) -> list[Edit] | None:
     # Where one list is all in the other, all of it stays.
     is_grown = around > 0 and not (old and new)
     return None if count > _MOST_EDITS and count > 4 * (kept + around) and not is_grown else found
+
+
+def _spend(lists: Lists, budget: Budget) -> bool:
+    if (count := sum(lists.sizes)) > budget.left:
+        return False
+    return budget.spend(count + (_WITHOUT_ID - 1) * sum(ids.count(None) for ids in lists.ids))
+
+
+def _in_their_places(lists: Lists) -> list[Edit] | None:
+    """Return the edits if the lists have the same length and ids, and few elements are different; otherwise None."""
+    places = lists.different(_MOST_EDITS) if lists.sizes[0] == lists.sizes[1] else None
+    if places is None:
+        return None
+    found: list[Edit] = []
+    for at in places:
+        old, new = lists.id_at(at)
+        if old != new:
+            return None
+        found.append(Edit("change" if old is not None or lists.is_same(at, at) else "replace", at, at, at))
+    return found
 
 
 def _one(lists: Lists) -> list[Edit]:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -39,14 +40,17 @@ _PAIR: Final = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 _BRACKETS: Final = bytes.maketrans(b"[]{}", b"()()")
+_OPENING: Final = ord("(")
+_RUNS: Final = re.compile(rb"\(+|\)+")
+_PEELED: Final = 4
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'{}[]"'))
 
 
 def nests_deeper(data: bytes, limit: int) -> bool:
     """Tell whether the JSON text `data` nests objects and arrays more than `limit` deep.
 
-    Does not recurse, so that it is safe on hostile input: strings are taken out, then brackets are peeled off from
-    the inside out, all of it by whole-text operations.
+    Does not recurse, so that it is safe on hostile input: strings are taken out, then a few levels of brackets are
+    peeled off from the inside out, all of it by whole-text operations. What is left has few runs, which are counted.
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
@@ -55,11 +59,13 @@ def nests_deeper(data: bytes, limit: int) -> bool:
     brackets = data.translate(_BRACKETS, _NOT_STRUCTURE).replace(b'""', b"")
     if b'"' in brackets:
         brackets = b"".join(brackets.split(b'"')[::2])
-    for _ in range(limit):
+    peeled = min(limit, _PEELED)
+    for _ in range(peeled):
         if not brackets:
             return False
         brackets = brackets.replace(b"()", b"")
-    return bool(brackets)
+    lengths = (len(run) if run[0] == _OPENING else -len(run) for run in _RUNS.findall(brackets))
+    return max(accumulate(lengths), default=0) > limit - peeled
 
 
 def complete_pairs(data: bytes) -> bytes | None:

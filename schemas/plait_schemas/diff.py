@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from plait_schemas.align import Keys, edits, has_repeated, id_of, ids_of
+from plait_schemas.align import Budget, Id, Keys, edits, has_repeated, id_of, ids_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
 from plait_schemas.patch import Op, escape, splices
@@ -24,6 +24,9 @@ _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _SCALARS: Final = _NUMBERS | {str}
 
+_MOST_ELEMENTS: Final = 200_000
+"""Two lists that have more elements together are not compared: the new one replaces the old one."""
+
 
 def diff(old: object, new: object, keys: Keys | None = None, *, path: str = "", most: int | None = None) -> list[Op]:
     """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
@@ -32,7 +35,7 @@ def diff(old: object, new: object, keys: Keys | None = None, *, path: str = "", 
     have other names than usual, and which strings are texts, of which only what is different changes. Where the
     operations would be more than `most`, it is one that replaces all. `path` is where both are in the whole.
     """
-    ops: list[Op] = [] if most is None else BoundedOps(most)
+    ops = BoundedOps(most)
     try:
         _diff(old, new, path, ops, keys)
     except TooManyOps:
@@ -45,10 +48,12 @@ class TooManyOps(Exception):
 
 
 class BoundedOps(list[Op]):
-    """A list of operations that raises TooManyOps, before it is made, instead of having more than `most`."""
+    """The operations of one diff; instead of having more than `most`, it raises TooManyOps before they are made."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int | None) -> None:
         self._most = most
+        # What may still be spent on aligning lists.
+        self.lists = Budget()
 
     def append(self, op: Op) -> None:
         if len(self) == self._most:
@@ -60,13 +65,13 @@ class BoundedOps(list[Op]):
             self.append(op)
 
 
-def _diff(old: Any, new: Any, path: str, ops: list[Op], keys: Keys | None) -> None:
+def _diff(old: Any, new: Any, path: str, ops: BoundedOps, keys: Keys | None) -> None:
     if _same(old, new):
         return
     match _members(old), _members(new):
         case dict() as before, dict() as after:
             _diff_objects(before, after, path, ops, keys)
-        case list() | tuple() as before, list() | tuple() as after:
+        case list() | tuple() as before, list() | tuple() as after if len(before) + len(after) <= _MOST_ELEMENTS:
             _diff_arrays(before, after, path, ops, keys)
         case _:
             ops.extend(replace(old, new, path, keys))
@@ -79,7 +84,9 @@ def replace(old: Any, new: Any, path: str, keys: Keys | None) -> list[Op]:
     return [Op("replace", path, new)]
 
 
-def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op], keys: Keys | None) -> None:
+def _diff_objects(
+    old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: BoundedOps, keys: Keys | None
+) -> None:
     if not old.keys() <= new.keys():
         ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
     for key, value in new.items():
@@ -96,7 +103,7 @@ def _part(key: object) -> str:
     return escape(str(key))
 
 
-def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op], keys: Keys | None) -> None:
+def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: BoundedOps, keys: Keys | None) -> None:
     start = _common(old, new)
     tail = _common(old[start:][::-1], new[start:][::-1])
     if start + tail == len(old):
@@ -115,7 +122,7 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
         if id is not None and id == id_of(after, key):
             _diff(before, after, f"{path}/{start}", ops, keys)
             return
-    found = edits(_Lists(old, new, start, tail, key), start + tail)
+    found = edits(_Lists(old, new, start, tail, key), start + tail, ops.lists)
     if found is None:
         ops.append(Op("replace", path, new))
         return
@@ -139,14 +146,38 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op
 class _Lists:
     """What is between the ends that two lists have in common."""
 
-    __slots__ = ("_lists", "_new", "_old", "_repeats", "ids")
+    __slots__ = ("_ids", "_key", "_lists", "_new", "_old", "_repeats")
 
     def __init__(self, old: Sequence[Any], new: Sequence[Any], start: int, tail: int, key: str | None) -> None:
         self._lists = old, new
         self._old = old[start : len(old) - tail]
         self._new = new[start : len(new) - tail]
         self._repeats: bool | None = None
-        self.ids = ids_of(self._old, key), ids_of(self._new, key)
+        self._key = key
+        self._ids: tuple[list[Id | None], list[Id | None]] | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return len(self._old), len(self._new)
+
+    @property
+    def ids(self) -> tuple[list[Id | None], list[Id | None]]:
+        if self._ids is None:
+            self._ids = ids_of(self._old, self._key), ids_of(self._new, self._key)
+        return self._ids
+
+    def id_at(self, place: int) -> tuple[Id | None, Id | None]:
+        return id_of(self._old[place], self._key), id_of(self._new[place], self._key)
+
+    def different(self, most: int) -> list[int] | None:
+        old, new = self._old, self._new
+        alike = bytes(map(_is_alike, old, new))
+        if len(alike) - sum(alike) > most:
+            return None
+        if encode_json(list(compress(old, alike))) == encode_json(list(compress(new, alike))):
+            return [at for at, is_alike in enumerate(alike) if not is_alike]
+        found = [at for at, is_alike in enumerate(alike) if not (is_alike and _same(old[at], new[at]))]
+        return found if len(found) <= most else None
 
     def old_name(self, index: int) -> bytes:
         return _canonical(self._old[index])
@@ -174,8 +205,15 @@ class _Lists:
 
     def repeats(self) -> bool:
         if self._repeats is None:
-            self._repeats = any(has_repeated(list(map(_canonical, each))) for each in self._lists)
+            self._repeats = any(map(_repeats, self._lists))
         return self._repeats
+
+
+def _repeats(elements: Sequence[Any]) -> bool:
+    kinds = set(map(type, elements))
+    if len(kinds) == 1 and kinds <= _SCALARS:
+        return has_repeated(elements)
+    return has_repeated(list(map(_canonical, elements)))
 
 
 def is_same_element(old: Any, new: Any) -> bool:
@@ -253,7 +291,7 @@ def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
 
 
 def _is_alike(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and bool(old == new)
+    return old is new or (type(old) is type(new) and bool(old == new))
 
 
 def _same(old: Any, new: Any) -> bool:

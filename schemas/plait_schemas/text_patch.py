@@ -29,6 +29,10 @@ _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 # Texts shorter than this are taken apart anew each time.
 _WORTH_KEEPING: Final = 4096
 
+_MOST_COMMAS: Final = 100_000
+_BYTES_EACH: Final = 10
+"""A list with more commas, and fewer bytes for each, is replaced before it is taken apart."""
+
 
 class TextDiff:
     """Compares each text of a sequence with the one before, and keeps how the last one came apart.
@@ -54,8 +58,7 @@ class TextDiff:
         is good throughout, `new` is. Raises msgspec.DecodeError when `new` has no outline of JSON.
         """
         self._known, self._kept = self._kept, {}
-        # Each difference has a character or more of its own, in one of both.
-        ops: list[Op] = [] if most is None or len(old) + len(new) <= most else BoundedOps(most)
+        ops = BoundedOps(most)
         try:
             self._diff(old, new, "", read, ops)
         except TooManyOps:
@@ -64,7 +67,7 @@ class TextDiff:
             self._known = {}
         return ops
 
-    def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
+    def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
         if old == new:
             return
         match old[:1] + new[:1]:
@@ -74,12 +77,18 @@ class TextDiff:
                     # Nobody would look at the first of two members of one name.
                     read(new, path)
                 self._diff_objects(self._old(old, path, _objects), members, path, read, ops)
+            case b"[[" if _is_crowded(old) or _is_crowded(new):
+                ops.append(Op("replace", path, read(new, path)))
             case b"[[":
                 self._diff_arrays(self._old(old, path, _arrays), new, path, read, ops)
             case _:
-                self._replace(old, read(new, path), path, ops)
+                self._replace(old, new, path, read, ops)
 
-    def _replace(self, old: bytes, value: Any, path: str, ops: list[Op]) -> None:
+    def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
+        value = read(new, path)
+        if old.isdigit() and new.isdigit():  # Decoding and encoding an integer costs the square of its length.
+            ops.append(Op("replace", path, value))
+            return
         before = decode_json(old)
         if encode_json(value) != encode_json(before):
             ops.extend(replace(before, value, path, self._keys))
@@ -94,7 +103,7 @@ class TextDiff:
             self._kept[path] = (text, parts)
         return parts
 
-    def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: list[Op]) -> None:
+    def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: BoundedOps) -> None:
         if not old.keys() <= new.keys():
             ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
         for key, text in new.items():
@@ -104,7 +113,7 @@ class TextDiff:
             elif before != text:
                 self._diff(before, text, f"{path}/{escape(key)}", read, ops)
 
-    def _diff_arrays(self, old: Sequence[bytes], new: bytes, path: str, read: Read, ops: list[Op]) -> None:
+    def _diff_arrays(self, old: Sequence[bytes], new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
         elements = self._new(new, path, _arrays)
         start, end = 0, min(len(old), len(elements))
         while start < end and old[start] == elements[start]:
@@ -116,7 +125,7 @@ class TextDiff:
         if start + tail + 1 == len(old) == len(elements) and _have_one_id(old[start], elements[start], key):
             self._diff(old[start], elements[start], f"{path}/{start}", read, ops)
             return
-        found = edits(_Lists(old, elements, start, tail, key), start + tail)
+        found = edits(_Lists(old, elements, start, tail, key), start + tail, ops.lists)
         if found is None:
             ops.append(Op("replace", path, read(new, path)))
             return
@@ -129,7 +138,7 @@ class TextDiff:
             elif kind == "in":
                 ops.append(Op("add", place, decode_json(old[start + before]), moved=True))
             elif kind == "replace":
-                self._replace(old[start + before], read(elements[start + after], place), place, ops)
+                self._replace(old[start + before], elements[start + after], place, read, ops)
             else:
                 ops.append(Op("add", place, read(elements[start + after], place)))
 
@@ -137,7 +146,7 @@ class TextDiff:
 class _Lists:
     """What is between the ends that two lists of texts have in common."""
 
-    __slots__ = ("_both", "_lists", "_new", "_old", "_repeats", "ids")
+    __slots__ = ("_both", "_ids", "_key", "_lists", "_new", "_old", "_repeats")
 
     def __init__(self, old: Sequence[bytes], new: Sequence[bytes], start: int, tail: int, key: str | None) -> None:
         self._lists = old, new
@@ -145,7 +154,26 @@ class _Lists:
         self._new = new[start : len(new) - tail]
         self._both: set[bytes] | None = None
         self._repeats: bool | None = None
-        self.ids = _ids_of(self._old, key), _ids_of(self._new, key)
+        self._key = key
+        self._ids: tuple[list[Id | None], list[Id | None]] | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return len(self._old), len(self._new)
+
+    @property
+    def ids(self) -> tuple[list[Id | None], list[Id | None]]:
+        if self._ids is None:
+            self._ids = _ids_of(self._old, self._key), _ids_of(self._new, self._key)
+        return self._ids
+
+    def id_at(self, place: int) -> tuple[Id | None, Id | None]:
+        (old,), (new,) = (_ids_of([each[place]], self._key) for each in (self._old, self._new))
+        return old, new
+
+    def different(self, most: int) -> list[int] | None:
+        found = [at for at, (old, new) in enumerate(zip(self._old, self._new, strict=True)) if old != new]
+        return found if len(found) <= most else None
 
     def old_name(self, index: int) -> bytes:
         return self._name(self._old[index])
@@ -156,14 +184,18 @@ class _Lists:
     def _name(self, text: bytes) -> bytes:
         if self._both is None:
             self._both = set(self._old).intersection(self._new)
-        # What is the same to the letter is not decoded.
-        return text if text in self._both and text[:1] in b"{[" else _canonical(decode_json(text))
+        # What is the same to the letter, or an integer, is not decoded.
+        is_known = text.isdigit() or (text in self._both and text[:1] in b"{[")
+        return text if is_known else _canonical(decode_json(text))
 
     def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
         return {at for at, to in pairs if self._old[at] != self._new[to]}
 
     def is_same(self, old: int, new: int) -> bool:
-        return is_same_element(decode_json(self._old[old]), decode_json(self._new[new]))
+        before, after = self._old[old], self._new[new]
+        if before[:1] + after[:1] not in (b"{{", b"[["):
+            return False
+        return is_same_element(decode_json(before), decode_json(after))
 
     def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
         olds, news = (self._old[at] for at in old), (self._new[at] for at in new)
@@ -174,7 +206,7 @@ class _Lists:
 
     def repeats(self) -> bool:
         if self._repeats is None:
-            self._repeats = any(has_repeated([_canonical(decode_json(text)) for text in each]) for each in self._lists)
+            self._repeats = any(map(has_repeated, self._lists))  # As they are written.
         return self._repeats
 
 
@@ -215,6 +247,14 @@ def _id_of(identity: Any) -> Id | None:
         if type(value) is str or type(value) is int:
             return value
     return None
+
+
+def _is_crowded(text: bytes) -> bool:
+    """Tell whether a list has so many small elements that taking it apart costs too much."""
+    if len(text) <= 2 * _MOST_COMMAS:
+        return False
+    commas = text.count(b",")
+    return commas > _MOST_COMMAS and len(text) < _BYTES_EACH * commas
 
 
 def _objects(text: bytes) -> dict[str, bytes]:

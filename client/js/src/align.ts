@@ -1,11 +1,29 @@
 /** The edits that turn one list into another, found by the identity of the elements, not by their positions. */
 
-import { idOf, isSameElement, namesOf, numberRepeated, outlineOf, sharesIds } from "./elements.js";
+import { countUnknown, idOf, isSameElement, namesOf, numberRepeated, outlineOf, sharesIds } from "./elements.js";
 import { canonical, isEqual, originOf } from "./json.js";
 import type { Json } from "./json.js";
 
 /** Up to this many edits are made however few elements stay; more moves than this replace the whole list. */
 const MOST_EDITS = 64;
+
+/** The elements that one diff compares; one without an id counts as `WITHOUT_ID`. */
+const MOST_COMPARED = 24_000;
+const WITHOUT_ID = 3;
+/** Two lists that have more elements together are not compared: the new one replaces the old one. */
+const MOST_ELEMENTS = 200_000;
+
+/** What one diff may still spend on aligning lists, in elements that have an id. */
+export class ListBudget {
+  left = MOST_COMPARED;
+
+  /** Spends so much and returns true, or nothing if less is left. */
+  spend(count: number): boolean {
+    if (count > this.left) return false;
+    this.left -= count;
+    return true;
+  }
+}
 
 /**
  * An edit at `index` of the list as the edits before it have left it; `old` and `next` are the element's indices in the
@@ -47,16 +65,23 @@ interface Gaps {
  * repeated id does not count. A longest sequence that is in order in both lists stays. In a gap with equally many
  * elements on both sides, elements without ids that have not moved are changed in their places: inside where they are
  * certainly the same, else replaced whole; only a text that is not repeated is removed and added instead. `key` is the
- * member that holds the ids, where one is declared.
+ * member that holds the ids, where one is declared. Lists that are too large for the budget are not aligned: only a few
+ * elements that have changed are found in them.
  */
-export function edits(old: readonly Json[], next: readonly Json[], key?: string): Edit[] | undefined {
+export function edits(
+  old: readonly Json[],
+  next: readonly Json[],
+  key?: string,
+  budget = new ListBudget(),
+): Edit[] | undefined {
+  if (old.length + next.length > MOST_ELEMENTS) return undefined;
   const shorter = Math.min(old.length, next.length);
   let start = 0;
   while (start < shorter && isEqual(old[start], next[start])) start++;
   let tail = 0;
   while (tail < shorter - start && isEqual(old.at(-1 - tail), next.at(-1 - tail))) tail++;
   const lists = new Lists(old.slice(start, old.length - tail), next.slice(start, next.length - tail), [old, next], key);
-  const found = lists.edits(start + tail);
+  const found = lists.edits(start + tail, budget);
   return found?.map(({ kind, index, old: before, next: after }) => {
     return { kind, index: start + index, old: start + before, next: start + after };
   });
@@ -82,9 +107,10 @@ class Lists {
     this.#whole = whole;
   }
 
-  edits(around: number): Edit[] | undefined {
+  edits(around: number, budget: ListBudget): Edit[] | undefined {
     if (this.#old.length === 0 || this.#next.length === 0) return this.#ends();
     if (this.#old.length === 1 && this.#next.length === 1) return this.#one();
+    if (!this.#spend(budget)) return this.#inTheirPlaces();
     const [old, next] = namesOf(this.#old, this.#next, this.#key);
     const places = this.#havePlaces(old, next) ? [...old.keys()].filter((at) => old[at] !== next[at]) : undefined;
     const common = commonOf(numberRepeated(old), numberRepeated(next));
@@ -100,6 +126,30 @@ class Lists {
     }
     const count = found.reduce((sum, { kind }) => sum + Number(kind !== "change"), 0);
     return count > MOST_EDITS && count > 4 * (kept + around) ? undefined : found;
+  }
+
+  #spend(budget: ListBudget): boolean {
+    const count = this.#old.length + this.#next.length;
+    if (count > budget.left) return false;
+    return budget.spend(count + (WITHOUT_ID - 1) * countUnknown(this.#old, this.#next, this.#key));
+  }
+
+  /** Returns the edits if the lists have the same length and ids, and few elements are different. */
+  #inTheirPlaces(): Edit[] | undefined {
+    if (this.#old.length !== this.#next.length) return undefined;
+    const places: number[] = [];
+    for (let at = 0; at < this.#old.length; at++) {
+      if (!isEqual(this.#old[at], this.#next[at]) && places.push(at) > MOST_EDITS) return undefined;
+    }
+    const found: Edit[] = [];
+    for (const at of places) {
+      const [old, next] = [this.#old[at] as Json, this.#next[at] as Json];
+      const id = idOf(old, this.#key);
+      if (id !== idOf(next, this.#key)) return undefined;
+      const isSame = id !== undefined || originOf(next) === old || this.#isSame(at, at);
+      found.push({ kind: isSame ? "change" : "replace", index: at, old: at, next: at });
+    }
+    return found;
   }
 
   /** Tells whether only places tell elements apart, as on a board: scalars or rows, some of them repeated. */

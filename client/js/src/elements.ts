@@ -36,6 +36,11 @@ function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefi
   return ids;
 }
 
+/** Returns how many elements of two lists have no id. */
+export function countUnknown(old: readonly Json[], next: readonly Json[], key: string | undefined): number {
+  return idsOf(old, next, key).reduce((sum, ids) => sum + ids.filter((id) => id === undefined).length, 0);
+}
+
 /** Returns the id of an element, undefined where it has none; `key` is the member that holds it, if declared. */
 export function idOf(element: Json, key?: string): Id {
   if (!isObject(element)) return undefined;

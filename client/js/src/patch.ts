@@ -1,6 +1,6 @@
 /** Makes and applies JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, and `splice` in a text. */
 
-import { edits } from "./align.js";
+import { ListBudget, edits } from "./align.js";
 import type { Keys } from "./elements.js";
 import { freeze, isObject, isWellFormed } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
@@ -54,7 +54,7 @@ export function isPlace(part: string | undefined): boolean {
  */
 export function diff(old: Document, next: Json, keys?: Keys, budget?: Budget): Op[] {
   const ops: Op[] = [];
-  addDifference(old, next, "", { ops, keys, budget });
+  addDifference(old, next, "", { ops, keys, budget, lists: new ListBudget() });
   return ops;
 }
 
@@ -62,6 +62,7 @@ interface Difference {
   readonly ops: Op[];
   readonly keys: Keys | undefined;
   readonly budget: Budget | undefined;
+  readonly lists: ListBudget;
 }
 
 function addDifference(old: Document, next: Json, path: string, found: Difference): void {
@@ -90,7 +91,7 @@ function addObjects(old: JsonObject, next: JsonObject, path: string, found: Diff
 
 function addArrays(old: readonly Json[], next: readonly Json[], path: string, found: Difference): void {
   const { ops, keys, budget } = found;
-  const list = edits(old, next, keys?.at(path));
+  const list = edits(old, next, keys?.at(path), found.lists);
   if (!list) {
     ops.push({ op: "replace", path, value: next });
     return;

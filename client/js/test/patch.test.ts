@@ -108,3 +108,64 @@ test("an element is known by an id beyond 2^53, too, and lists of such numbers a
   ]);
   expect(diff([2n ** 60n, 1], [1])).toEqual([{ op: "remove", path: "/0" }]);
 });
+
+// Lists that are too large to be aligned; the twin is `test_large_lists.py`.
+
+const numbers = (count: number) => Array.from({ length: count }, (_, at): Json => at);
+const rows = (count: number) => Array.from({ length: count }, (_, id): Json => ({ id, n: 0 }));
+
+test("a list is aligned up to a number of elements", () => {
+  for (const [make, most] of [
+    [rows, 12_000],
+    [numbers, 4_000],
+  ] as const) {
+    for (const count of [most, most + 1]) {
+      const old = make(count);
+      const next = [...old.slice(1), old[0] as Json];
+      const ops = diff(old, next);
+      expect(ops[0]?.path !== "").toBe(count === most);
+      expect(apply(old, ops)).toEqual(next);
+    }
+  }
+});
+
+test("all lists of a state share what may be compared", () => {
+  const names = ["a", "b", "c", "d"];
+  const lists = Object.fromEntries(
+    names.map((name, at) => [name, numbers(1500).map((n) => (n as number) + at * 1000)]),
+  );
+  const moved = Object.fromEntries(
+    names.map((name) => [name, [...(lists[name] as Json[]).slice(1), lists[name]?.[0] as Json, -1]]),
+  );
+  const ops = diff(lists, moved);
+  expect(apply(lists, ops)).toEqual(moved);
+  expect(ops.map(({ path }) => path).filter((path) => path.split("/").length === 2)).toEqual(["/c", "/d"]);
+});
+
+test("a large list is changed in few places", () => {
+  const old = rows(30_000);
+  const changed = (places: readonly number[]) => old.map((each, at) => (places.includes(at) ? { id: at, n: 1 } : each));
+  expect(diff(old, changed([0, 29_999]))).toEqual([
+    { op: "replace", path: "/0/n", value: 1 },
+    { op: "replace", path: "/29999/n", value: 1 },
+  ]);
+  const places = Array.from({ length: 63 }, (_, at) => at * 100);
+  expect(diff(old, changed([...places, 29_999]))).toHaveLength(64);
+  expect(diff(old, changed([...places, 9_999, 29_999]))).toHaveLength(1);
+  const swapped = [old.at(-1) as Json, ...old.slice(1, -1), old[0] as Json];
+  expect(diff(old, swapped)).toEqual([{ op: "replace", path: "", value: swapped }]);
+});
+
+test("a large list without ids is changed in few places", () => {
+  const old = numbers(30_000);
+  const next = ["a", ...old.slice(1, -1), 1];
+  expect(diff(old, next)).toEqual([
+    { op: "replace", path: "/0", value: "a" },
+    { op: "replace", path: "/29999", value: 1 },
+  ]);
+});
+
+test("lists of more elements are not compared", () => {
+  const next = [...numbers(100_000), 5];
+  expect(diff(numbers(100_000), next)).toEqual([{ op: "replace", path: "", value: next }]);
+});

@@ -173,6 +173,29 @@ async def test_large_bodies_and_too_many_viewers_are_refused() -> None:
             await stream.rest()
 
 
+MESSAGE = {"id": "", "role": "user", "content": ""}
+PART = {"type": "text", "text": ""}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        {"messages": [MESSAGE] * 5_001},
+        {"messages": [{"role": "nobody"}] * 5_001},
+        {"messages": [*[1] * 5_000, {**MESSAGE, "content": [PART]}]},
+        {"messages": [{**MESSAGE, "content": [PART] * 2_500}] * 2},
+        {"messages": [{"id": "", "role": "assistant", "toolCalls": [{}] * 5_000}]},
+        {"messages": [], "tools": [{}] * 3_000, "context": [{}] * 2_001},
+    ],
+)
+async def test_a_body_with_too_many_items_is_refused_before_each_is_validated(
+    served: Served, items: dict[str, Any]
+) -> None:
+    answer = await served.web.post("/ag-ui/adder/one", json={**body(), **items})
+    assert error_of(answer) == (413, "too_large")
+    assert "the limit is 5000" in answer.json()["error"]["message"]
+
+
 async def test_requests_are_counted() -> None:
     async with serving(limits=Limits(messages_per_second=0.001, message_burst=3)) as served:
         answers = [await served.web.get("/ag-ui/adder/none/events") for _ in range(4)]

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from ag_ui.core import BaseEvent, Interrupt, RunAgentInput
@@ -23,7 +23,7 @@ from plait.adapters.ag_ui.viewer import Viewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.app import Plait
-from plait.errors import InvalidArguments, NotFound, PlaitError
+from plait.errors import InvalidArguments, NotFound, PlaitError, TooLarge
 from plait.instruments import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_party
@@ -32,7 +32,7 @@ from plait.web.http.runs import read_interrupt
 from plait.web.http.streamed import Lines, Streamed
 from plait.web.identity import Action
 from plait.web.thread_urls import split_path
-from plait_schemas.codec import nests_deeper
+from plait_schemas.codec import NOT_JSON, decode_json, nests_deeper
 
 __all__ = ["AgUi", "ask", "emit"]
 
@@ -56,6 +56,10 @@ def ask(context: Context[Any], *interrupts: Interrupt) -> None:
     """
     if (run := context.get(EventRun)) is not None:
         run.asked += interrupts
+
+
+# RunAgentInput holds the loop for as long as it takes to validate these.
+_MOST_ITEMS: Final = 5_000
 
 
 class _Asked(NamedTuple):
@@ -118,7 +122,9 @@ class AgUi:
         await self._check(asked, "call")
         await self._check(asked, "read")
         body = await self._read_body(asked)
-        given = _parse(body, self._context.limits.depth)
+        await self._context.turns.turn()
+        with self._context.turns.measure():
+            given = _parse(body, self._context.limits.depth)
         input = asked.agent.convert(self._make_input(given) if asked.agent.takes_input else None)
         actor, connection = await self._enter(asked)
         with actor.keep_awake():
@@ -233,12 +239,29 @@ def _read_path(scope: Scope) -> list[str]:
 def _parse(body: bytes, depth: int) -> RunAgentInput:
     if len(body) > depth and nests_deeper(body, depth):
         raise InvalidArguments(f"the body is nested more than {depth} deep", path="")
+    if len(body) > _MOST_ITEMS and (count := _count_items(body)) > _MOST_ITEMS:
+        items = "messages, their parts and calls, tools and contexts"
+        raise TooLarge(f"the body has {count} {items} together, the limit is {_MOST_ITEMS}")
     try:
         return RunAgentInput.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = "".join(f"/{part}" for part in first["loc"])
         raise InvalidArguments(f"the body is no RunAgentInput: {first['msg']}", path=path) from None
+
+
+def _count_items(body: bytes) -> int:
+    """Return how many items RunAgentInput would validate; each of them costs much more than its bytes."""
+    try:
+        given = decode_json(body)
+    except NOT_JSON:
+        return 0  # RunAgentInput tells what is wrong.
+    if not isinstance(given, dict):
+        return 0
+    lists = [given.get(name) for name in ("messages", "tools", "context")]
+    messages = lists[0] if isinstance(lists[0], list) else []
+    lists += [each.get(name) for each in messages if isinstance(each, dict) for name in ("content", "toolCalls")]
+    return sum(len(each) for each in lists if isinstance(each, list))
 
 
 def _read_last_text(given: RunAgentInput) -> str:

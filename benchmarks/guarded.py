@@ -1,0 +1,51 @@
+"""A server with the limits that every server has, for clients that cost as much as these let them."""
+
+import asyncio
+import time
+
+from benchmarks.agents import STORE, BenchAgent, Note
+from plait import Context, Plait, Thread, rpc
+from plait.adapters.ag_ui import AgUi
+
+__all__ = ["Watch", "app"]
+
+# Seconds between two looks at the event loop.
+TICK = 0.001
+
+
+class Watch(Thread[None]):
+    """Knows how long the server's event loop was busy with one thing, or with several before it came to its timers."""
+
+    idle_timeout = None
+
+    def on_start(self) -> None:
+        self._step = self._held = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @rpc
+    def begin(self) -> None:
+        """Begin to watch."""
+        self._task = asyncio.create_task(self._watch())
+
+    @rpc
+    def longest(self) -> tuple[float, float]:
+        """Return the longest step since, in milliseconds, and the most processor time of one."""
+        return self._step * 1000, self._held * 1000
+
+    async def _watch(self) -> None:
+        while True:
+            start, work = time.perf_counter(), time.thread_time()
+            await asyncio.sleep(TICK)
+            self._step = max(self._step, time.perf_counter() - start - TICK)
+            self._held = max(self._held, time.thread_time() - work)
+
+
+app = Plait(BenchAgent, Note, Watch, store=STORE)
+
+
+@app.agent("echo", thread=Note)
+async def echo(ctx: Context[Note]) -> None:
+    """Do nothing: what is measured is the reading of what it is sent."""
+
+
+app.mount("/ag-ui", AgUi(app))
