@@ -257,6 +257,24 @@ def test_a_selection_stays_on_its_words_and_what_is_typed_replaces_them(notes: N
     expect(area(one)).to_have_value("one 2")
 
 
+@pytest.mark.parametrize("selector", ["textarea", "div"])
+def test_a_selection_that_was_made_backward_stays_so_and_goes_on_where_it_began(notes: Notes, selector: str) -> None:
+    notes.write("one two three")
+    one, other = notes.open(), notes.open()
+    expect(area(one)).to_have_value("one two three")
+    one.locator(selector).focus()
+    one.keyboard.press("Control+End")
+    for _ in "three":
+        one.keyboard.press("Shift+ArrowLeft")
+    select(other, 0)
+    area(other).press_sequentially("zero ")
+    expect(area(one)).to_have_value("zero one two three")
+    for _ in "two ":
+        one.keyboard.press("Shift+ArrowLeft")
+    one.keyboard.press("Delete")
+    expect(area(other)).to_have_value("zero one ")
+
+
 def test_a_long_text_stays_scrolled_to_where_it_is(notes: Notes) -> None:
     notes.write("".join(f"line {number}\n" for number in range(300)))
     one, other = notes.open(), notes.open()

@@ -53,6 +53,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #texts = new Texts();
 
   constructor(options: ThreadOptions<State>) {
+    bindMethods(this, ThreadClient.prototype);
     this.kind = options.kind;
     this.name = options.name;
     this.initialState =
@@ -74,6 +75,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       this.#listeners.dispatch(event),
     );
     if (options.connect !== false) this.connect();
+  }
+
+  /** Keeps Vue's `ref` and `reactive` from making a proxy of the client, which could not reach its private members. */
+  get __v_skip(): true {
+    return true;
   }
 
   // State and status
@@ -433,5 +439,16 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#texts.tell(this.#edits.shown, !this.#edits.isEarly);
     const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
     this.#listeners.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
+  }
+}
+
+/** Lets methods be called without their object, as after `const { subscribe } = room`. */
+function bindMethods(object: object, prototype: object): void {
+  for (const name of Object.getOwnPropertyNames(prototype)) {
+    const { value } = Object.getOwnPropertyDescriptor(prototype, name) ?? {};
+    if (name === "constructor" || typeof value !== "function") continue;
+    // That of a subclass comes first.
+    const method = (object as Record<string, () => unknown>)[name] as () => unknown;
+    Object.defineProperty(object, name, { value: method.bind(object), configurable: true, writable: true });
   }
 }

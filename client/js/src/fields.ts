@@ -2,7 +2,7 @@
 
 import type { TextEdit } from "./patch.js";
 
-/** From where to where; both are the same for a caret. */
+/** From where to where; both are the same for a caret. Its direction is kept by the field. */
 export type Selection = readonly [start: number, end: number];
 
 export interface Field {
@@ -39,9 +39,10 @@ export function fieldOf(element: TextElement): Field {
 }
 
 /** Returns the position in a text of one in what a field shows of it. */
-export function positionIn(text: string, { hidden }: Field, shown: number): number {
+export function positionIn(text: string, field: Field, shown: number): number {
+  if (field.show(text) === text) return shown;
   let position = shown;
-  for (const { index } of text.matchAll(hidden)) {
+  for (const { index } of text.matchAll(field.hidden)) {
     if (index >= position) break;
     position++;
   }
@@ -50,7 +51,8 @@ export function positionIn(text: string, { hidden }: Field, shown: number): numb
 
 /** Lines of a text, as an element for several shows them. */
 function toLines(text: string): string {
-  return text.replace(/\r\n?/g, "\n");
+  // To look for one character is much faster than to look for a pattern.
+  return text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
 }
 
 const HALF_LINE_ENDS = /\r(?=\n)/g;
@@ -83,6 +85,8 @@ class InputField implements Field {
 
   write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void {
     const element = this.#element;
+    // A change of the text makes a selection go forward.
+    const direction = element.selectionDirection ?? "none";
     if (selection) {
       // Unlike a new value, this leaves the element where it was scrolled to.
       for (const { at, remove, insert } of [...edits].reverse())
@@ -91,8 +95,9 @@ class InputField implements Field {
     if (element.value !== next) element.value = next;
     const [start, end] = selection ?? [null, null];
     // Some browsers focus the element whose selection is set.
-    if (selection && (element.selectionStart !== start || element.selectionEnd !== end))
-      element.setSelectionRange(start, end, element.selectionDirection ?? "none");
+    const isThere = element.selectionStart === start && element.selectionEnd === end;
+    if (selection && !(isThere && element.selectionDirection === direction))
+      element.setSelectionRange(start, end, direction);
   }
 
   allow(isAllowed: boolean): void {
@@ -134,6 +139,7 @@ class EditableField implements Field {
   }
 
   write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void {
+    const isBackward = this.#isBackward;
     const text = this.#textNode();
     // Unlike a new text, this leaves the selection where it is.
     for (const { at, remove, insert } of [...edits].reverse()) text.replaceData(at, remove, insert);
@@ -143,9 +149,8 @@ class EditableField implements Field {
     if (isOpen && lastChild === text) this.#element.append(document.createElement("br"));
     else if (!isOpen && lastChild !== text) lastChild?.remove();
     const there = this.selection;
-    if (selection && (there?.[0] !== selection[0] || there[1] !== selection[1])) {
-      document.getSelection()?.setBaseAndExtent(text, selection[0], text, selection[1]);
-    }
+    const isThere = there?.[0] === selection?.[0] && there?.[1] === selection?.[1];
+    if (selection && !(isThere && this.#isBackward === isBackward)) select(text, selection, isBackward);
   }
 
   allow(isAllowed: boolean): void {
@@ -164,16 +169,29 @@ class EditableField implements Field {
     return range && this.#element.contains(range.commonAncestorContainer) ? range : undefined;
   }
 
+  /** Whether its end was selected first, so that the start is what moves with the keys. */
+  get #isBackward(): boolean {
+    const range = this.#selection;
+    const { focusNode, focusOffset } = document.getSelection() ?? {};
+    return !!range && !range.collapsed && range.startContainer === focusNode && range.startOffset === focusOffset;
+  }
+
   /** Returns the one text node, to which the element is brought where a browser has made more of it. */
   #textNode(): Text {
     const [first, second, ...more] = this.#element.childNodes;
     if (first instanceof Text && more.length === 0 && (!second || second.nodeName === "BR")) return first;
     const text = document.createTextNode(this.value);
-    const selection = this.selection;
+    const { selection } = this;
+    const isBackward = this.#isBackward;
     this.#element.replaceChildren(text);
-    if (selection) document.getSelection()?.setBaseAndExtent(text, selection[0], text, selection[1]);
+    if (selection) select(text, selection, isBackward);
     return text;
   }
+}
+
+function select(text: Text, [start, end]: Selection, isBackward: boolean): void {
+  const [anchor, focus] = isBackward ? [end, start] : [start, end];
+  document.getSelection()?.setBaseAndExtent(text, anchor, text, focus);
 }
 
 /** Tells whether a node is a line of its own, which browsers make where a script inserts several. */

@@ -1,7 +1,7 @@
 /** Positions in texts: code points, which operations count, and UTF-16 units, which JavaScript counts. */
 
 /** A text that is longer is remembered. */
-const LONG = 2048;
+export const LONG = 2048;
 /** How many texts are remembered, the last one first. */
 const MOST = 4;
 

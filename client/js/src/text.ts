@@ -5,7 +5,7 @@
  * the text before it, are in order and do not overlap.
  */
 
-import { countPoints, remember, slicePoints, unitAt } from "./points.js";
+import { LONG, countPoints, remember, slicePoints, unitAt } from "./points.js";
 
 export interface Region {
   readonly at: number;
@@ -18,8 +18,28 @@ export interface Region {
 /** Stands for a character that is not known: half a surrogate pair, which is in no text. */
 export const UNKNOWN = "\ud800";
 
+/**
+ * The last change of a long text. What is typed is applied by the session, by who watches the text, and by what shows
+ * it: all of them get the same string, which is compared with itself at once, and by its characters with no other.
+ */
+let last: { readonly text: string; readonly regions: readonly Region[]; readonly found: string } | undefined;
+
 /** Returns a text with a change applied, as far as the text goes. */
 export function spliced(text: string, regions: readonly Region[]): string {
+  if (regions.length === 0) return text;
+  if (text.length <= LONG) return splice(text, regions);
+  if (!last || !isSame(last.regions, regions) || last.text !== text)
+    last = { text, regions, found: splice(text, regions) };
+  return last.found;
+}
+
+function isSame(regions: readonly Region[], others: readonly Region[]): boolean {
+  const isEqual = ({ at, remove, insert }: Region, other: Region | undefined) =>
+    at === other?.at && remove === other.remove && insert === other.insert;
+  return regions.length === others.length && regions.every((region, index) => isEqual(region, others[index]));
+}
+
+function splice(text: string, regions: readonly Region[]): string {
   let found = "";
   let [end, shift] = [0, 0];
   let place = { point: 0, unit: 0 };

@@ -53,6 +53,16 @@ test("what is typed is one splice, and what others type moves the caret with its
   expect([element.value, element.selectionStart, element.selectionEnd]).toEqual(["🔑aXbc", 4, 4]);
 });
 
+test("a backward selection stays backward", async () => {
+  const [client, peer] = await joined();
+  const element = area(client);
+  element.setSelectionRange(1, 3, "backward");
+  peer.send({ type: "change", version: 2, ops: [{ op: "splice", path: "/note", at: 0, insert: "🔑" }], source: "s2" });
+  await client.waitFor(({ note }) => note.startsWith("🔑"));
+  const { selectionStart, selectionEnd, selectionDirection } = element;
+  expect([element.value, selectionStart, selectionEnd, selectionDirection]).toEqual(["🔑abc", 3, 5, "backward"]);
+});
+
 test("a composition that begins twice and ends once ends", async () => {
   const [client] = await joined();
   const element = area(client);

@@ -34,6 +34,29 @@ test("what is typed is found, wherever the caret is said to be, and where it is 
   }
 });
 
+test("it is found in the same place of a long text, also where that repeats itself", () => {
+  const random = new Random(22);
+  for (let round = 0; round < 500; round++) {
+    const before = random.text();
+    const after = applied(before, toEdits(before, random.change(before)));
+    const caret = random.below(after.length + 1);
+    const [head, tail] = [".".repeat(random.below(10_000)), ".".repeat(random.below(10_000))];
+    const found = typed(head + before + tail, head + after + tail, head.length + caret);
+    expect(found).toEqual(typed(before, after, caret).map((edit) => ({ ...edit, at: edit.at + head.length })));
+  }
+});
+
+test("a change of a long text that is applied again, or as another one, gives what it makes", () => {
+  const long = "ab🔑".repeat(2000);
+  const regions = [{ at: 3, remove: 1, insert: "x" }];
+  const expected = `ab🔑x${long.slice(5)}`;
+  for (const text of [long, ["ab🔑".repeat(1999), "ab🔑"].join("")]) expect(spliced(text, regions)).toBe(expected);
+  expect(spliced(long, [{ at: 3, remove: 1, insert: "y" }])).toBe(`ab🔑y${long.slice(5)}`);
+  expect(spliced(long, [])).toBe(long);
+  expect(spliced(`${long}b`, regions)).toBe(`${expected}b`);
+  expect(spliced(long, [...regions, { at: 5, remove: 0, insert: "z" }])).toBe(`ab🔑xbz${long.slice(6)}`);
+});
+
 test("a position stays with the text around it", () => {
   const edits = [
     { at: 1, remove: 2, insert: "xyz" },

@@ -259,3 +259,28 @@ async def test_a_removal_in_a_long_text_around_what_others_typed_counts_as_many_
         assert [frame["type"] for frame in answers(guest)] == ["ack", second]
         assert actor.thread.state["note"].count("y") == 280
         assert actor.thread.state["note"].count("x") == length - 560
+
+
+async def test_what_goes_on_stays_before_what_others_inserted_there_and_is_stored_and_sent_without_saying_so(
+    house: House,
+) -> None:
+    actor = await house.actor(Pad)
+    a, b = await joined(actor, "a"), await joined(actor, "b")
+    a.push(splice(5, 0, "A"), base=0)
+    a.push({**splice(6, 0, "A"), "own": True}, base=0)
+    b.push(splice(6, 0, "B"), base=1)
+    b.push({**splice(7, 0, "B"), "own": True}, base=1)
+    a.push({**splice(7, 0, "A"), "own": True}, base=2)
+    await until(lambda: actor.durable.version == 5)
+    assert actor.thread.state["note"] == "helloAAABB"
+    # What it went on after is gone: it comes after what others insert there, as any insertion does.
+    b.push(splice(7, 1), splice(7, 0, "x"), base=5)
+    a.push({**splice(8, 0, "A"), "own": True}, {"op": "replace", "path": "/status", "value": "done"}, base=5)
+    await until(lambda: actor.durable.version == 7)
+    assert actor.thread.state == {"note": "helloAAxABB", "status": "done"}
+    # All of these were applied as they were pushed, but for `own`.
+    assert ["ops" in frame for frame in answers(a)] == [False, False, False, False]
+    rows = actor.since(0, 7)
+    assert rows is not None
+    assert not [row for row in rows if b"own" in row.ops]
+    assert not [frame for frame in (*a.frames, *b.frames) if "own" in json.dumps(frame)]
