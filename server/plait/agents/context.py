@@ -167,7 +167,7 @@ class Context(Generic[ThreadT]):
 
     @property
     def shutdown_interrupted(self) -> bool:
-        """Whether the run before this one was cut off as the server shut down."""
+        """Whether the run before this one was cut off, as the server shut down or crashed."""
         return self._run.outermost.follows_cut_off
 
     async def checkpoint(self) -> None:

@@ -18,8 +18,8 @@ class RunQueue(Generic[Run]):
         # The run that was let in, until it leaves.
         self.current: Run | None = None
         self._waiting: deque[tuple[Run, asyncio.Future[None]]] = deque()
-        # Whether no run was let in since the thread woke.
-        self.is_fresh = True
+        # Whether the thread is marked by a run that was cut off; None as long as that is not known.
+        self.is_marked: bool | None = None
 
     @property
     def is_empty(self) -> bool:
