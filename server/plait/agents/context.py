@@ -209,7 +209,8 @@ class Context(Generic[ThreadT]):
         coroutine = work() if callable(work) else work
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"wait_until takes a coroutine, or an async function without arguments, not {work!r}")
-        loop, variables, name = asyncio.get_running_loop(), copy_context(), coroutine.__qualname__
+        loop, variables = asyncio.get_running_loop(), copy_context()
+        name = getattr(coroutine, "__qualname__", "background work")
 
         def begin() -> asyncio.Task[None]:
             return loop.create_task(self._work(coroutine), name=f"{name} of {self.run_id}", context=variables)
