@@ -13,6 +13,7 @@ from plait.actor.logs import log_error
 from plait.actor.mailbox import find_client_turn
 from plait.actor.presence import Presence
 from plait.errors import InvalidState, NotFound, Readonly
+from plait.limits import Limits
 from plait.state.authors import Stretch, find_authors
 from plait.state.commit import Commit
 from plait.state.conflicts import Policy
@@ -36,6 +37,7 @@ class Core(Protocol):
     """What a thread uses of its actor."""
 
     key: ThreadKey
+    limits: Limits
     pipeline: Pipeline
     change_log: ChangeLog
     presence: Presence

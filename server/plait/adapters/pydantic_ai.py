@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from typing import Any, Final
 
 from pydantic_ai import Agent, AgentRunEvents, AgentRunResultEvent
@@ -18,11 +19,14 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_jsonable_python
 
-from plait import Context, ThreadValues
+from plait import Context, ThreadValues, TooLarge
 
 __all__ = ["load_messages", "open_run", "run_agent", "save_messages"]
 
 _KEY: Final = "pydantic_ai"
+_MOST: Final = 100
+# Bytes for which there must be room beside the prompt before the model is called: its answer is to be kept, too.
+_ANSWER: Final = 65_536
 
 
 async def load_messages(values: ThreadValues, *, key: str = _KEY) -> list[ModelMessage]:
@@ -31,10 +35,14 @@ async def load_messages(values: ThreadValues, *, key: str = _KEY) -> list[ModelM
 
 
 async def save_messages(
-    values: ThreadValues, messages: Sequence[ModelMessage], *, key: str = _KEY, max_messages: int | None = None
+    values: ThreadValues, messages: Sequence[ModelMessage], *, key: str = _KEY, max_messages: int | None = _MOST
 ) -> None:
-    """Keep messages as one value: with `max_messages`, about the last ones, from a message of the user on."""
-    kept = messages if max_messages is None else messages[_find_first(messages, max_messages) :]
+    """Keep messages as one value: about the last `max_messages`, from a message of the user on.
+
+    They are fewer if the values have no room for so many; `max_messages=None` keeps as many as there is room for.
+    """
+    _check_most(max_messages)
+    kept = messages[_find_first(messages, max_messages, await values.room(key)) :]
     await values.set(key, ModelMessagesTypeAdapter.dump_python(list(kept), mode="json"))
 
 
@@ -45,14 +53,19 @@ async def open_run(
     *,
     values: ThreadValues,
     key: str = _KEY,
-    max_messages: int | None = None,
+    max_messages: int | None = _MOST,
     **options: Any,
 ) -> AsyncIterator[AgentRunEvents[Any]]:
     """Open a run of an agent that continues the messages in `values`; iterate over its events in the block.
 
     The options are those of `Agent.run_stream_events`. At the end of the block the messages are kept; if it is left
     early, interrupted or cancelled, so is what the model had said so far. They are not when it raises an Exception.
+    Raises TooLarge before the model is called if the values have no room for the prompt and an answer of 64 KiB.
     """
+    _check_most(max_messages)
+    size = _ANSWER + (0 if prompt is None else _measure(ModelRequest([UserPromptPart(prompt)])))
+    if size > (room := await values.room(key)):
+        raise TooLarge(f"the prompt and its answer need {size} bytes, and the thread's values have room for {room}")
     history = await load_messages(values, key=key)
     async with agent.run_stream_events(prompt, message_history=history, **options) as events:
         try:
@@ -113,10 +126,25 @@ def _find_text(event: Any) -> str | None:
     return None
 
 
-def _find_first(messages: Sequence[ModelMessage], most: int) -> int:
+def _check_most(max_messages: int | None) -> None:
+    if max_messages is not None and max_messages < 1:
+        raise ValueError(f"max_messages must be at least 1, not {max_messages!r}")
+
+
+def _find_first(messages: Sequence[ModelMessage], most: int | None, room: int) -> int:
     """Return where the last messages begin: with a prompt, so that no result of a tool is there without its call."""
     prompts = [at for at, message in enumerate(messages) if _is_prompt(message)]
-    return next((at for at in prompts if at >= len(messages) - most), prompts[-1] if prompts else 0)
+    first = 0 if most is None else len(messages) - most
+    # How many bytes the messages have from each one on.
+    sizes = list(accumulate(_measure(message) for message in reversed(messages)))[::-1]
+    starts = [0, *prompts] if most is None else prompts
+    found = (at for at in starts if at >= first and sizes[at] <= room) if messages else ()
+    return next(iter(found), prompts[-1] if prompts else 0)
+
+
+def _measure(message: ModelMessage) -> int:
+    """Return the bytes of a message in a list."""
+    return len(ModelMessagesTypeAdapter.dump_json([message]))
 
 
 def _is_prompt(message: ModelMessage) -> bool:

@@ -168,7 +168,7 @@ class Context(Generic[ThreadT]):
 
     @property
     def shutdown_interrupted(self) -> bool:
-        """Whether the run before this one was cut off as the server shut down."""
+        """Whether the run before this one was cut off, as the server shut down or crashed."""
         return self._run.outermost.follows_cut_off
 
     async def checkpoint(self) -> None:
@@ -211,7 +211,8 @@ class Context(Generic[ThreadT]):
         coroutine = work() if callable(work) else work
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"wait_until takes a coroutine, or an async function without arguments, not {work!r}")
-        loop, variables, name = asyncio.get_running_loop(), copy_context(), coroutine.__qualname__
+        loop, variables = asyncio.get_running_loop(), copy_context()
+        name = getattr(coroutine, "__qualname__", "background work")
 
         def begin(turn: Turn | None) -> asyncio.Task[None]:
             if turn is not None:

@@ -10,6 +10,7 @@ import msgspec
 from plait.actor.actor import Actor
 from plait.actor.mailbox import Turn
 from plait.agents.agent import Agent
+from plait.agents.cut_off import Mark
 from plait.agents.session import Session
 from plait.errors import TurnTimeout
 from plait.parts.stage import Stage
@@ -75,6 +76,8 @@ class Run:
         self.has_begun = False
         self._is_untold = False
         self.is_over = False
+        # Marks its thread while it runs.
+        self.mark: Mark | None = None
         # Ends what follows the answer, while that runs.
         self.cut_rest: Callable[[], None] | None = None
         # Whether it is interrupted because the server shuts down.

@@ -11,7 +11,6 @@ from plait.actor.events import Events
 from plait.actor.logs import about
 from plait.actor.mailbox import Turn, find_client_turn
 from plait.agents.context import Context
-from plait.agents.cut_off import mark
 from plait.agents.run import Run
 from plait.errors import Destroyed, escape_traceback
 
@@ -47,8 +46,8 @@ class RunEnds:
         try:
             if not run.agent.is_stream and error is not None and not _is_of_caller(error):
                 run.stage.drop()
-            if run.is_cut_off:
-                mark(run.stage, run.id)
+            if run.mark is not None:
+                run.mark.end(run.stage, is_cut_off=run.is_cut_off)
             failure = await self._commit(run)
             if failure is not None:
                 log.error("what %s wrote in %s could not be stored: %s", run.agent.name, run.core.key, failure)
@@ -70,6 +69,8 @@ class RunEnds:
             run.stage.drop()  # By this run, or the run has been cancelled for that.
         except Exception as error:
             run.stage.drop()
+            if run.mark is not None:
+                run.mark.fail()
             return error
         except asyncio.CancelledError:
             if (loss := core.pipeline.find_loss()) is None:

@@ -14,7 +14,7 @@ from plait.actor.thread import Thread
 from plait.agents.address import session_name
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
-from plait.agents.cut_off import is_marked
+from plait.agents.cut_off import Mark, is_marked
 from plait.agents.run import Interruption, Run
 from plait.agents.run_ends import RunEnds
 from plait.agents.run_queue import RunQueue
@@ -316,18 +316,21 @@ class Runs:
         return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:
-        """Find out whether the run before this one was cut off."""
+        """Find out whether the run before this one was cut off, and mark the thread while this one runs."""
         queue = self._queue(run.core)
-        if queue.is_fresh:
-            run.follows_cut_off = await is_marked(run.core)
-            queue.is_fresh = False
+        if queue.is_marked is None:
+            run.follows_cut_off = queue.is_marked = await is_marked(run.core)
+        run.mark = Mark(run.core, run.id, is_stored=queue.is_marked)
 
     def _leave(self, run: Run) -> None:
         for task in run.background:  # What follows was cancelled before it began.
             task.cancel()
+        queue = self._queue(run.core)
+        if run.mark is not None:
+            run.mark.stop()
+            queue.is_marked, run.mark = run.mark.is_stored, None
         run.stage.close()
         run.is_over = True
-        queue = self._queue(run.core)
         queue.leave()
         if queue.is_empty:
             self._queues.pop(run.core, None)

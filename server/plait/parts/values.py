@@ -18,7 +18,7 @@ _VALUES: Final = "values"
 METADATA: Final = "metadata"
 """The key of the record with the metadata."""
 
-READING: Final = frozenset({"get", "has", "keys", "values", "items", "size", "metadata"})
+READING: Final = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
 """The methods of ThreadValues that only read, also what is not durable yet."""
 
 
@@ -75,6 +75,10 @@ class ThreadValues:
     async def size(self) -> int:
         """Return the number of keys."""
         return len((await self._loaded()).keys())
+
+    async def room(self, key: str) -> int:
+        """Return how many bytes a value of this key may have as JSON, beside the others that there are."""
+        return max(self._core.limits.record - (await self._loaded()).measure(encode_key(key)), 0)
 
     async def metadata(self) -> dict[str, Any]:
         """Return what `set_metadata` has set, `{}` if nothing has."""

@@ -102,6 +102,13 @@ class ValuesDraft:
         """Return the keys and values of loaded values."""
         return [(key, self.get(key)) for key in self.keys()]
 
+    def measure(self, key: str) -> int:
+        """Return the bytes of loaded values without the value of a key, which need not be there."""
+        self._note_edits()
+        assert self._items is not None
+        others = [len(encode_json(each)) + len(bytes(raw)) + 2 for each, raw in self._items.items() if each != key]
+        return sum(others) + len(encode_json(key)) + 3
+
     def set(self, key: str, value: Any) -> None:
         """Set a value, also before the values are loaded. Raises TypeError or ValueError if it is not JSON."""
         raw = encode_named(key, value)
@@ -129,7 +136,7 @@ class ValuesDraft:
         if watched is not None and not is_default:
             watched.push(op)
         self._do(op)
-        if watched is not None and is_default:
+        if watched is not None and is_default and self._items is not None:
             watched.become(bytes(self._items[op.key]))
 
     def update(self, key: str, change: Callable[[Any], Any], default: Any) -> Any:

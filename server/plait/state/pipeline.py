@@ -76,6 +76,7 @@ class Pipeline:
         "lost",
         "on_submit",
         "turns",
+        "with_next",
     )
 
     def __init__(
@@ -114,6 +115,8 @@ class Pipeline:
         self._has_lost = False
         # Called at each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
+        # Records that are stored with the next write, as one unit.
+        self.with_next: Sequence[Record] = ()
         # The class and message of the error with which further changes are refused; None while they are made.
         self._refusal: tuple[type[PlaitError], str] | None = None
         # The last write of a thread that is being destroyed; it is pending before it is submitted.
@@ -460,6 +463,9 @@ class Pipeline:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
             parent = self._find_trace(self._instruments, source)
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
+        if self.with_next:
+            records, self.with_next = self.with_next, ()
+            self._submit(self.history.put(records), "server", is_staged=True)
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:

@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from tests.running import running
 
-from plait import Context, Interruption, Plait, Thread, Values, current_context
+from plait import Context, Interruption, Plait, Thread, TooLarge, Values, current_context
 from plait.adapters.pydantic_ai import load_messages, open_run, run_agent, save_messages
 from plait_client import connect
 
@@ -253,3 +253,46 @@ async def test_messages_that_are_kept_begin_with_one_of_the_user(most: int, kept
 
     async with app:
         assert await app.run("save", thread="one") == messages[-kept:]
+
+
+@pytest.mark.parametrize("full", ["prompt", "others", "both"])
+async def test_a_prompt_that_cannot_be_kept_is_refused_before_the_model_is_called(full: str) -> None:
+    script = Script("Yes.")
+    app = make_app(script.agent)
+    prompt = "x" * {"prompt": 1 << 20, "others": 10, "both": 600_000}[full]
+    async with app:
+        await app.run("talk", "one", thread="one")
+        values = app.thread(Conversation, "one").values
+        room = await values.room("others")
+        await values.set("others", "x" * {"prompt": 1, "others": room - 20_000, "both": 500_000}[full])
+        with pytest.raises(TooLarge, match="the prompt and its answer need"):
+            await app.run("talk", prompt, thread="one")
+        assert len(script.seen) == 1
+        assert prompts(await app.run("messages", thread="one")) == ["one"]
+
+
+@pytest.mark.parametrize("most", [None, 1000])
+async def test_a_conversation_that_is_too_large_goes_on_with_the_last_messages(most: int | None) -> None:
+    script = Script("Yes.")
+    async with make_app(script.agent, max_messages=most) as app:
+        for number in range(6):
+            assert await app.run("talk", f"{number}" * 300_000, thread="one") == "Yes."
+        kept = await app.run("messages", thread="one")
+    assert [str(prompt)[0] for prompt in prompts(kept)] == ["3", "4", "5"]
+    assert isinstance(kept[-1], ModelResponse)
+
+
+async def test_a_hundred_messages_are_kept_if_nothing_else_is_said() -> None:
+    script = Script("Yes.")
+    async with make_app(script.agent) as app:
+        for number in range(53):
+            await app.run("talk", str(number), thread="one")
+        assert prompts(await app.run("messages", thread="one")) == [str(number) for number in range(3, 53)]
+
+
+async def test_a_number_of_messages_that_makes_no_sense_is_refused_before_the_model_is_called() -> None:
+    script = Script("Yes.")
+    async with make_app(script.agent, max_messages=0) as app:
+        with pytest.raises(ValueError, match="max_messages"):
+            await app.run("talk", "one", thread="one")
+    assert script.seen == []

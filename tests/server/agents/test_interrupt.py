@@ -9,7 +9,8 @@ import pytest
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, make_store, open_lab
 from tests.server.agents.test_runs import Gate, ended
 
-from plait import Context, Interrupted, Interruption, MemoryStore, Plait, Thread, ThreadKey, Unavailable, rpc
+from plait import Context, Interrupted, Interruption, MemoryStore, Plait, Thread, ThreadKey, TooLarge, Unavailable, rpc
+from plait.agents.cut_off import MARK
 
 ONE = ThreadKey("conversation", "one")
 
@@ -515,6 +516,53 @@ async def test_a_run_that_is_cut_off_is_saved_and_marked_and_the_next_one_sees_t
         await lab.sleep()
         assert await lab.do(look) is False
         assert await lab.values() == {"kept": how}
+
+
+async def is_marked(lab: Lab) -> bool:
+    return await lab.store.record(ONE, *MARK) is not None
+
+
+@pytest.mark.parametrize("end", ["returns", "raises", "cannot store", "streams"])
+async def test_a_thread_is_marked_with_the_first_write_of_a_run_and_not_when_that_has_ended(lab: Lab, end: str) -> None:
+    async def work(ctx: Context[Conversation]) -> bool:
+        was_marked = await is_marked(lab)
+        await ctx.thread.set_state({"answer": ctx.run_id})
+        assert not was_marked
+        assert await is_marked(lab)
+        await ctx.thread.values.set("big", "x" * (1 << 21 if end == "cannot store" else 1))
+        if end == "raises":
+            raise ZeroDivisionError
+        return ctx.shutdown_interrupted
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[bool]:
+        yield await work(ctx)
+
+    for _ in range(2):
+        if end in ("raises", "cannot store"):
+            with pytest.raises((ZeroDivisionError, TooLarge)):
+                await lab.do(work)
+        elif end == "streams":
+            assert await lab.app.run("stream", stream, thread="one") == [False]
+        else:
+            assert await lab.do(work) is False
+        await lab.sleep()
+        assert not await is_marked(lab)
+
+
+async def test_a_short_run_that_stores_its_values_only_costs_one_write(lab: Lab) -> None:
+    submit, writes = lab.store.submit, list[Any]()
+
+    def watch(write: Any) -> Any:
+        writes.append(write)
+        return submit(write)
+
+    async def work(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+
+    lab.store.submit = watch  # type: ignore[method-assign]
+    for _ in range(3):
+        await lab.do(work)
+    assert [[record.part for record in write.records] for write in writes] == [["values"]] * 3
 
 
 async def test_background_work_that_takes_too_long_at_shutdown_keeps_what_it_wrote(tmp_path: Path) -> None:

@@ -506,6 +506,24 @@ async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, w
     assert found == {"a": ["x" * room]}
 
 
+@pytest.mark.parametrize("key", ["new", "old", "é\n"])
+async def test_what_fits_into_the_room_is_stored_and_one_more_byte_is_not(lab: Lab, key: str) -> None:
+    async def put(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("old", ["x" * 1000])
+        await ctx.thread.values.set("other", {"a": 1})
+
+    async def fill(ctx: Context[Conversation], more: int) -> None:
+        values = ctx.thread.values
+        (await values.get("other"))["b"] = "changed in place"
+        await values.set(key, "x" * (await values.room(key) - 2 + more))
+
+    await lab.do(put)
+    await lab.do(lambda ctx: fill(ctx, 0))
+    with pytest.raises(TooLarge):
+        await lab.do(lambda ctx: fill(ctx, 1))
+    assert await lab.app.thread(Conversation, "one").values.room("another") == 0
+
+
 async def test_no_thread_begins_because_something_of_it_is_removed(lab: Lab) -> None:
     for values in (lab.app.thread(Conversation, "gone").values, lab.app.user("nobody")):
         await values.delete("x")
