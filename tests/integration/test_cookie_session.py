@@ -1,0 +1,67 @@
+"""A page whose session is a cookie, with the app of the guide: it stays as long as the cookie is renewed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+from tests.integration.conftest import OPTIONS
+from tests.running import Process
+from tests.test_docs import blocks
+
+# Seconds that a cookie is valid, and that a loaded machine may take.
+SECONDS = 4
+PATIENCE = 60_000
+
+OPEN = """async () => {
+    const credentials = JSON.stringify({ user: "ada", password: "lovelace" });
+    const answer = await fetch("/session/log-in", { method: "POST", body: credentials });
+    if (!answer.ok) throw new Error(answer.status);
+    const { ThreadClient } = await import("/plait/client.js");
+    window.room = new ThreadClient({ kind: "journal", name: "ada" });
+    window.statuses = [];
+    room.subscribe(() => statuses.at(-1) === room.status || statuses.push(room.status));
+    await room.ready;
+}"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    (app,) = [block for block in blocks("identity") if block.title == "journal.py"]
+    (tmp_path / app.title).write_text(app.code)
+    with (
+        Process("journal:app", cwd=tmp_path, environment={"JOURNAL_SECONDS": str(SECONDS)}) as server,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE)
+        # Any document of the origin will do.
+        page.goto(f"http://{server.address}/healthz")
+        yield page
+        browser.close()
+
+
+def test_a_page_whose_cookie_is_renewed_stays_and_one_whose_cookie_expires_is_told(page: Page) -> None:
+    page.evaluate(OPEN)
+    page.evaluate("() => { window.renewing = setInterval(() => fetch('/session/renew', { method: 'POST' }), 1000); }")
+    page.wait_for_function("statuses.join().endsWith('online,offline,online')")
+    page.evaluate("room.update('/text', 'after the first cookie had expired')")
+    assert page.evaluate("room.error") is None
+    page.evaluate("clearInterval(window.renewing)")
+    page.wait_for_function("room.status === 'closed'")
+    assert page.evaluate("room.error.code") == "unauthenticated"
+
+
+def test_a_cookie_that_was_not_signed_by_the_app_lets_nobody_in(page: Page) -> None:
+    forged = (
+        # The algorithm "none", and another secret.
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEiLCJleHAiOjQwMDAwMDAwMDB9.",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZGEiLCJleHAiOjQwMDAwMDAwMDB9.c2lnbmVk",
+        "x",
+    )
+    for token in forged:
+        answer = page.request.get(
+            page.url.replace("/healthz", "/threads/journal/ada"), headers={"Cookie": f"session={token}"}
+        )
+        assert answer.status == 401
