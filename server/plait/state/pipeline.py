@@ -465,7 +465,7 @@ class Pipeline:
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
         if self.with_next:
             records, self.with_next = self.with_next, ()
-            self._submit(self.history.put(records), "server", is_staged=True)
+            self._submit(self.history.put(records), "server")
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
