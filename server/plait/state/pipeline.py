@@ -13,6 +13,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments import Instruments
 from plait.limits import Limits
@@ -450,6 +452,9 @@ class Pipeline:
             maker.expect_change()
         if self.on_submit is not None:
             self.on_submit()
+        if self.with_next:
+            records, self.with_next = self.with_next, ()
+            write = msgspec.structs.replace(write, records=(*write.records, *records))
         pending = self._pending
         # It fails with the one before, in this iteration of the loop. The store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
@@ -463,9 +468,6 @@ class Pipeline:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
             parent = self._find_trace(self._instruments, source)
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
-        if self.with_next:
-            records, self.with_next = self.with_next, ()
-            self._submit(self.history.put(records), "server")
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
