@@ -584,16 +584,20 @@ async def damaged(path: Path, statement: str, *values: object) -> None:
     async with SqliteStore(path) as store:
         await put(store, beginning(), *(change(version) for version in range(1, 6)), beginning(key=OTHER))
     change_file(path, statement, *values)
-    with database(path) as db:
-        before = list(db.iterdump())
+    before = dump(path)
     for _ in range(2):
         async with SqliteStore(path) as store:
             with pytest.raises(CorruptThread, match="room/one"):
                 await store.load(ROOM)
             assert await versions(store, OTHER) == (0, [])
             assert ROOM in [row.key for row in await store.threads()]
+    assert dump(path) == before
+
+
+def dump(path: Path) -> list[str]:
+    """Return what is in a file, but for what each server that opens it writes there."""
     with database(path) as db:
-        assert list(db.iterdump()) == before
+        return [line for line in db.iterdump() if not line.startswith('INSERT INTO "origin"')]
 
 
 @pytest.mark.parametrize("version", [1, 3])
