@@ -13,6 +13,7 @@ from plait_schemas.align import ID_KEYS, Id, Keys, edits, has_repeated
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import BoundedOps, TooManyOps, is_same_element, outline, replace, shares_ids
 from plait_schemas.patch import Op, escape
+from plait_schemas.text_diff import TextComparison
 
 __all__ = ["Read", "TextDiff"]
 
@@ -37,13 +38,14 @@ class TextDiff:
     are texts.
     """
 
-    __slots__ = ("_kept", "_keys", "_known")
+    __slots__ = ("_kept", "_keys", "_known", "_texts")
 
     def __init__(self, keys: Keys | None = None) -> None:
         self._keys = keys
         # By JSON pointer: a text, and its members or elements. What was known of the last text, and is of this one.
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
+        self._texts = TextComparison()
 
     def diff(self, old: bytes, new: bytes, read: Read, *, most: int | None = None) -> list[Op]:
         """Return the operations that turn the JSON text `old` into `new`; none when both say the same.
@@ -54,6 +56,7 @@ class TextDiff:
         is good throughout, `new` is. Raises msgspec.DecodeError when `new` has no outline of JSON.
         """
         self._known, self._kept = self._kept, {}
+        self._texts = TextComparison()
         # Each difference has a character or more of its own, in one of both.
         ops: list[Op] = [] if most is None or len(old) + len(new) <= most else BoundedOps(most)
         try:
@@ -82,7 +85,7 @@ class TextDiff:
     def _replace(self, old: bytes, value: Any, path: str, ops: list[Op]) -> None:
         before = decode_json(old)
         if encode_json(value) != encode_json(before):
-            ops.extend(replace(before, value, path, self._keys))
+            ops.extend(replace(before, value, path, self._keys, self._texts))
 
     def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
         known = self._known.get(path)

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from plait_client.burst import Burst
-from plait_client.text_diff import shrink
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
@@ -98,7 +97,7 @@ class Fold:
         """
         spliced = {op.path for op in ops if op.op == "splice"}
         keys = Keys(self._list_keys, {*self._texts, *spliced})
-        return shrink(diff(before, after, keys), before)
+        return diff(before, after, keys, by_letters=True)
 
     # Pushes
 
