@@ -7,7 +7,7 @@ array. What is the same object on both sides is not walked, and whatever compare
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import eq, is_
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,7 +15,7 @@ from plait_schemas.align import Budget, Id, Keys, edits, has_repeated, id_of, id
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.members import attributes
 from plait_schemas.patch import Op, escape, splices
-from plait_schemas.text_diff import diff_texts
+from plait_schemas.text_diff import TextComparison
 
 __all__ = ["BoundedOps", "TooManyOps", "diff", "is_same_element", "outline", "replace", "shares_ids"]
 
@@ -28,16 +28,32 @@ _MOST_ELEMENTS: Final = 200_000
 """Two lists that have more elements together are not compared: the new one replaces the old one."""
 
 
-def diff(old: object, new: object, keys: Keys | None = None, *, path: str = "", most: int | None = None) -> list[Op]:
+class _Comparison(NamedTuple):
+    keys: Keys | None
+    texts: TextComparison
+    # What may still be spent on aligning lists.
+    lists: Budget
+
+
+def diff(
+    old: object,
+    new: object,
+    keys: Keys | None = None,
+    *,
+    path: str = "",
+    most: int | None = None,
+    by_letters: bool = False,
+) -> list[Op]:
     """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
 
     The elements of lists are told apart by identity (see `align`). `keys` says which members identify them, where those
     have other names than usual, and which strings are texts, of which only what is different changes. Where the
-    operations would be more than `most`, it is one that replaces all. `path` is where both are in the whole.
+    operations would be more than `most`, it is one that replaces all. `path` is where both are in the whole. With
+    `by_letters`, changes of texts are the smallest ones (see `TextComparison`).
     """
-    ops = BoundedOps(most)
+    ops: list[Op] = [] if most is None else BoundedOps(most)
     try:
-        _diff(old, new, path, ops, keys)
+        _diff(old, new, path, ops, _Comparison(keys, TextComparison(by_letters=by_letters), Budget()))
     except TooManyOps:
         return [Op("replace", path, new)]
     return ops
@@ -48,12 +64,10 @@ class TooManyOps(Exception):
 
 
 class BoundedOps(list[Op]):
-    """The operations of one diff; instead of having more than `most`, it raises TooManyOps before they are made."""
+    """A list of operations that raises TooManyOps, before it is made, instead of having more than `most`."""
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        # What may still be spent on aligning lists.
-        self.lists = Budget()
 
     def append(self, op: Op) -> None:
         if len(self) == self._most:
@@ -65,35 +79,33 @@ class BoundedOps(list[Op]):
             self.append(op)
 
 
-def _diff(old: Any, new: Any, path: str, ops: BoundedOps, keys: Keys | None) -> None:
+def _diff(old: Any, new: Any, path: str, ops: list[Op], how: _Comparison) -> None:
     if _same(old, new):
         return
     match _members(old), _members(new):
         case dict() as before, dict() as after:
-            _diff_objects(before, after, path, ops, keys)
+            _diff_objects(before, after, path, ops, how)
         case list() | tuple() as before, list() | tuple() as after if len(before) + len(after) <= _MOST_ELEMENTS:
-            _diff_arrays(before, after, path, ops, keys)
+            _diff_arrays(before, after, path, ops, how)
         case _:
-            ops.extend(replace(old, new, path, keys))
+            ops.extend(replace(old, new, path, how.keys, how.texts))
 
 
-def replace(old: Any, new: Any, path: str, keys: Keys | None) -> list[Op]:
+def replace(old: Any, new: Any, path: str, keys: Keys | None, texts: TextComparison | None = None) -> list[Op]:
     """Return the operations that put a value in the place of another: in a text only what is different."""
     if keys is not None and isinstance(old, str) and isinstance(new, str) and keys.has_text(path):
-        return splices(path, diff_texts(old, new))
+        return splices(path, (texts or TextComparison()).compare(old, new))
     return [Op("replace", path, new)]
 
 
-def _diff_objects(
-    old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: BoundedOps, keys: Keys | None
-) -> None:
+def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op], how: _Comparison) -> None:
     if not old.keys() <= new.keys():
         ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
     for key, value in new.items():
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
         elif old[key] is not value:
-            _diff(old[key], value, f"{path}/{_part(key)}", ops, keys)
+            _diff(old[key], value, f"{path}/{_part(key)}", ops, how)
 
 
 def _part(key: object) -> str:
@@ -103,7 +115,7 @@ def _part(key: object) -> str:
     return escape(str(key))
 
 
-def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: BoundedOps, keys: Keys | None) -> None:
+def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op], how: _Comparison) -> None:
     start = _common(old, new)
     tail = _common(old[start:][::-1], new[start:][::-1])
     if start + tail == len(old):
@@ -112,7 +124,7 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: Bounded
     if start + tail == len(new):
         ops.extend(Op("remove", f"{path}/{index}") for index in range(len(old) - tail - 1, start - 1, -1))
         return
-    key = None if keys is None else keys.at(path)
+    key = None if how.keys is None else how.keys.at(path)
     if start + tail + 1 == len(old) == len(new):
         before, after = old[start], new[start]
         if type(before) in _NUMBERS and type(after) in _NUMBERS:
@@ -120,22 +132,22 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: Bounded
             return
         id = id_of(before, key)
         if id is not None and id == id_of(after, key):
-            _diff(before, after, f"{path}/{start}", ops, keys)
+            _diff(before, after, f"{path}/{start}", ops, how)
             return
-    found = edits(_Lists(old, new, start, tail, key), start + tail, ops.lists)
+    found = edits(_Lists(old, new, start, tail, key), start + tail, how.lists)
     if found is None:
         ops.append(Op("replace", path, new))
         return
     for kind, index, at, to in found:
         place = f"{path}/{start + index}"
         if kind == "change":
-            _diff(old[start + at], new[start + to], place, ops, keys)
+            _diff(old[start + at], new[start + to], place, ops, how)
         elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
             ops.append(Op("remove", place))
         elif kind == "in":
             ops.append(Op("add", place, old[start + at], moved=True))
         elif kind == "replace":
-            ops.extend(replace(old[start + at], new[start + to], place, keys))
+            ops.extend(replace(old[start + at], new[start + to], place, how.keys, how.texts))
         else:
             ops.append(Op("add", place, new[start + to]))
 

@@ -1,104 +1,220 @@
 """The change that turns one text into another."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate, islice
 from typing import Final
 
 from plait_schemas.align import increasing
+from plait_schemas.letters import Letters
+from plait_schemas.spans import Same, Span, find_between, join, join_nearest, shift, trim
+from plait_schemas.subsequence import longest_common
 from plait_schemas.text import Region
 
-__all__ = ["diff_texts"]
+__all__ = ["TextComparison"]
 
-_LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
-_SENTENCES: Final = re.compile(r"[^.!?\u3002\uff01\uff1f]*[.!?\u3002\uff01\uff1f]+\s*|[^.!?\u3002\uff01\uff1f]+")
-_WORDS: Final = re.compile(r"\S+\s*|\s+")
+_SINGLE: Final = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2190-\u2bff\u2e80-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef"
+    "\U0001f000-\U0003ffff"
+)
+"""Characters that are words of their own: of scripts without spaces, and symbols."""
 
-_LEVELS: Final = ((_LINES, 1, 1_000_000), (_SENTENCES, 8, 200_000), (_WORDS, 4, 30_000))
-"""By what texts are compared: their parts, how long one is that stays, and how much text is worth the time."""
+_BETWEEN: Final = (
+    "\\u0000-/:-@\\[-^`{-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf"
+    "\u060c\u061b\u061f\u06d4\u0964\u0965\u2000-\u200b\u200e-\u206f\ufeff"
+)
+"""Characters between words. Both lists are the same ones in all versions of Unicode, and in the TypeScript client."""
 
-_MOST_PARTS: Final = 10_000
-"""A text of more parts is not compared by them."""
+_WORDS: Final = re.compile(f"([{_SINGLE}]|[^{_SINGLE}{_BETWEEN}]+)")
+_ONE_WORD: Final = re.compile(f"[^{_SINGLE}{_BETWEEN}]+")
+_WORD_AT_END: Final = re.compile(rf"[^{_SINGLE}{_BETWEEN}]+\Z")
 
-_SMALL: Final = 8
-"""Where so little is left on one side, it is replaced whole."""
+_LONG_WORD: Final = 16
+"""Longer words are compared by characters."""
+
+_LONGEST_CUT: Final = 64
+"""So much is looked at of a word to which what two texts have in common goes."""
+
+_SHORT: Final = 20_000
+_MOST_PAIRS: Final = 30_000_000
+"""Texts that are longer together, or have more pairs of words, are first taken apart at what each has once."""
+
+_SEPARATORS: Final = ("\n", ". ", "\u3002", " ")
+"""Where they are taken apart: after lines, sentences, words."""
+
+_LEAST_PART: Final = 4
+"""A shorter part is too likely to be another one of the same letters."""
+
+_MOST_PARTS: Final = 20_000
+_MOST_ENDINGS: Final = 200
+_LONGEST_ENDING: Final = 48
+"""Where both have more parts together, these are taken to end with a few more characters, of those that are seen."""
+
+# Work is counted, so that it is bounded: it ends with the same result on every machine. A unit is about 0.5 µs.
+_MOST_WORK: Final = 50_000
+_PER_SPAN: Final = 20
+_PER_PART: Final = 2
+_PER_LONG_TEXT: Final = 500
+_CHARACTERS_PER_UNIT: Final = 250
+_PAIRS_PER_UNIT: Final = 1_500
+
+_MOST_COPIED: Final = 400_000_000
+"""So many characters are copied at most to carry out the changes: each region copies its text."""
 
 
-def diff_texts(old: str, new: str) -> list[Region]:
-    """Return the change that turns `old` into `new`.
+class TextComparison:
+    """Finds the changes that turn texts into others, with a budget for all texts of two states.
 
-    What both begin and end with stays. In what is between, so do the lines that either has once, in the gaps that are
-    left the sentences, and in the gaps of these, where they are short, the words.
+    What both begin and end with stays, and of what is between as many words as can; in a script without spaces each
+    character is one. Long texts are first taken apart at the lines, sentences and words that each has once. Changes
+    with less between them than either changes are one. Where the budget ends, what is left is replaced whole.
+
+    With `by_letters` it is the smallest change, for what has most likely been done where only its result is known.
     """
-    return list(_diff(old, new, 0, 0))
 
+    __slots__ = ("_copied", "_left", "_letters")
 
-def _diff(old: str, new: str, at: int, level: int) -> Iterator[Region]:
-    start = _count_common(old, new, _start)
-    old, new, at = old[start:], new[start:], at + start
-    if tail := _count_common(old, new, _end):
-        old, new = old[:-tail], new[:-tail]
-    if min(len(old), len(new)) <= _SMALL or level == len(_LEVELS):
-        if old or new:
-            yield at, len(old), new
-        return
-    end = new_end = 0
-    for length, place, new_place in _find_common(old, new, level):
-        yield from _diff(old[end:place], new[new_end:new_place], at + end, level + 1)
-        end, new_end = place + length, new_place + length
-    yield from _diff(old[end:], new[new_end:], at + end, level + 1)
+    def __init__(self, *, by_letters: bool = False) -> None:
+        self._left = _MOST_WORK
+        self._copied = _MOST_COPIED
+        self._letters = Letters() if by_letters else None
 
+    def compare(self, old: str, new: str) -> list[Region]:
+        """Return the change that turns `old` into `new`."""
+        found: list[Span] = []
+        self._compare(old, new, 0, 0, found)
+        if self._letters is None:
+            length = len(old) + 1
+            found = join_nearest(found, max(self._copied // length, 1))
+            self._copied -= len(found) * length
+        regions = [(at, end - at, new[to:new_end]) for at, end, to, new_end in found]
+        if self._letters is None:
+            return regions
+        return [each for region in regions for each in self._letters.refine(old, region)]
 
-# What is the same
+    def _compare(self, old: str, new: str, at: int, to: int, found: list[Span]) -> None:
+        """Add what is different between two parts of the texts, which begin at `at` and `to`."""
+        start, end, _, new_end = trim(old, new)
+        if start == end == new_end:
+            return
+        self._left -= _PER_SPAN
+        is_for_letters = self._letters is not None and self._letters.takes_all(end - start, new_end - start)
+        if start in (end, new_end) or self._left <= 0 or is_for_letters:
+            found.append((at + start, at + end, to + start, to + new_end))
+            return
+        # The first and the last word may be cut.
+        before = _WORD_AT_END.search(old[max(start - _LONGEST_CUT, 0) : start])
+        after = _ONE_WORD.match(old[end : end + _LONGEST_CUT])
+        start -= len(before.group()) if before else 0
+        tail = len(after.group()) if after else 0
+        end, new_end = end + tail, new_end + tail
+        old, new, at, to = old[start:end], new[start:new_end], at + start, to + start
+        if len(old) + len(new) > _SHORT or not self._compare_words(old, new, at, to, found):
+            self._take_apart(old, new, at, to, found)
 
+    # By words
 
-def _count_common(old: str, new: str, cut: Callable[[str, int, int], str]) -> int:
-    """Return how many characters both have in common at the end that `cut` counts from."""
-    low, high = 0, min(len(old), len(new))
-    if cut(old, low, high) == cut(new, low, high):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if cut(old, low, middle) == cut(new, low, middle):
-            low = middle
+    def _compare_words(self, old: str, new: str, at: int, to: int, found: list[Span]) -> bool:
+        """Add what is different of the words of two parts of the texts; return False if that would take too long."""
+        parts, new_parts = _WORDS.split(old), _WORDS.split(new)
+        ends, new_ends = list(accumulate(map(len, parts))), list(accumulate(map(len, new_parts)))
+        # The first and each second one after it are between words.
+        pairs = self._find_common(parts[1::2], new_parts[1::2])
+        if pairs is None:
+            return False
+        same = [(ends[2 * word], new_ends[2 * other], len(parts[2 * word + 1])) for word, other in pairs]
+        spans = join(find_between(old, new, same))
+        self._left -= _PER_SPAN * len(spans)
+        for start, end, new_start, new_end in spans:
+            gone, come = old[start:end], new[new_start:new_end]
+            finer = join(find_between(gone, come, self._find_same_letters(gone, come)))
+            found += shift(finer, at + start, to + new_start)
+        return True
+
+    def _find_same_letters(self, old: str, new: str) -> list[Same]:
+        """Return what stays of a long word, where both are one."""
+        if min(len(old), len(new)) <= _LONG_WORD or not (_ONE_WORD.fullmatch(old) and _ONE_WORD.fullmatch(new)):
+            return []
+        return [(place, other, 1) for place, other in self._find_common(old, new) or ()]
+
+    def _find_common(self, old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]] | None:
+        """Return what stays; None if that would take too long."""
+        self._left -= len(old) + len(new)
+        pairs = len(old) * len(new)
+        if pairs > min(_MOST_PAIRS, self._left * _PAIRS_PER_UNIT):
+            return None
+        self._left -= pairs // _PAIRS_PER_UNIT
+        return longest_common(old, new)
+
+    # Long texts
+
+    def _take_apart(self, old: str, new: str, at: int, to: int, found: list[Span]) -> None:
+        self._left -= _PER_LONG_TEXT + (len(old) + len(new)) // _CHARACTERS_PER_UNIT
+        same = next(filter(None, (self._find_once(old, new, each) for each in _SEPARATORS)), ())
+        end = new_end = 0
+        for place, new_place, length in same:
+            if self._left <= 0:
+                break
+            self._compare(old[end:place], new[new_end:new_place], at + end, to + new_end, found)
+            end, new_end = place + length, new_place + length
+        if end:
+            self._compare(old[end:], new[new_end:], at + end, to + new_end, found)
         else:
-            high = middle
-    return low
+            found += shift([trim(old, new)], at, to)
+
+    def _find_once(self, old: str, new: str, separator: str) -> list[Same]:
+        """Return the parts that each has once; without those that have moved past others."""
+        chosen = _choose_separator(old, new, separator)
+        if chosen is None:
+            return []
+        parts, new_parts = old.split(chosen), new.split(chosen)
+        cost = _PER_PART * (len(parts) + len(new_parts))
+        if min(len(parts), len(new_parts)) == 1 or cost > self._left:
+            return []
+        self._left -= cost
+        places, new_places = _find_places(parts), _find_places(new_parts)
+        pairs = increasing([(at, new_places[part]) for part, at in places.items() if part in new_places])
+        ends, new_ends = _find_ends(parts, len(chosen)), _find_ends(new_parts, len(chosen))
+        found: list[Same] = []
+        last = to = -2
+        for index, new_index in pairs:
+            end, length = ends[index], len(parts[index])
+            if index == last + 1 and new_index == to + 1:
+                start, new_start, _ = found[-1]
+                found[-1] = (start, new_start, end - start)
+            else:
+                found.append((end - length, new_ends[new_index] - length, length))
+            last, to = index, new_index
+        return found
 
 
-def _start(text: str, low: int, high: int) -> str:
-    return text[low:high]
+def _choose_separator(old: str, new: str, separator: str) -> str | None:
+    """Return a separator; where it is there too often, one with the characters before it; None if that is, too."""
+    count = old.count(separator) + new.count(separator)
+    if count <= _MOST_PARTS:
+        return separator
+    ends = [place.end() for place in islice(re.finditer(re.escape(separator), old), _MOST_ENDINGS)]
+    seen = [old[max(end - len(separator) - _LONGEST_ENDING, 0) : end] for end in ends]
+    for length in range(1, _LONGEST_ENDING + 1):
+        times = Counter(each[-length - len(separator) :] for each in seen)
+        few = [ending for ending in times if times[ending] * count <= _MOST_PARTS * len(seen)]
+        if few:
+            return max(few, key=times.__getitem__)
+    return None
 
 
-def _end(text: str, low: int, high: int) -> str:
-    return text[len(text) - high : len(text) - low]
+def _find_ends(parts: Sequence[str], distance: int) -> list[int]:
+    """Return where parts end that are so far apart."""
+    ends = accumulate(map(len, parts))
+    return [end + index * distance for index, end in enumerate(ends)]
 
 
-def _find_common(old: str, new: str, level: int) -> list[tuple[int, int, int]]:
-    """Return the parts that stay, in order: their length, and where they are in the old and in the new text."""
-    pattern, least, most = _LEVELS[level]
-    if len(old) + len(new) > most:
-        return []
-    places = _find_once(old, pattern, least)
-    new_places = _find_once(new, pattern, least) if places else {}
-    common = {place: (len(part), new_places[part]) for part, place in places.items() if part in new_places}
-    pairs = increasing([(place, new_place) for place, (_, new_place) in common.items()])
-    return [(common[place][0], place, new_place) for place, new_place in pairs]
-
-
-def _find_once(text: str, pattern: re.Pattern[str], least: int) -> dict[str, int]:
-    """Return where those parts of a text are that it has once, in order."""
-    parts: list[str] = pattern.findall(text)
-    if len(parts) > _MOST_PARTS:
-        return {}
-    found: dict[str, int] = {}
-    repeated: set[str] = set()
-    at = 0
-    for part in parts:
-        if part in found:
-            repeated.add(part)
-        elif len(part) >= least:
-            found[part] = at
-        at += len(part)
-    for part in repeated:
-        del found[part]
-    return found
+def _find_places(parts: Sequence[str]) -> dict[str, int]:
+    """Return the indices of the parts that are there once, in order."""
+    found = dict(zip(parts, range(len(parts)), strict=True))
+    if len(found) < len(parts):
+        repeated = {part for index, part in enumerate(parts) if found[part] != index}
+        for part in repeated:
+            del found[part]
+    return {part: index for part, index in found.items() if len(part) >= _LEAST_PART}

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from plait_schemas.align import ID_KEYS, Id, Keys, edits, has_repeated
+from plait_schemas.align import ID_KEYS, Budget, Id, Keys, edits, has_repeated
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import BoundedOps, TooManyOps, is_same_element, outline, replace, shares_ids
 from plait_schemas.patch import Op, escape
+from plait_schemas.text_diff import TextComparison
 
 __all__ = ["Read", "TextDiff"]
 
@@ -41,13 +42,15 @@ class TextDiff:
     are texts.
     """
 
-    __slots__ = ("_kept", "_keys", "_known")
+    __slots__ = ("_kept", "_keys", "_known", "_lists", "_texts")
 
     def __init__(self, keys: Keys | None = None) -> None:
         self._keys = keys
         # By JSON pointer: a text, and its members or elements. What was known of the last text, and is of this one.
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
+        # What may still be spent on comparing texts and aligning lists.
+        self._texts, self._lists = TextComparison(), Budget()
 
     def diff(self, old: bytes, new: bytes, read: Read, *, most: int | None = None) -> list[Op]:
         """Return the operations that turn the JSON text `old` into `new`; none when both say the same.
@@ -58,7 +61,9 @@ class TextDiff:
         is good throughout, `new` is. Raises msgspec.DecodeError when `new` has no outline of JSON.
         """
         self._known, self._kept = self._kept, {}
-        ops = BoundedOps(most)
+        self._texts, self._lists = TextComparison(), Budget()
+        # Each difference has a character or more of its own, in one of both.
+        ops: list[Op] = [] if most is None or len(old) + len(new) <= most else BoundedOps(most)
         try:
             self._diff(old, new, "", read, ops)
         except TooManyOps:
@@ -67,7 +72,7 @@ class TextDiff:
             self._known = {}
         return ops
 
-    def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
+    def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
         if old == new:
             return
         match old[:1] + new[:1]:
@@ -84,14 +89,14 @@ class TextDiff:
             case _:
                 self._replace(old, new, path, read, ops)
 
-    def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
+    def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
         value = read(new, path)
         if old.isdigit() and new.isdigit():  # Decoding and encoding an integer costs the square of its length.
             ops.append(Op("replace", path, value))
             return
         before = decode_json(old)
         if encode_json(value) != encode_json(before):
-            ops.extend(replace(before, value, path, self._keys))
+            ops.extend(replace(before, value, path, self._keys, self._texts))
 
     def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
         known = self._known.get(path)
@@ -103,7 +108,7 @@ class TextDiff:
             self._kept[path] = (text, parts)
         return parts
 
-    def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: BoundedOps) -> None:
+    def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: list[Op]) -> None:
         if not old.keys() <= new.keys():
             ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
         for key, text in new.items():
@@ -113,7 +118,7 @@ class TextDiff:
             elif before != text:
                 self._diff(before, text, f"{path}/{escape(key)}", read, ops)
 
-    def _diff_arrays(self, old: Sequence[bytes], new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
+    def _diff_arrays(self, old: Sequence[bytes], new: bytes, path: str, read: Read, ops: list[Op]) -> None:
         elements = self._new(new, path, _arrays)
         start, end = 0, min(len(old), len(elements))
         while start < end and old[start] == elements[start]:
@@ -125,7 +130,7 @@ class TextDiff:
         if start + tail + 1 == len(old) == len(elements) and _have_one_id(old[start], elements[start], key):
             self._diff(old[start], elements[start], f"{path}/{start}", read, ops)
             return
-        found = edits(_Lists(old, elements, start, tail, key), start + tail, ops.lists)
+        found = edits(_Lists(old, elements, start, tail, key), start + tail, self._lists)
         if found is None:
             ops.append(Op("replace", path, read(new, path)))
             return

@@ -13,11 +13,15 @@ from plait_schemas.diff import diff
 from plait_schemas.patch import Op, apply, splice
 from plait_schemas.rebase import rebase
 from plait_schemas.text import Region, spliced, transform
-from plait_schemas.text_diff import diff_texts
+from plait_schemas.text_diff import TextComparison
 from plait_schemas.text_patch import TextDiff
 
 PARTS = st.sampled_from(["one word. ", "Another sentence! ", "a line\n", "🔑 e\u0301\n", "x", "the ", "\n", "。", "  "])
 LONG = st.lists(PARTS | TEXTS, max_size=30).map("".join)
+
+
+def diff_texts(old: str, new: str) -> list[Region]:
+    return TextComparison().compare(old, new)
 
 
 @given(LONG, LONG)
@@ -80,6 +84,85 @@ def test_the_lines_of_a_long_text_stay_where_there_are_no_sentences() -> None:
     changed = {10: "- another", 1900: "- one more"}
     regions = diff_texts("\n".join(lines), "\n".join(changed.get(at, line) for at, line in enumerate(lines)))
     assert sum(remove for _, remove, _ in regions) < 50
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "removed", "inserted"),
+    [
+        ("我们今天去北京看长城然后回家吃饭", "我们昨天去北京看长城然后在家吃饭", ["今", "回"], ["昨", "在"]),
+        ("the cat sat on it", "the car cat sits on it", ["", "at"], ["car ", "its"]),
+        ("id=abcdefghijklmnopqrstuvwxyz;", "id=abcdefgXijklmnopqrstuvwYyz;", ["h", "x"], ["X", "Y"]),
+        ("f(a, b) + c[0]", "f(a; b) + d[0]", [",", "c"], [";", "d"]),
+        ("x = 'it was so'", "x = 'he had been there so'", ["it was"], ["he had been there"]),
+    ],
+)
+def test_what_stays_between_two_edits_stays(old: str, new: str, removed: list[str], inserted: list[str]) -> None:
+    regions = diff_texts(old, new)
+    assert [old[at : at + remove] for at, remove, _ in regions] == removed
+    assert [insert for _, _, insert in regions] == inserted
+
+
+def test_what_others_have_deleted_does_not_come_back_with_two_edits() -> None:
+    old = "我们今天去北京看长城然后回家吃饭"
+    document = {"note": old.replace("看长城", "")}
+    ops = diff({"note": old}, {"note": "我们昨天去北京看长城然后在家吃饭"}, TEXT_KEYS)
+    found = rebase(ops, [splice("/note", old.index("看长城"), 3)], document)
+    assert apply(document, found.ops) == {"note": "我们昨天去北京然后在家吃饭"}
+
+
+@pytest.mark.parametrize(
+    ("part", "separator", "count"),
+    [
+        ("line {} of a text with some words", "\n", 25_000),
+        ("{}", "\n", 140_000),
+        ("This is sentence {} of it", ". ", 33_000),
+        ("第{}句话是这样的", "。", 90_000),
+        ("{}", " ", 140_000),
+    ],
+)
+def test_two_edits_of_a_text_of_1_mb_change_little_of_it(part: str, separator: str, count: int) -> None:
+    parts = [part.replace("{}", str(at)) for at in range(count)]
+    new = [*parts[:9], "one more", *parts[9 : count - 9], parts[count - 9] + "x", *parts[count - 8 :]]
+    regions = diff_texts(separator.join(parts), separator.join(new))
+    assert sum(remove + len(insert) for _, remove, insert in regions) < 50
+
+
+def test_a_text_without_lines_that_are_there_once_is_compared_all_the_same() -> None:
+    old = "".join(f"{'abcdefgh'[at % 7]}\n" for at in range(4000))
+    new = "x\n" + old[2:4000] + "y\n" + old[4000:]
+    assert diff_texts(old, new) == [(0, 1, "x"), (3999, 0, "\ny")]
+
+
+def test_what_many_texts_cost_is_bounded_for_all_of_them_together() -> None:
+    texts = {str(at): " ".join(f"w{(at * word) % 977}" for word in range(1500)) for at in range(60)}
+    changed = {name: f"a {text.replace('w7', 'v7')} b" for name, text in texts.items()}
+    ops = diff(texts, changed, Keys({}, ["/*"]))
+    assert apply(texts, ops) == changed
+    count = {name: sum(op.path == f"/{name}" for op in ops) for name in texts}
+    assert count["0"] > 1 or count["1"] > 10
+    assert count["59"] == 1
+
+
+def test_what_one_text_costs_is_bounded_and_the_rest_of_it_is_replaced_whole() -> None:
+    lines = [f"{at} {'abcde'[at % 5]} {at * at}" for at in range(8_000)]
+    new = [line.replace(" ", " x ", 1) if at % 2 else line for at, line in enumerate(lines)]
+    old, text = "\n".join(lines), "\n".join(new)
+    regions = diff_texts(old, text)
+    assert spliced(old, regions) == text
+    assert 100 < len(regions) < 3_000
+    assert regions[-1][1] > 50_000
+
+
+def test_the_changes_of_a_long_text_are_no_more_than_can_be_carried_out_and_the_nearest_are_one() -> None:
+    parts = [f"{at} words in a line, and {at * 7} more\n" for at in range(25_000)]
+    places = [*range(100, 10_000, 66), *range(10_000, 10_400, 2), *range(11_000, 24_000, 70)]
+    new = list(parts)
+    for at in places:
+        new[at] = parts[at].replace("words", "letters")
+    regions = diff_texts("".join(parts), "".join(new))
+    assert spliced("".join(parts), regions) == "".join(new)
+    assert len(regions) == 400_000_000 // (len("".join(parts)) + 1)
+    assert sum(remove for _, remove, _ in regions) < 40_000
 
 
 # In a state

@@ -5,7 +5,7 @@ import { fieldOf, positionIn } from "./fields.js";
 import type { Field, Selection, TextElement } from "./fields.js";
 import { parse } from "./patch.js";
 import type { Document, TextEdit } from "./patch.js";
-import { diffTexts } from "./text-diff.js";
+import { TextComparison } from "./text-diff.js";
 import { compose, spliced, transform } from "./text.js";
 import type { Region } from "./text.js";
 import { textAt } from "./texts.js";
@@ -140,7 +140,7 @@ class Binding {
     if (this.#isComposing) return;
     const text = this.#shared ?? "";
     const field = this.#field;
-    if (spliced(this.#text, this.#held) !== text) this.#held = diffTexts(this.#text, text);
+    if (spliced(this.#text, this.#held) !== text) this.#held = new TextComparison().compare(this.#text, text);
     const edits = this.#shownEdits(toEdits(this.#text, this.#held));
     const next = field.show(text);
     this.#text = text;
@@ -162,7 +162,7 @@ class Binding {
     if (show(this.#text).length === this.#text.length && edits.every(({ insert }) => show(insert) === insert))
       return [...edits];
     const [before, after] = [show(this.#text), show(this.#shared ?? "")];
-    return toEdits(before, diffTexts(before, after));
+    return toEdits(before, new TextComparison().compare(before, after));
   }
 
   // Keys and input methods

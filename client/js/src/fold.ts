@@ -8,7 +8,7 @@ import { PatchError, apply, diff, withoutOwn } from "./patch.js";
 import type { Document } from "./patch.js";
 import type { Joined, Op, Version } from "./protocol.js";
 import { rebase } from "./rebase.js";
-import { Budget } from "./text-diff.js";
+import { TextComparison } from "./text-diff.js";
 
 /** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
 export interface Pending {
@@ -327,7 +327,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 
 /** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
-  return diff(before ?? null, after ?? null, keys, new Budget());
+  return diff(before ?? null, after ?? null, keys, new TextComparison({ byLetters: true }));
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {

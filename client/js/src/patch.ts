@@ -6,8 +6,7 @@ import { freeze, isObject, isWellFormed } from "./json.js";
 import type { Json, JsonObject } from "./json.js";
 import { countPoints, pointAt } from "./points.js";
 import type { Op } from "./protocol.js";
-import { diffTexts } from "./text-diff.js";
-import type { Budget } from "./text-diff.js";
+import { TextComparison } from "./text-diff.js";
 import { inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 
@@ -50,18 +49,18 @@ export function isPlace(part: string | undefined): boolean {
 /**
  * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements
  * of lists are compared by identity, not by position; `keys` are the declared members that identify them, and the
- * texts, in which only what is different changes: by words, or, as far as the budget goes, by characters.
+ * texts, in which only what is different changes.
  */
-export function diff(old: Document, next: Json, keys?: Keys, budget?: Budget): Op[] {
+export function diff(old: Document, next: Json, keys?: Keys, texts = new TextComparison()): Op[] {
   const ops: Op[] = [];
-  addDifference(old, next, "", { ops, keys, budget, lists: new ListBudget() });
+  addDifference(old, next, "", { ops, keys, texts, lists: new ListBudget() });
   return ops;
 }
 
 interface Difference {
   readonly ops: Op[];
   readonly keys: Keys | undefined;
-  readonly budget: Budget | undefined;
+  readonly texts: TextComparison;
   readonly lists: ListBudget;
 }
 
@@ -69,14 +68,20 @@ function addDifference(old: Document, next: Json, path: string, found: Differenc
   if (old === next) return;
   if (Array.isArray(old) && Array.isArray(next)) addArrays(old, next, path, found);
   else if (isObject(old) && isObject(next)) addObjects(old, next, path, found);
-  else found.ops.push(...replace(old, next, path, found.keys, found.budget));
+  else found.ops.push(...replace(old, next, path, found.keys, found.texts));
 }
 
 /** Returns the operations that replace a value; those that change a text only where it is different. */
-export function replace(old: Document, next: Json, path: string, keys: Keys | undefined, budget?: Budget): Op[] {
+export function replace(
+  old: Document,
+  next: Json,
+  path: string,
+  keys: Keys | undefined,
+  texts = new TextComparison(),
+): Op[] {
   if (typeof old !== "string" || typeof next !== "string" || !keys?.hasText(path))
     return [{ op: "replace", path, value: next }];
-  return splices(path, diffTexts(old, next, budget));
+  return splices(path, texts.compare(old, next));
 }
 
 function addObjects(old: JsonObject, next: JsonObject, path: string, found: Difference): void {
@@ -90,7 +95,7 @@ function addObjects(old: JsonObject, next: JsonObject, path: string, found: Diff
 }
 
 function addArrays(old: readonly Json[], next: readonly Json[], path: string, found: Difference): void {
-  const { ops, keys, budget } = found;
+  const { ops, keys, texts } = found;
   const list = edits(old, next, keys?.at(path), found.lists);
   if (!list) {
     ops.push({ op: "replace", path, value: next });
@@ -101,7 +106,7 @@ function addArrays(old: readonly Json[], next: readonly Json[], path: string, fo
     if (kind === "change") addDifference(old[before], next[after] as Json, place, found);
     else if (kind === "remove" || kind === "out") ops.push({ op: "remove", path: place });
     else if (kind === "in") ops.push({ op: "add", path: place, value: old[before] as Json, moved: true });
-    else if (kind === "replace") ops.push(...replace(old[before], next[after] as Json, place, keys, budget));
+    else if (kind === "replace") ops.push(...replace(old[before], next[after] as Json, place, keys, texts));
     else ops.push({ op: kind, path: place, value: next[after] as Json });
   }
 }

@@ -63,7 +63,7 @@ export function remember(text: string, count: number, near: Place): void {
 function known(text: string): Known {
   const isShort = text.length <= LONG;
   const index = isShort ? -1 : remembered.findIndex((each) => each.text === text);
-  const found = remembered[index] ?? { text, count: count(text), near: { point: 0, unit: 0 } };
+  const found = remembered[index] ?? { text, count: countAll(text), near: { point: 0, unit: 0 } };
   if (isShort || index === 0) return found;
   if (index > 0) remembered.splice(index, 1);
   remembered.unshift(found);
@@ -71,7 +71,8 @@ function known(text: string): Known {
   return found;
 }
 
-function count(text: string): number {
+/** Returns the same, of a part of a text that is not asked for again. */
+export function countAll(text: string): number {
   if (!SURROGATE.test(text)) return text.length;
   let pairs = 0;
   for (let unit = 0; unit < text.length; unit++) {

@@ -2,266 +2,254 @@
 
 import { longestIncreasing } from "./align.js";
 import type { Pair } from "./align.js";
-import { countPoints, pointAt, slicePoints } from "./points.js";
+import { Letters } from "./letters.js";
+import { countAll, countPoints, pointAt, slicePoints } from "./points.js";
+import { findBetween, join, joinNearest, shift, trim } from "./spans.js";
+import type { Same, Span } from "./spans.js";
+import { longestCommon } from "./subsequence.js";
 import type { Region } from "./text.js";
 
-/** By what parts texts are compared: how long one is that stays, and how much text is worth the time. */
-const LEVELS = [
-  { pattern: /[^\n]*\n|[^\n]+/g, least: 1, most: 1_000_000 },
-  {
-    pattern: /[^.!?\u3002\uff01\uff1f]*[.!?\u3002\uff01\uff1f]+\s*|[^.!?\u3002\uff01\uff1f]+/g,
-    least: 8,
-    most: 200_000,
-  },
-  { pattern: /\S+\s*|\s+/g, least: 4, most: 30_000 },
-] as const;
+/** Characters that are words of their own: of scripts without spaces, and symbols. */
+const SINGLE =
+  "\\u0e00-\\u0fff\\u1000-\\u109f\\u1780-\\u17ff\\u2190-\\u2bff\\u2e80-\\ua4cf\\uf900-\\ufaff\\ufe30-\\ufe4f" +
+  "\\uff00-\\uffef\\u{1f000}-\\u{3ffff}";
+/** Characters between words. Both lists are the same ones in all versions of Unicode, and in the Python package. */
+const BETWEEN =
+  "\\u0000-/:-@\\[-^`\\{-\\u00a9\\u00ab-\\u00b4\\u00b6-\\u00b9\\u00bb-\\u00bf" +
+  "\\u060c\\u061b\\u061f\\u06d4\\u0964\\u0965\\u2000-\\u200b\\u200e-\\u206f\\ufeff";
+const WORD = `[^${SINGLE}${BETWEEN}]+`;
+const WORDS = new RegExp(`([${SINGLE}]|${WORD})`, "u");
+const ONE_WORD = new RegExp(`^${WORD}$`, "u");
+const WORD_AT_START = new RegExp(`^${WORD}`, "u");
+const WORD_AT_END = new RegExp(`${WORD}$`, "u");
 
-type Level = (typeof LEVELS)[number];
+/** Longer words are compared by characters. */
+const LONG_WORD = 16;
+/** So much is looked at of a word to which what two texts have in common goes. */
+const LONGEST_CUT = 64;
+/** Texts that are longer together, or have more pairs of words, are first taken apart at what each has once. */
+const SHORT = 20_000;
+const MOST_PAIRS = 30_000_000;
+/** Where they are taken apart: after lines, sentences, words. */
+const SEPARATORS = ["\n", ". ", "\u3002", " "];
+/** A shorter part is too likely to be another one of the same letters. */
+const LEAST_PART = 4;
+/** Where both have more parts together, these are taken to end with a few more characters, of those that are seen. */
+const MOST_PARTS = 20_000;
+const MOST_ENDINGS = 200;
+const LONGEST_ENDING = 48;
 
-/** A text of more parts is not compared by them. */
-const MOST_PARTS = 10_000;
-/** Where so little is left on one side, it is replaced whole. */
-const SMALL = 8;
-/** A gap of more characters, the one side's times the other's, is a long one. */
-const FEW_COMPARED = 10_000;
-/** So many are compared of all short gaps, and of all long ones. */
-const MOST_COMPARED = 1_000_000;
-/** In a long gap, so much stays at least of a text that others have typed in, and did not write anew. */
-const STAYS = 0.95;
-/**
- * And it is no more than so many times as long now for each of its frequent letters: a longer text has those of any
- * short one, and the sooner, the fewer there are.
- */
-const GROWTH_PER_LETTER = 0.25;
-/** So much of a text its frequent letters make up: others, which are in it once or twice, tell nothing. */
-const FREQUENT = 0.9;
-/** And others have typed in no more than so many places of it: an own change around all of them can be rebased. */
-const MOST_PLACES = 250;
-/** What a character of a gap costs at least, however few there are on its other side. */
-const COST_PER_CHARACTER = 10;
-
-/** How much more may be compared by characters, in one or several texts. */
-export class Budget {
-  #short = MOST_COMPARED;
-  #long = MOST_COMPARED;
-
-  /** Tells whether the comparison of a gap can be paid. */
-  allows(cost: number, isLong: boolean): boolean {
-    return cost <= (isLong ? this.#long : this.#short);
-  }
-
-  pay(cost: number, isLong: boolean): void {
-    if (isLong) this.#long -= cost;
-    else this.#short -= cost;
-  }
-}
+// Work is counted, so that it is bounded: it ends with the same result on every machine. A unit is about 0.5 µs of the
+// Python package, which finds the same.
+const MOST_WORK = 50_000;
+const PER_SPAN = 20;
+const PER_PART = 2;
+const PER_LONG_TEXT = 500;
+const CHARACTERS_PER_UNIT = 250;
+const PAIRS_PER_UNIT = 1_500;
+/** So many characters are copied at most to carry out the changes: each region copies its text. */
+const MOST_COPIED = 400_000_000;
 
 /**
- * Returns the change that turns `old` into `next`: one that makes sense to a reader, who writes words anew. With a
- * budget it is the smallest one, but for the letters that both texts have once, which stay first: that has most likely
- * been made where it is not known.
+ * Finds the changes that turn texts into others, with a budget for all texts of two states.
  *
- * What both begin and end with stays. In what is between, so do the lines that either has once, in the gaps that are
- * left the sentences, and in the gaps of these, where they are short, the words.
+ * What both begin and end with stays, and of what is between as many words as can; in a script without spaces each
+ * character is one. Long texts are first taken apart at the lines, sentences and words that each has once. Changes with
+ * less between them than either changes are one. Where the budget ends, what is left is replaced whole.
+ *
+ * With `byLetters` it is the smallest change, for what has most likely been done where only its result is known.
  */
-export function diffTexts(old: string, next: string, budget?: Budget): Region[] {
-  const found: Region[] = [];
-  addRegions(found, old, next, 0, 0);
-  const regions = found.map(({ at, remove, insert }) => {
-    const start = pointAt(old, at) as number;
-    return { at: start, remove: (pointAt(old, at + remove) as number) - start, insert };
-  });
-  if (!budget) return regions;
-  return found.flatMap(({ at, remove }, index) => finer(old.slice(at, at + remove), regions[index] as Region, budget));
+export class TextComparison {
+  #left = MOST_WORK;
+  #copied = MOST_COPIED;
+  readonly #letters: Letters | undefined;
+
+  constructor({ byLetters = false } = {}) {
+    this.#letters = byLetters ? new Letters() : undefined;
+  }
+
+  /** Returns the change that turns `old` into `next`. */
+  compare(old: string, next: string): Region[] {
+    let found: Span[] = [];
+    this.#compare(old, next, 0, 0, found);
+    const letters = this.#letters;
+    if (!letters) {
+      const length = countPoints(old) + 1;
+      found = joinNearest(old, found, Math.max(Math.floor(this.#copied / length), 1));
+      this.#copied -= found.length * length;
+    }
+    return found.flatMap(({ at, end, to, nextEnd }) => {
+      const start = pointAt(old, at) as number;
+      const region = { at: start, remove: (pointAt(old, end) as number) - start, insert: next.slice(to, nextEnd) };
+      return letters ? letters.refine(old.slice(at, end), region) : [region];
+    });
+  }
+
+  /** Adds what is different between two parts of the texts, which begin at `at` and `to`. */
+  #compare(old: string, next: string, at: number, to: number, found: Span[]): void {
+    const span = trim(old, next);
+    let { at: start, end, nextEnd } = span;
+    if (start === end && start === nextEnd) return;
+    this.#left -= PER_SPAN;
+    const isForLetters = this.#letters?.takesAll(countAll(old.slice(start, end)), countAll(next.slice(start, nextEnd)));
+    if (start === end || start === nextEnd || this.#left <= 0 || isForLetters) {
+      found.push(shift(span, at, to));
+      return;
+    }
+    // The first and the last word may be cut.
+    const before = [...old.slice(Math.max(start - 2 * LONGEST_CUT, 0), start)].slice(-LONGEST_CUT).join("");
+    const after = [...old.slice(end, end + 2 * LONGEST_CUT)].slice(0, LONGEST_CUT).join("");
+    start -= before.match(WORD_AT_END)?.[0].length ?? 0;
+    const tail = after.match(WORD_AT_START)?.[0].length ?? 0;
+    [old, next] = [old.slice(start, end + tail), next.slice(start, nextEnd + tail)];
+    [at, to] = [at + start, to + start];
+    const isShort = countAll(old) + countAll(next) <= SHORT;
+    if (!isShort || !this.#compareWords(old, next, at, to, found)) this.#takeApart(old, next, at, to, found);
+  }
+
+  // By words
+
+  /** Adds what is different of the words of two parts of the texts; returns false if that would take too long. */
+  #compareWords(old: string, next: string, at: number, to: number, found: Span[]): boolean {
+    const [parts, nextParts] = [old.split(WORDS), next.split(WORDS)];
+    const [ends, nextEnds] = [endsOf(parts, 0), endsOf(nextParts, 0)];
+    // The first and each second one after it are between words.
+    const pairs = this.#findCommon(wordsOf(parts), wordsOf(nextParts));
+    if (!pairs) return false;
+    const same = pairs.map(([word, other]) => ({
+      place: ends[2 * word] as number,
+      nextPlace: nextEnds[2 * other] as number,
+      length: (parts[2 * word + 1] as string).length,
+    }));
+    const spans = join(old, next, findBetween(old, next, same));
+    this.#left -= PER_SPAN * spans.length;
+    for (const span of spans) {
+      const [gone, come] = [old.slice(span.at, span.end), next.slice(span.to, span.nextEnd)];
+      const finer = join(gone, come, findBetween(gone, come, this.#findSameLetters(gone, come)));
+      found.push(...finer.map((each) => shift(each, at + span.at, to + span.to)));
+    }
+    return true;
+  }
+
+  /** Returns what stays of a long word, where both are one. */
+  #findSameLetters(old: string, next: string): Same[] {
+    const isLong = Math.min(countAll(old), countAll(next)) > LONG_WORD;
+    if (!isLong || !ONE_WORD.test(old) || !ONE_WORD.test(next)) return [];
+    const [letters, nextLetters] = [[...old], [...next]];
+    const [ends, nextEnds] = [endsOf(letters, 0), endsOf(nextLetters, 0)];
+    return (this.#findCommon(letters, nextLetters) ?? []).map(([place, other]) => {
+      const { length } = letters[place] as string;
+      return { place: (ends[place] as number) - length, nextPlace: (nextEnds[other] as number) - length, length };
+    });
+  }
+
+  /** Returns what stays; undefined if that would take too long. */
+  #findCommon(old: readonly string[], next: readonly string[]): Pair[] | undefined {
+    this.#left -= old.length + next.length;
+    const pairs = old.length * next.length;
+    if (pairs > Math.min(MOST_PAIRS, this.#left * PAIRS_PER_UNIT)) return undefined;
+    this.#left -= Math.floor(pairs / PAIRS_PER_UNIT);
+    return longestCommon(old, next);
+  }
+
+  // Long texts
+
+  #takeApart(old: string, next: string, at: number, to: number, found: Span[]): void {
+    this.#left -= PER_LONG_TEXT + Math.floor((countAll(old) + countAll(next)) / CHARACTERS_PER_UNIT);
+    let same: Same[] = [];
+    for (const separator of SEPARATORS) if (same.length === 0) same = this.#findOnce(old, next, separator);
+    let [end, nextEnd] = [0, 0];
+    for (const { place, nextPlace, length } of same) {
+      if (this.#left <= 0) break;
+      this.#compare(old.slice(end, place), next.slice(nextEnd, nextPlace), at + end, to + nextEnd, found);
+      [end, nextEnd] = [place + length, nextPlace + length];
+    }
+    if (end > 0) this.#compare(old.slice(end), next.slice(nextEnd), at + end, to + nextEnd, found);
+    else found.push(shift(trim(old, next), at, to));
+  }
+
+  /** Returns the parts that each has once; without those that have moved past others. */
+  #findOnce(old: string, next: string, separator: string): Same[] {
+    const chosen = chooseSeparator(old, next, separator);
+    if (chosen === undefined) return [];
+    const [parts, nextParts] = [old.split(chosen), next.split(chosen)];
+    const cost = PER_PART * (parts.length + nextParts.length);
+    if (Math.min(parts.length, nextParts.length) === 1 || cost > this.#left) return [];
+    this.#left -= cost;
+    const [places, nextPlaces] = [placesOf(parts), placesOf(nextParts)];
+    const both = [...places].flatMap(([part, place]): Pair[] => {
+      const nextPlace = nextPlaces.get(part);
+      return nextPlace === undefined ? [] : [[place, nextPlace]];
+    });
+    const [ends, nextEnds] = [endsOf(parts, chosen.length), endsOf(nextParts, chosen.length)];
+    const found: Same[] = [];
+    let [last, lastNext] = [-2, -2];
+    for (const [index, nextIndex] of longestIncreasing(both)) {
+      const [end, { length }] = [ends[index] as number, parts[index] as string];
+      const run = index === last + 1 && nextIndex === lastNext + 1 ? found.pop() : undefined;
+      if (run) found.push({ ...run, length: end - run.place });
+      else found.push({ place: end - length, nextPlace: (nextEnds[nextIndex] as number) - length, length });
+      [last, lastNext] = [index, nextIndex];
+    }
+    return found;
+  }
 }
 
 /** Returns a change of a text without the characters that it removes and inserts again. */
 export function smaller(text: string, regions: readonly Region[]): Region[] {
-  const budget = new Budget();
+  const texts = new TextComparison({ byLetters: true });
   return regions.flatMap(({ at, remove, insert }) =>
-    diffTexts(slicePoints(text, at, at + remove), insert, budget).map((each) => ({ ...each, at: at + each.at })),
+    texts.compare(slicePoints(text, at, at + remove), insert).map((each) => ({ ...each, at: at + each.at })),
   );
 }
 
-/** Adds the regions between two parts of the texts, in UTF-16 units; that of the old one is at `at`. */
-function addRegions(found: Region[], old: string, next: string, at: number, depth: number): void {
-  const start = commonStart(old, next);
-  const end = commonEnd(old.slice(start), next.slice(start));
-  [old, next, at] = [old.slice(start, old.length - end), next.slice(start, next.length - end), at + start];
-  const level = LEVELS[depth];
-  if (!isLonger(old, SMALL) || !isLonger(next, SMALL) || !level) {
-    if (old !== "" || next !== "") found.push({ at, remove: old.length, insert: next });
-    return;
+function wordsOf(parts: readonly string[]): string[] {
+  return parts.filter((_, index) => index % 2 === 1);
+}
+
+/** Returns where parts end that are so far apart. */
+function endsOf(parts: readonly string[], distance: number): number[] {
+  let end = -distance;
+  return parts.map(({ length }) => (end += distance + length));
+}
+
+/** Returns a separator; where it is there too often, one with the characters before it; undefined if that is, too. */
+function chooseSeparator(old: string, next: string, separator: string): string | undefined {
+  const count = countOf(old, separator) + countOf(next, separator);
+  if (count <= MOST_PARTS) return separator;
+  const seen: string[][] = [];
+  for (let end = 0; seen.length < MOST_ENDINGS;) {
+    const at = old.indexOf(separator, end);
+    if (at < 0) break;
+    end = at + separator.length;
+    seen.push([...old.slice(Math.max(at - 2 * LONGEST_ENDING, 0), end)].slice(-LONGEST_ENDING - separator.length));
   }
-  let [last, lastNext] = [0, 0];
-  const stay = [...commonParts(old, next, level), { length: 0, place: old.length, nextPlace: next.length }];
-  for (const { length, place, nextPlace } of stay) {
-    addRegions(found, old.slice(last, place), next.slice(lastNext, nextPlace), at + last, depth + 1);
-    [last, lastNext] = [place + length, nextPlace + length];
-  }
-}
-
-/** Returns what a region changes without the characters that stay, if it is known that they are the same ones. */
-function finer(removed: string, region: Region, budget: Budget): Region[] {
-  const { at, remove, insert } = region;
-  const length = countPoints(insert);
-  const isLong = remove * length > FEW_COMPARED;
-  const cost = Math.max(remove * length, COST_PER_CHARACTER * (remove + length));
-  if (remove === 0 || length === 0 || !budget.allows(cost, isLong) || (isLong && !mayStay(region))) return [region];
-  budget.pay(cost, isLong);
-  const found = smallest([...removed], [...insert], at);
-  const gone = found.reduce((sum, each) => sum + each.remove, 0);
-  const isAnew = gone > (1 - STAYS) * remove || found.length > MOST_PLACES;
-  return isLong && isAnew ? [region] : found;
-}
-
-/** Tells whether a text has the length of one that others have typed in. */
-function mayStay({ remove, insert }: Region): boolean {
-  const length = countPoints(insert);
-  if (length < STAYS * remove) return false;
-  const counts = new Map<string, number>();
-  for (const letter of insert) counts.set(letter, (counts.get(letter) ?? 0) + 1);
-  let [letters, made] = [0, 0];
-  for (const count of [...counts.values()].sort((a, b) => b - a)) {
-    if (made >= FREQUENT * length) break;
-    made += count;
-    letters++;
-  }
-  return length <= GROWTH_PER_LETTER * letters * remove;
-}
-
-/**
- * Returns what turns one text, which begins at `start`, into another if as many characters stay as can. Those that each
- * has once do so first: they are the same ones, which others, such as accents, only may be.
- */
-function smallest(old: readonly string[], next: readonly string[], start: number): Region[] {
-  let [last, lastNext] = [0, 0];
-  const stay = commonOnce(
-    placesOfOnce(old, () => 1),
-    placesOfOnce(next, () => 1),
-  );
-  return [...stay, [old.length, next.length] as const].flatMap(([place, nextPlace]) => {
-    const found = smallestBetween(old.slice(last, place), next.slice(lastNext, nextPlace), start + last);
-    [last, lastNext] = [place + 1, nextPlace + 1];
-    return found;
-  });
-}
-
-function smallestBetween(old: readonly string[], next: readonly string[], start: number): Region[] {
-  if (old.length === 0 && next.length === 0) return [];
-  if (old.length === 0 || next.length === 0) return [{ at: start, remove: old.length, insert: next.join("") }];
-  const width = next.length + 1;
-  // How long a longest common subsequence is, from each pair of places on.
-  const lengths = new Uint16Array((old.length + 1) * width);
-  const lengthAt = (at: number, to: number) => lengths[at * width + to] as number;
-  for (let at = old.length - 1; at >= 0; at--) {
-    for (let to = next.length - 1; to >= 0; to--) {
-      const isSame = old[at] === next[to];
-      lengths[at * width + to] = isSame
-        ? lengthAt(at + 1, to + 1) + 1
-        : Math.max(lengthAt(at + 1, to), lengthAt(at, to + 1));
+  for (let length = 1; length <= LONGEST_ENDING; length++) {
+    const times = new Map<string, number>();
+    for (const each of seen) {
+      const ending = each.slice(-length - separator.length).join("");
+      times.set(ending, (times.get(ending) ?? 0) + 1);
     }
+    const few = [...times].filter(([, each]) => each * count <= MOST_PARTS * seen.length);
+    if (few.length > 0) return few.reduce((most, each) => (each[1] > most[1] ? each : most))[0];
   }
-  const found: Region[] = [];
-  let [at, to] = [0, 0];
-  let [last, lastTo] = [0, 0];
-  const end = () => {
-    if (at > last || to > lastTo) {
-      found.push({ at: start + last, remove: at - last, insert: next.slice(lastTo, to).join("") });
-    }
-  };
-  while (at < old.length || to < next.length) {
-    if (at < old.length && old[at] === next[to]) {
-      end();
-      [last, lastTo] = [++at, ++to];
-    } else if (to === next.length || (at < old.length && lengthAt(at + 1, to) >= lengthAt(at, to + 1))) at++;
-    else to++;
-  }
-  end();
-  return found;
+  return undefined;
 }
 
-// What is the same
-
-/** Returns how long what both begin with is; no surrogate pair is parted. */
-function commonStart(old: string, next: string): number {
-  const length = longest(old, next, (text, from, to) => text.slice(from, to));
-  return isLead(old, length - 1) ? length - 1 : length;
+function countOf(text: string, part: string): number {
+  let count = 0;
+  for (let at = text.indexOf(part); at >= 0; at = text.indexOf(part, at + part.length)) count++;
+  return count;
 }
 
-/** Returns how long what both end with is; no surrogate pair is parted. */
-function commonEnd(old: string, next: string): number {
-  const length = longest(old, next, (text, from, to) => text.slice(text.length - to, text.length - from));
-  return isTrail(old, old.length - length) ? length - 1 : length;
-}
-
-function isLead(text: string, unit: number): boolean {
-  const code = text.charCodeAt(unit);
-  return code >= 0xd800 && code < 0xdc00;
-}
-
-function isTrail(text: string, unit: number): boolean {
-  const code = text.charCodeAt(unit);
-  return code >= 0xdc00 && code < 0xe000;
-}
-
-/** Tells whether a text has more than so many characters, each of which is one or two units. */
-function isLonger(text: string, count: number): boolean {
-  return text.length > count && (text.length > 2 * count || countPoints(text) > count);
-}
-
-/** Returns the greatest length at which two texts have the same part; slices are compared faster than units. */
-function longest(old: string, next: string, cut: (text: string, from: number, to: number) => string): number {
-  let [low, high] = [0, Math.min(old.length, next.length)];
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (cut(old, low, middle) === cut(next, low, middle)) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
-
-interface Part {
-  readonly length: number;
-  readonly place: number;
-  readonly nextPlace: number;
-}
-
-/** Returns the parts that stay, in order, and where they are in the two texts. */
-function commonParts(old: string, next: string, level: Level): Part[] {
-  if (isLonger(old, level.most - countPoints(next))) return [];
-  const [places, nextPlaces] = [placesOf(old, level), placesOf(next, level)];
-  const lengths = new Map([...places].map(([part, place]) => [place, part.length]));
-  return commonOnce(places, nextPlaces).map(([place, nextPlace]) => {
-    return { length: lengths.get(place) as number, place, nextPlace };
-  });
-}
-
-/** Returns where those parts of a text are, in units, that it has once, in order. */
-function placesOf(text: string, { pattern, least }: Level): Map<string, number> {
-  const parts = text.match(pattern) ?? [];
-  return parts.length > MOST_PARTS ? new Map() : placesOfOnce(parts, (part) => part.length, least);
-}
-
-/** Returns where those parts are that are there once, in order, and no shorter than `least` characters. */
-function placesOfOnce(parts: readonly string[], sizeOf: (part: string) => number, least = 1): Map<string, number> {
+/** Returns the indices of the parts that are there once, in order. */
+function placesOf(parts: readonly string[]): Map<string, number> {
   const found = new Map<string, number>();
   const repeated = new Set<string>();
-  let at = 0;
-  for (const part of parts) {
+  for (const [index, part] of parts.entries()) {
     if (found.has(part)) repeated.add(part);
-    else if (isLonger(part, least - 1)) found.set(part, at);
-    at += sizeOf(part);
+    else if (part.length >= 2 * LEAST_PART || countAll(part) >= LEAST_PART) found.set(part, index);
   }
   for (const part of repeated) found.delete(part);
   return found;
-}
-
-/** Returns the places, in both texts, of as many as can stay of the parts that both have once. */
-function commonOnce(places: ReadonlyMap<string, number>, nextPlaces: ReadonlyMap<string, number>): Pair[] {
-  const pairs = [...places].flatMap(([part, place]): Pair[] => {
-    const nextPlace = nextPlaces.get(part);
-    return nextPlace === undefined ? [] : [[place, nextPlace]];
-  });
-  return longestIncreasing(pairs);
 }

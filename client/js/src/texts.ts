@@ -7,7 +7,7 @@ import { find, parse } from "./patch.js";
 import type { Document, TextEdit } from "./patch.js";
 import { countPoints, slicePoints } from "./points.js";
 import type { Op } from "./protocol.js";
-import { diffTexts } from "./text-diff.js";
+import { TextComparison } from "./text-diff.js";
 import { fits, inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 import { toEdits } from "./typing.js";
@@ -88,7 +88,7 @@ function editsOf(before: string, after: string, ops: readonly Op[] = [], { point
   const regions = known(regionsOf(ops.filter(({ path }) => path === pointer)) ?? [], after);
   // Where the pointer leads to another element of a list, they may be those of a longer text.
   const isKnown = fits(before, regions) && spliced(before, regions) === after;
-  return toEdits(before, isKnown ? regions : diffTexts(before, after));
+  return toEdits(before, isKnown ? regions : new TextComparison().compare(before, after));
 }
 
 /** Returns regions with what they have inserted, which is not known where something is taken back. */

@@ -2,7 +2,7 @@
 
 import type { TextEdit } from "./patch.js";
 import { pointAt, unitAt } from "./points.js";
-import { diffTexts } from "./text-diff.js";
+import { TextComparison } from "./text-diff.js";
 import type { Region } from "./text.js";
 
 /**
@@ -25,7 +25,7 @@ export function typed(before: string, after: string, caret = after.length): Text
   if (isLow(before, start) || isLow(after, start)) start--;
   const [old, next] = [before.slice(start, before.length - end), after.slice(start, after.length - end)];
   if (old === "" || next === "") return [{ at: start, remove: old.length, insert: next }];
-  return toEdits(old, diffTexts(old, next)).map((edit) => ({ ...edit, at: edit.at + start }));
+  return toEdits(old, new TextComparison().compare(old, next)).map((edit) => ({ ...edit, at: edit.at + start }));
 }
 
 /** So many units are compared at once where texts are the same: engines do that far faster than a loop. */

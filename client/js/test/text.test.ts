@@ -5,12 +5,16 @@ import { expect, test } from "vitest";
 import { Keys } from "../src/elements.js";
 import { apply, diff } from "../src/patch.js";
 import { countPoints, pointAt, slicePoints, unitAt } from "../src/points.js";
-import { Budget, diffTexts } from "../src/text-diff.js";
+import { TextComparison } from "../src/text-diff.js";
 import { compose, inOrder, invert, spliced, transform } from "../src/text.js";
 import type { Region } from "../src/text.js";
 import { Random } from "./random.js";
 
 const SEEDS = Array.from({ length: 3000 }, (_, seed) => seed);
+
+function diffTexts(old: string, next: string, byLetters = false): Region[] {
+  return new TextComparison({ byLetters }).compare(old, next);
+}
 
 /** Runs a test with many texts, and what two sides do to each. */
 function eachCase(run: (text: string, first: Region[], second: Region[]) => void): void {
@@ -156,7 +160,7 @@ test("the difference of two texts leads from the one to the other", () => {
     const random = new Random(seed);
     const old = random.text(40);
     const next = random.chance(0.5) ? random.text(40) : spliced(old, random.change(old));
-    for (const budget of [undefined, new Budget()]) expect(spliced(old, diffTexts(old, next, budget))).toBe(next);
+    for (const byLetters of [false, true]) expect(spliced(old, diffTexts(old, next, byLetters))).toBe(next);
   }
 });
 
@@ -169,7 +173,7 @@ test("no difference parts a surrogate pair", () => {
 
 test("a word that is written anew is replaced; where it is to be known what was done, what stays is left", () => {
   expect(diffTexts("a note", "a coded")).toEqual([{ at: 2, remove: 4, insert: "coded" }]);
-  expect(diffTexts("a note", "a coded", new Budget())).toEqual([
+  expect(diffTexts("a note", "a coded", true)).toEqual([
     { at: 2, remove: 1, insert: "c" },
     { at: 4, remove: 1, insert: "d" },
     insertion(6, "d"),
@@ -188,26 +192,26 @@ test.each([
 ])("a long text %s", (_, letters, length, deleted, between, stays) => {
   const text = letters.repeat(length).slice(0, length);
   const next = text.slice(0, 100) + text.slice(100 + deleted);
-  const regions = diffTexts(`<${text}>`, `<${[...next].join(between)}>`, new Budget());
+  const regions = diffTexts(`<${text}>`, `<${[...next].join(between)}>`, true);
   expect(regions.length > 1).toBe(stays);
 });
 
 test("a long text of few different letters may be so in a longer one, whatever few others are in that", () => {
   const [text, head] = ["0123456789".repeat(22), `${LETTERS}${LETTERS.toUpperCase()}`];
-  expect(diffTexts(`<${text}>`, `<${head}${[...text].join("---")}>`, new Budget()).length).toBe(1);
+  expect(diffTexts(`<${text}>`, `<${head}${[...text].join("---")}>`, true).length).toBe(1);
 });
 
 test("characters are counted where texts are compared, and not units", () => {
   expect(diffTexts("aaaaaaaaaa 🔑🔑 bbbbbbbbbb", "cccccccccc 🔑🔑 dddddddddd").length).toBe(1);
   const text = [..."🔑🔒🔓🔔".repeat(15)];
   const next = ["<", ...text.slice(10)].join("-");
-  expect(diffTexts(text.join(""), next, new Budget()).length).toBeGreaterThan(40);
+  expect(diffTexts(text.join(""), next, true).length).toBeGreaterThan(40);
 });
 
 test("what would take too long is not compared by characters", () => {
-  const [old, next] = [LETTERS.repeat(60), LETTERS.repeat(60).replaceAll("a", "A")];
-  expect(diffTexts(old, next, new Budget()).length).toBe(1);
-  expect(diffTexts(old.slice(0, 900), next.slice(0, 900), new Budget()).length).toBe(35);
+  const [old, next] = [LETTERS.repeat(800), LETTERS.repeat(800).replaceAll("a", "A")];
+  expect(diffTexts(old, next, true).length).toBe(1);
+  expect(diffTexts(old.slice(0, 900), next.slice(0, 900), true).length).toBe(35);
 });
 
 test("what is much shorter than it was need not be compared by characters", () => {
@@ -215,7 +219,12 @@ test("what is much shorter than it was need not be compared by characters", () =
   const [long, changed] = [next, next.replaceAll("a", "A")];
   const keys = new Keys({}, ["/*"]);
   expect(
-    diff({ first: `<${old}>`, note: long }, { first: `(${long.slice(0, 150)})`, note: changed }, keys, new Budget()),
+    diff(
+      { first: `<${old}>`, note: long },
+      { first: `(${long.slice(0, 150)})`, note: changed },
+      keys,
+      new TextComparison({ byLetters: true }),
+    ),
   ).toHaveLength(35);
 });
 
@@ -225,7 +234,7 @@ test("of many texts only the first are compared by characters, however many long
     short: Object.fromEntries(Array.from({ length: 200 }, (_, at) => [at, short.repeat(13)])),
   });
   const [old, next] = [made("abcdefghi", "abcde"), made("ABCDEFGHI", "a-b-c-d-e-")];
-  const ops = diff(old, next, new Keys({}, ["/long/*", "/short/*"]), new Budget());
+  const ops = diff(old, next, new Keys({}, ["/long/*", "/short/*"]), new TextComparison({ byLetters: true }));
   expect(apply(old, ops)).toEqual(next);
   const whole = ops.filter((op) => op.op === "splice" && op.path.startsWith("/short") && op.remove);
   expect(whole.length).toBe(200 - Math.floor(1_000_000 / (64 * 129)));

@@ -8,7 +8,6 @@ import msgspec
 
 from plait_client.burst import Burst
 from plait_client.insertion import LastInsertion
-from plait_client.text_diff import shrink
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
@@ -100,7 +99,7 @@ class Fold:
         """
         spliced = {op.path for op in ops if op.op == "splice"}
         keys = Keys(self._list_keys, {*self._texts, *spliced})
-        return shrink(diff(before, after, keys), before)
+        return diff(before, after, keys, by_letters=True)
 
     # Pushes
 
