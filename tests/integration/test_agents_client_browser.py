@@ -16,8 +16,8 @@ Play = Callable[..., Any]
 
 log = logging.getLogger(__name__)
 
-# More for figures: PLAIT_CROSSINGS=200 pytest …
-CROSSINGS: Final = int(os.environ.get("PLAIT_CROSSINGS") or 10)
+# More for figures: CROSSINGS=200 pytest …
+CROSSINGS: Final = int(os.environ.get("CROSSINGS") or 10)
 
 
 @pytest.fixture

@@ -257,6 +257,17 @@ async def test_a_write_on_a_state_before_others_were_held_back_takes_nothing_bac
 # Which state a client shows
 
 
+async def test_a_client_that_has_answered_no_ping_shows_the_state_that_it_was_sent_first() -> None:
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"list": [1]})
+        a = Client(await house.actor(Room), "a")
+        a.open()
+        await a.joined()
+        await house.handle(Room).set_state({"list": [0, 1]})
+        a.push({"list": [1, "mine"]})
+        assert await stored(house) == {"list": [0, 1, "mine"]}
+
+
 @pytest.mark.parametrize("size", [0, 100_000])
 @pytest.mark.parametrize("has_written", [True, False])
 async def test_a_client_shows_the_state_whose_ping_it_has_answered(size: int, *, has_written: bool) -> None:
