@@ -12,6 +12,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments import Instruments
 from plait.limits import Limits
@@ -98,7 +100,7 @@ class Pipeline:
         self._has_lost = False
         # Called at each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
-        # Records that are stored with the next write, as one unit.
+        # Records that are stored with the next write.
         self.with_next: Sequence[Record] = ()
         # The class and message of the error with which further changes are refused; None while they are made.
         self._refusal: tuple[type[PlaitError], str] | None = None
@@ -421,6 +423,9 @@ class Pipeline:
 
     def _submit(self, write: Write, source: Source, *, is_staged: bool = False) -> Commit:
         commit = Commit(self.history.current, source, self.dependents.forgive)
+        if self.with_next:
+            write = msgspec.structs.replace(write, records=(*write.records, *self.with_next))
+            self.with_next = ()
         if self.on_submit is not None:
             self.on_submit()
         pending = self._pending
@@ -439,9 +444,6 @@ class Pipeline:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
             parent = self._find_trace(self._instruments, source)
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
-        if self.with_next:
-            records, self.with_next = self.with_next, ()
-            self._submit(self.history.put(records), "server", is_staged=True)
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
