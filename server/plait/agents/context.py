@@ -233,8 +233,8 @@ class Context(Generic[ThreadT]):
             own_id = self.user.id
             raise ValueError(f"a run inside of another one of its thread has the user {own_id!r}, not {user_id!r}")
         for key, value in attributes.items():
-            own: Mapping[Any, Any] = self._typed if isinstance(key, type) else self.attributes
-            if key not in own or own[key] != value:
+            own = self._typed.get(key, self) if isinstance(key, type) else self.attributes.get(key, self)
+            if own is self or own != value:
                 raise ValueError(f"a run inside of another one of its thread has its attributes: {key!r} is another")
 
     def make_inner(self, run: Run, user: "User | None") -> "Context[ThreadT]":

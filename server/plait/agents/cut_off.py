@@ -9,12 +9,13 @@ from plait.errors import PlaitError
 from plait.parts.stage import Stage
 from plait.state.commit import Commit
 from plait.store.protocol import Record
-from plait_schemas.codec import encode_json
 
 __all__ = ["MARK", "Mark", "is_marked"]
 
 MARK: Final = ("agents", "cut-off")
 """The part and the key of the record."""
+
+_MARKED: Final = (Record(*MARK, b"{}"),)
 
 # Seconds after which a run is marked that has stored nothing in its thread: most runs end before, and cost no write.
 _DELAY: Final = 0.1
@@ -27,12 +28,12 @@ class Mark:
     removal of the mark.
     """
 
-    def __init__(self, core: Actor, run_id: str, *, is_stored: bool) -> None:
+    def __init__(self, core: Actor, *, is_stored: bool) -> None:
         self._core = core
         # Whether there is the mark, of this run or an earlier one, or will be if nothing fails.
         self.is_stored = is_stored
         self._is_over = self._is_removed = False
-        self._records = core.pipeline.with_next = (Record(*MARK, encode_json({"run": run_id})),)
+        core.pipeline.with_next = _MARKED
         # An empty context: the loop keeps that of a timer until its time, also of one that is cancelled.
         self._timer = core.loop.call_later(_DELAY, self._write, context=Context())
 
@@ -41,7 +42,7 @@ class Mark:
         if not self._is_over:
             self._is_over = True
             self._timer.cancel()
-            if self._core.pipeline.with_next is self._records:
+            if self._core.pipeline.with_next is _MARKED:
                 self._core.pipeline.with_next = ()
             else:
                 self.is_stored = True
@@ -51,7 +52,7 @@ class Mark:
         self.stop()
         self._is_removed = self.is_stored and not is_cut_off
         if is_cut_off:
-            stage.drafts[MARK] = _Draft(*self._records)
+            stage.drafts[MARK] = _Draft(*_MARKED)
         elif self._is_removed:
             stage.drafts[MARK] = _Draft(Record(*MARK, None))
         self.is_stored = is_cut_off
@@ -65,10 +66,10 @@ class Mark:
                 self.is_stored = True
 
     def _write(self) -> None:
-        if self._core.pipeline.with_next is self._records:
+        if self._core.pipeline.with_next is _MARKED:
             self._core.pipeline.with_next = ()
             with suppress(PlaitError):  # The thread has ended.
-                self._core.records.write(self._records)
+                self._core.records.write(_MARKED)
 
 
 class _Draft:

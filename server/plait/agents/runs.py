@@ -320,7 +320,7 @@ class Runs:
         queue = self._queue(run.core)
         if queue.is_marked is None:
             run.follows_cut_off = queue.is_marked = await is_marked(run.core)
-        run.mark = Mark(run.core, run.id, is_stored=queue.is_marked)
+        run.mark = Mark(run.core, is_stored=queue.is_marked)
 
     def _leave(self, run: Run) -> None:
         for task in run.background:  # What follows was cancelled before it began.

@@ -117,7 +117,7 @@ class Pipeline:
         self._has_lost = False
         # Called at each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
-        # Records that are stored with the next write, as one unit.
+        # Records that are stored with the next write.
         self.with_next: Sequence[Record] = ()
         # The class and message of the error with which further changes are refused; None while they are made.
         self._refusal: tuple[type[PlaitError], str] | None = None
