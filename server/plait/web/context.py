@@ -41,6 +41,7 @@ __all__ = [
     "as_refusal",
     "error_body",
     "error_response",
+    "find_party",
     "find_traceparent",
     "with_token",
 ]
