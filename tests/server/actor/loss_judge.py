@@ -8,7 +8,7 @@ import itertools
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -68,6 +68,8 @@ class Judged(Thread[dict[str, list[int]]]):
     values = Values()
     kind = "judged"
     idle_timeout = None
+    # Tasks that outlive the turns that have begun them.
+    tasks: Sequence[asyncio.Future[Any]] = ()
     # Given by the round.
     works: dict[int, tuple[Program, Told]] = {}  # noqa: RUF012
 
@@ -148,7 +150,7 @@ async def take_step(  # noqa: PLR0912
             thread.broadcast({"mark": mark})
         case "task":
             told.unknown.add(mark)
-            thread.tasks = [*getattr(thread, "tasks", ()), asyncio.ensure_future(mark_later(thread, mark))]
+            thread.tasks = [*thread.tasks, asyncio.ensure_future(mark_later(thread, mark))]
         case "other state":
             await others[0].set_state(lambda state: {"marks": [*state["marks"], mark]})
             told.durable.add(mark)

@@ -52,7 +52,7 @@ class Counter(Thread[int]):
     initial_state: Any = 0
     values = Values()
 
-    def on_start(self) -> None:
+    def on_start(self) -> Any:
         self.starts = getattr(self, "starts", 0) + 1
         self.gate = asyncio.Event()
         self.waiting = 0
@@ -184,7 +184,7 @@ class Counter(Thread[int]):
 
     @rpc
     async def let_a_task_know(self) -> str:
-        return await asyncio.gather(tell(self.add()), asyncio.sleep(0))[0]
+        return (await asyncio.gather(tell(self.add()), asyncio.sleep(0)))[0]
 
     @rpc
     async def give_up_waiting(self) -> str:
@@ -673,7 +673,7 @@ async def test_a_turn_whose_calls_have_changed_nothing_has_done_nothing() -> Non
 async def test_a_turn_that_has_ended_another_thread_that_sleeps_is_in_doubt() -> None:
     async with open_house(Counter, Other) as house:
         await outcome(house.handle(Other, "other").set_state(1))
-        other = (await house.actor(Other, "other")).thread
+        other: Any = (await house.actor(Other, "other")).thread
         other.idle_timeout = 0
         await until(lambda: other._core.key not in house.node._actors)
         _, call = await begin(house, "add_elsewhere", "by its end")
@@ -806,7 +806,8 @@ async def test_nobody_is_let_in_by_a_value_that_was_lost() -> None:
     async with open_house(ByValue) as house:
         actor = await house.actor(ByValue)
         await outcome(actor.store())
-        await outcome(actor.thread.values.items())
+        thread: Any = actor.thread
+        await outcome(thread.values.items())
         house.store.is_held = True
         change = asyncio.create_task(house.handle(ByValue).values.set("open", 1))
         await until(lambda: house.store.waiting)

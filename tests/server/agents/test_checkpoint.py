@@ -10,7 +10,7 @@ import pytest
 from tests.server.agents.lab import Conversation, make_store, open_lab
 from tests.server.agents.test_runs import ended
 
-from plait import Context
+from plait import Context, SqliteStore
 
 CHUNKS = 300
 
@@ -29,6 +29,7 @@ async def test_an_agent_is_at_most_64_versions_ahead_of_the_store(tmp_path: Path
                 yield made
 
     store = make_store("sqlite", tmp_path)
+    assert isinstance(store, SqliteStore)
     async with open_lab(store) as lab, asyncio.timeout(30):
         thread = lab.app.thread(Conversation, "one")
         await thread.set_state({"answer": ""})

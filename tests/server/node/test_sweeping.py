@@ -23,7 +23,8 @@ class Room(Thread[Any]):
 
     @rpc
     async def rest_for(self, seconds: float) -> None:
-        self.idle_timeout = seconds
+        room: Any = self
+        room.idle_timeout = seconds
 
 
 def take(house: House, now: float) -> list[str]:
