@@ -23,7 +23,7 @@ class ThirdRoom(Thread[dict[str, Any]]):
 
 
 def store_old_rooms(folder: Path) -> None:
-    """Store two rooms that can be migrated, one that cannot, and one that need not be."""
+    """Store two rooms that can be migrated, one that cannot, one that need not be, and two that would lose a member."""
     asyncio.run(_store(folder / "game.db"))
 
 
@@ -35,3 +35,5 @@ async def _store(path: Path) -> None:
         await first.thread(FirstRoom, "room-7").set_state({"score": 3})
     async with third:
         await third.thread(ThirdRoom, "room-3").set_state({"players": []})
+        for name in ("room-4", "room-5"):
+            await third.thread(ThirdRoom, name).set_state({"players": [{"name": "Ada", "nick": "countess"}]})
