@@ -182,17 +182,34 @@ class Turn:
 
         A turn of its thread that waits for it was cut short, and no longer holds the mailbox for it; or too many wait.
         """
-        count = 0
+        count = running = 0
+        # The nearest turn whose caller has ended, and so does not wait for it.
+        oldest: Turn | None = None
         for turn in self.chain():
-            count += 1
             if turn.loss is not None and turn.owner is self.owner:
                 return turn.loss
+            count += 1
+            running += turn is self or turn.is_running
+            if oldest is None and turn.parent is not None and not turn.parent.is_running:
+                oldest = turn
         if count <= _MOST_CALLS:
+            return None
+        if running <= _MOST_CALLS and oldest is not None:
+            oldest._forget_callers()  # They would be kept as long as one turn hands on to the next.
             return None
         return CallFailed(
             f"{self.name} of {self.owner.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
             "other: does a method call itself, directly or through other threads?"
         )
+
+    def _forget_callers(self) -> None:
+        """Be no part of the turns that have called it; what becomes of its changes is in doubt for them."""
+        undecided, turn = self._undecided + self._is_counted, self.parent
+        self.parent, self._is_counted = None, False
+        while turn is not None:
+            turn._undecided -= undecided
+            turn.has_stored = turn.has_stored or undecided > 0
+            turn = turn.parent
 
     def holds(self, mailbox: "Mailbox") -> bool:
         """Whether this turn, or one that waits for it, runs in `mailbox`."""

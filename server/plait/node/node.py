@@ -376,18 +376,23 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._sweep_interval)
-            for index, actor in enumerate(self._sweeper.take(loop.time())):
-                if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
-                    await asyncio.sleep(0)
-                due, key = actor.sweep(now := loop.time()), actor.key
-                if self._actors.get(key) is not actor:
-                    continue
-                if due > now:
-                    self._sweeper.put_off(actor, due)
-                elif key in self._waking or self._arrivals.has(key):  # Callers are about to use it.
-                    self._sweeper.active[actor] = None
-                else:
-                    self._begin_to_stop(actor)
+            await self._look_at(self._sweeper.take(loop.time()))
+
+    async def _look_at(self, actors: Iterable[Actor]) -> None:
+        """Stop those of the threads that have been idle for long enough, and find out when to look at the others."""
+        loop = asyncio.get_running_loop()
+        for index, actor in enumerate(actors):
+            if index % _SWEEP_BATCH == _SWEEP_BATCH - 1:
+                await asyncio.sleep(0)
+            due, key = actor.sweep(now := loop.time()), actor.key
+            if self._actors.get(key) is not actor:
+                continue
+            if due > now:
+                self._sweeper.put_off(actor, due)
+            elif key in self._waking or self._arrivals.has(key):  # Callers are about to use it.
+                self._sweeper.active[actor] = None
+            else:
+                self._begin_to_stop(actor)
 
 
 _NOT_RUNNING = (

@@ -1,7 +1,9 @@
 """One awake thread: its hooks, its rpcs, and the order in which they run."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from math import inf
@@ -760,6 +762,40 @@ async def test_a_chain_of_more_than_64_calls_is_refused_with_one_error_that_is_n
             await outcome(call(method, 65))
         assert await outcome(call(method, 1)) == 0
         assert caplog.text == ""
+
+
+class Baton:
+    """What a call is given: a thread keeps it as long as it keeps the call."""
+
+
+class Ring(Thread[int]):
+    """Hands on to the next thread in a task, and does not wait for that."""
+
+    initial_state: Any = 0
+    next: ClassVar[asyncio.Future[None]]
+    batons: ClassVar[weakref.WeakSet[Baton]] = weakref.WeakSet()
+
+    @rpc
+    async def hand_on(self, left: int, baton: Any) -> None:
+        self.batons.add(baton)
+        await self.set_state(lambda n: n + 1)
+        if left:
+            Ring.next = asyncio.ensure_future(self.thread(Ring, str(left % 3)).hand_on(left - 1, Baton()))
+            await asyncio.sleep(0)
+
+
+async def test_turns_that_hand_on_and_end_are_no_chain_of_calls_and_are_not_kept() -> None:
+    async with open_house(Ring) as house:
+        Ring.next = asyncio.ensure_future(house.handle(Ring).hand_on(300, Baton()))
+        last = None
+        async with asyncio.timeout(PATIENCE):
+            while Ring.next is not last:
+                last = Ring.next
+                await last
+        states = [await house.handle(Ring, str(place)).state() for place in range(3)]
+        assert sum(states) + await house.handle(Ring).state() == 301
+        gc.collect()
+        assert len(Ring.batons) < 150
 
 
 async def test_a_call_from_elsewhere_waits_for_the_whole_chain() -> None:

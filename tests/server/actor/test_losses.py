@@ -670,6 +670,24 @@ async def test_a_turn_whose_calls_have_changed_nothing_has_done_nothing() -> Non
         assert type(caught.value) is StoreError
 
 
+async def test_a_turn_whose_deep_call_has_lost_its_only_change_has_done_nothing() -> None:
+    async with open_house(Counter, Other) as house:
+        for actor in (
+            await house.actor(Counter),
+            await house.actor(Other, "other"),
+            await house.actor(Other, "deeper"),
+        ):
+            await outcome(actor.store())
+        house.store.is_held = True
+        call = asyncio.create_task(house.handle(Counter).call("add_elsewhere", "deep"))
+        await until(lambda: house.store.waiting)
+        house.store.fail_next()
+        house.store.resume()
+        with pytest.raises(StoreError) as caught:
+            await outcome(call)
+        assert type(caught.value) is StoreError
+
+
 async def test_a_turn_that_has_ended_another_thread_that_sleeps_is_in_doubt() -> None:
     async with open_house(Counter, Other) as house:
         await outcome(house.handle(Other, "other").set_state(1))

@@ -1,6 +1,8 @@
 """Which awake threads the node looks at, and when."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any, ClassVar
 
 from tests.server.rooms import House, open_house
@@ -143,3 +145,15 @@ async def test_a_turn_that_a_socket_begins_is_cancelled_when_it_takes_too_long()
             await Stuck.runs.wait()
             assert take(house, now + 1000) == ["one"]
             assert isinstance(await Stuck.errors.get(), TurnTimeout)
+
+
+async def test_a_thread_that_has_gone_to_sleep_is_not_kept() -> None:
+    async with open_house(Room) as house:
+        last = weakref.ref((await house.actor(Room)).thread)
+        await house.handle(Room).rest_for(0)
+        async with asyncio.timeout(PATIENCE):
+            while house.node.actors:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            while last() is not None:
+                gc.collect()
+                await asyncio.sleep(0.01)
