@@ -170,7 +170,7 @@ async def test_after_a_crash_the_next_run_is_told_and_on_start_has_mended_the_st
                 asyncio.create_task(run(web, "waiting", "wait")),
             ]
             async with asyncio.timeout(60):
-                while "50 " not in (await web.get("/threads/chat/writing")).text:  # noqa: ASYNC110
+                while " 500 " not in (await web.get("/threads/chat/writing")).text:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 while not await run(web, "other", "waiting"):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)

@@ -1,7 +1,9 @@
-"""The mark of a thread in which a run has begun and not ended; the next run finds it after a shutdown or a crash."""
+"""The mark of a thread whose run takes long and has not ended: the next run finds it after a shutdown or a crash."""
 
+import asyncio
 from contextlib import suppress
 from contextvars import Context
+from itertools import islice
 from typing import Final
 
 from plait.actor.actor import Actor
@@ -10,66 +12,93 @@ from plait.parts.stage import Stage
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 
-__all__ = ["MARK", "Mark", "is_marked"]
+__all__ = ["MARK", "Mark", "Marks"]
 
 MARK: Final = ("agents", "cut-off")
 """The part and the key of the record."""
 
-_MARKED: Final = (Record(*MARK, b"{}"),)
+_MARKED: Final = Record(*MARK, b"{}")
+_NOT_MARKED: Final = Record(*MARK, None)
 
-# Seconds after which a run is marked that has stored nothing in its thread: most runs end before, and cost no write.
+# Seconds after which the thread of a run is marked: most runs end before, and cost no write.
 _DELAY: Final = 0.1
+# Threads that are marked in one iteration of the loop.
+_AT_ONCE: Final = 64
+
+
+class Marks:
+    """Marks threads whose runs take long, with one timer for all of them."""
+
+    def __init__(self) -> None:
+        # The threads that will be marked, with the time, in this order.
+        self.due: dict[Mark, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the timer if it is not set and there are threads to be marked."""
+        if self._timer is None and self.due:
+            # An empty context: the timer is that of no run.
+            self._timer = loop.call_at(next(iter(self.due.values())), self._fire, loop, context=Context())
+
+    def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer, now = None, loop.time()
+        for mark in [each for each, time in islice(self.due.items(), _AT_ONCE) if time <= now]:
+            del self.due[mark]
+            mark.write()
+        self.arm(loop)
 
 
 class Mark:
-    """Marks the thread of a run: with the first write in the thread after the run has begun, or when that takes long.
+    """The mark of one thread. What a run stores last and the removal of the mark are one write."""
 
-    So what a run has changed in its thread, and the mark, are durable together, as are what it stores last and the
-    removal of the mark.
-    """
+    __slots__ = ("_core", "_is_stored", "_marks", "is_untold")
 
-    def __init__(self, core: Actor, *, is_stored: bool) -> None:
+    def __init__(self, core: Actor, marks: Marks) -> None:
         self._core = core
-        # Whether there is the mark, of this run or an earlier one, or will be if nothing fails.
-        self.is_stored = is_stored
-        self._is_over = self._is_removed = False
-        core.pipeline.with_next = _MARKED
-        # An empty context: the loop keeps that of a timer until its time, also of one that is cancelled.
-        self._timer = core.loop.call_later(_DELAY, self._write, context=Context())
+        self._marks = marks
+        # Whether the record is there, or may be; None as long as that is not known.
+        self._is_stored: bool | None = None
+        # Whether a run was cut off, and none that has ended since was told.
+        self.is_untold = False
 
-    def stop(self) -> None:
-        """Mark the thread no more, if that has not been done."""
-        if not self._is_over:
-            self._is_over = True
-            self._timer.cancel()
-            if self._core.pipeline.with_next is _MARKED:
-                self._core.pipeline.with_next = ()
-            else:
-                self.is_stored = True
+    async def begin(self) -> bool:
+        """Mark the thread if the run takes long; return whether one was cut off before. Raises StoreError."""
+        if self._is_stored is None:
+            self._is_stored = self.is_untold = await self._core.records.read(*MARK) is not None
+        if not self._is_stored:
+            loop = self._core.loop
+            self._marks.due[self] = loop.time() + _DELAY
+            self._marks.arm(loop)
+        return self.is_untold
+
+    def write(self) -> None:
+        """Store the mark."""
+        with suppress(PlaitError):  # The thread has ended.
+            self._core.records.write([_MARKED])
+            self._is_stored = True
 
     def end(self, stage: Stage, *, is_cut_off: bool) -> None:
-        """Remove the mark with what the run stores last; keep it if the run was cut off."""
-        self.stop()
-        self._is_removed = self.is_stored and not is_cut_off
-        if is_cut_off:
-            stage.drafts[MARK] = _Draft(*_MARKED)
-        elif self._is_removed:
-            stage.drafts[MARK] = _Draft(Record(*MARK, None))
-        self.is_stored = is_cut_off
+        """Remove the mark with what a run stores last, or make sure that it is there if the run was cut off."""
+        self._marks.due.pop(self, None)
+        self.is_untold = is_cut_off
+        if is_cut_off or self._is_stored:
+            stage.drafts[MARK] = _Draft(self, _MARKED if is_cut_off else _NOT_MARKED)
 
-    def fail(self) -> None:
-        """Remove the mark of a run that could not store the rest."""
-        if self._is_removed:
-            try:
-                self._core.records.write([Record(*MARK, None)])
-            except PlaitError:  # The thread has been stopped, or has ended.
-                self.is_stored = True
+    def leave(self, *, is_last: bool) -> None:
+        """Remove the mark if the run could not do that, and it is the last one: the next one does it when it ends."""
+        self._marks.due.pop(self, None)
+        if is_last and self._is_stored and not self.is_untold and self._core.pipeline.history.is_begun:
+            with suppress(PlaitError):  # The thread has been stopped, or has ended.
+                self.submitted(_NOT_MARKED, self._core.records.write([_NOT_MARKED]))
 
-    def _write(self) -> None:
-        if self._core.pipeline.with_next is _MARKED:
-            self._core.pipeline.with_next = ()
-            with suppress(PlaitError):  # The thread has ended.
-                self._core.records.write(_MARKED)
+    def submitted(self, record: Record, commit: Commit) -> None:
+        """Take what is being stored for what is there; if that fails, the mark may be there."""
+        self._is_stored = record is _MARKED
+        commit.then(self._finish)
+
+    def _finish(self, error: PlaitError | None) -> None:
+        if error is not None:
+            self._is_stored = True
 
 
 class _Draft:
@@ -77,7 +106,8 @@ class _Draft:
 
     is_ready = True
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, mark: Mark, record: Record) -> None:
+        self._mark = mark
         self._record = record
         self.is_dirty = True
 
@@ -89,8 +119,4 @@ class _Draft:
 
     def submitted(self, commit: Commit) -> None:
         self.is_dirty = False
-
-
-async def is_marked(core: Actor) -> bool:
-    """Whether a thread is marked. Raises StoreError."""
-    return await core.records.read(*MARK) is not None
+        self._mark.submitted(self._record, commit)

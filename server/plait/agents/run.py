@@ -76,7 +76,7 @@ class Run:
         self.has_begun = False
         self._is_untold = False
         self.is_over = False
-        # Marks its thread while it runs.
+        # The mark of its thread, once it is let in.
         self.mark: Mark | None = None
         # Ends what follows the answer, while that runs.
         self.cut_rest: Callable[[], None] | None = None

@@ -69,8 +69,6 @@ class RunEnds:
             run.stage.drop()  # By this run, or the run has been cancelled for that.
         except Exception as error:
             run.stage.drop()
-            if run.mark is not None:
-                run.mark.fail()
             return error
         except asyncio.CancelledError:
             if (loss := core.pipeline.find_loss()) is None:

@@ -20,8 +20,6 @@ class RunQueue(Generic[Run]):
         self.current: Run | None = None
         # Each with the connection, principal or address for which it waits.
         self._waiting: deque[tuple[Run, asyncio.Future[None], Hashable]] = deque()
-        # Whether the thread is marked by a run that was cut off; None as long as that is not known.
-        self.is_marked: bool | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,7 @@ from plait.actor.thread import Thread
 from plait.agents.address import session_name
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
-from plait.agents.cut_off import Mark, is_marked
+from plait.agents.cut_off import Mark, Marks
 from plait.agents.run import Interruption, Run
 from plait.agents.run_ends import RunEnds
 from plait.agents.run_queue import RunQueue
@@ -25,8 +25,9 @@ from plait.store.protocol import ThreadKey
 
 __all__ = ["Runs"]
 
-# The name of a thread's queue among its parts; no attribute can have it.
+# The names of a thread's queue and mark among its parts; no attribute can have them.
 _QUEUE: Final = "run queue"
+_MARK: Final = "run mark"
 
 
 class Runs:
@@ -44,6 +45,7 @@ class Runs:
         # The queues in which a run is, or waits.
         self._queues: dict[Actor, RunQueue[Run]] = {}
         self._is_draining = self._is_cutting_off = False
+        self._marks = Marks()
         self._ends = RunEnds(events, leave=self._leave)
 
     # Agents
@@ -179,6 +181,7 @@ class Runs:
     def start(self) -> None:
         """Let runs begin."""
         self._is_draining = self._is_cutting_off = False
+        self._marks = Marks()  # The timer is of one loop.
 
     def cut_off(self) -> None:
         """Interrupt all runs, as the server shuts down, also those that wait; their threads are marked."""
@@ -316,24 +319,24 @@ class Runs:
         return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:
-        """Find out whether the run before this one was cut off, and mark the thread while this one runs."""
-        queue = self._queue(run.core)
-        if queue.is_marked is None:
-            run.follows_cut_off = queue.is_marked = await is_marked(run.core)
-        run.mark = Mark(run.core, is_stored=queue.is_marked)
+        """Find out whether a run before this one was cut off, and mark the thread if this one takes long."""
+        mark: Mark | None = run.core.parts.get(_MARK)
+        if mark is None:
+            mark = run.core.parts[_MARK] = Mark(run.core, self._marks)
+        run.mark = mark
+        run.follows_cut_off = await mark.begin()
 
     def _leave(self, run: Run) -> None:
         for task in run.background:  # What follows was cancelled before it began.
             task.cancel()
-        queue = self._queue(run.core)
-        if run.mark is not None:
-            run.mark.stop()
-            queue.is_marked, run.mark = run.mark.is_stored, None
         run.stage.close()
         run.is_over = True
+        queue = self._queue(run.core)
         queue.leave()
         if queue.is_empty:
             self._queues.pop(run.core, None)
+        if run.mark is not None:
+            run.mark.leave(is_last=queue.is_empty)
 
 
 def _check_same_session(given: Given, holder: Run) -> None:

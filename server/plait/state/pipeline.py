@@ -13,8 +13,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
-import msgspec
-
 from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments import Instruments
 from plait.limits import Limits
@@ -78,7 +76,6 @@ class Pipeline:
         "lost",
         "on_submit",
         "turns",
-        "with_next",
     )
 
     def __init__(
@@ -117,8 +114,6 @@ class Pipeline:
         self._has_lost = False
         # Called at each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
-        # Records that are stored with the next write.
-        self.with_next: Sequence[Record] = ()
         # The class and message of the error with which further changes are refused; None while they are made.
         self._refusal: tuple[type[PlaitError], str] | None = None
         # The last write of a thread that is being destroyed; it is pending before it is submitted.
@@ -452,9 +447,6 @@ class Pipeline:
             maker.expect_change()
         if self.on_submit is not None:
             self.on_submit()
-        if self.with_next:
-            records, self.with_next = self.with_next, ()
-            write = msgspec.structs.replace(write, records=(*write.records, *records))
         pending = self._pending
         # It fails with the one before, in this iteration of the loop. The store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed

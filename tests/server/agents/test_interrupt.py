@@ -11,6 +11,7 @@ from tests.server.agents.test_runs import Gate, ended
 
 from plait import Context, Interrupted, Interruption, MemoryStore, Plait, Thread, ThreadKey, TooLarge, Unavailable, rpc
 from plait.agents.cut_off import MARK
+from plait.store.protocol import Record
 
 ONE = ThreadKey("conversation", "one")
 
@@ -522,13 +523,18 @@ async def is_marked(lab: Lab) -> bool:
     return await lab.store.record(ONE, *MARK) is not None
 
 
+async def marked(lab: Lab) -> None:
+    async with asyncio.timeout(10):
+        while not await is_marked(lab):
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("end", ["returns", "raises", "cannot store", "streams"])
-async def test_a_thread_is_marked_with_the_first_write_of_a_run_and_not_when_that_has_ended(lab: Lab, end: str) -> None:
+async def test_a_thread_is_marked_while_a_run_takes_long_and_not_when_that_has_ended(lab: Lab, end: str) -> None:
     async def work(ctx: Context[Conversation]) -> bool:
-        was_marked = await is_marked(lab)
+        assert not await is_marked(lab)
         await ctx.thread.set_state({"answer": ctx.run_id})
-        assert not was_marked
-        assert await is_marked(lab)
+        await marked(lab)
         await ctx.thread.values.set("big", "x" * (1 << 21 if end == "cannot store" else 1))
         if end == "raises":
             raise ZeroDivisionError
@@ -549,20 +555,43 @@ async def test_a_thread_is_marked_with_the_first_write_of_a_run_and_not_when_tha
         assert not await is_marked(lab)
 
 
-async def test_a_short_run_that_stores_its_values_only_costs_one_write(lab: Lab) -> None:
+async def test_a_run_that_was_told_removes_the_mark_also_if_it_can_store_nothing(lab: Lab) -> None:
+    async def look(ctx: Context[Conversation]) -> None:
+        told.append(ctx.shutdown_interrupted)
+        await ctx.thread.values.set("big", "x" * (1 << 21))
+
+    told = list[bool]()
+    await (await lab.thread())._core.records.write([Record(*MARK, b"{}")])
+    for _ in range(2):
+        await lab.sleep()
+        with pytest.raises(TooLarge):
+            await lab.do(look)
+    assert told == [True, False]
+
+
+@pytest.mark.parametrize(("what", "parts"), [("values", ["values"]), ("state", []), ("nothing", None)])
+async def test_a_short_run_costs_one_write_at_most(
+    lab: Lab, what: str, parts: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.agents.cut_off._DELAY", 60.0)  # However slow the machine is.
     submit, writes = lab.store.submit, list[Any]()
 
     def watch(write: Any) -> Any:
-        writes.append(write)
+        writes.append([record.part for record in write.records])
         return submit(write)
 
     async def work(ctx: Context[Conversation]) -> None:
-        await ctx.thread.values.set("a", 1)
+        match what:
+            case "values":
+                await ctx.thread.values.set("a", 1)
+            case "state":
+                await ctx.thread.append("/answer", "word")
 
+    await lab.do(work)
     lab.store.submit = watch  # type: ignore[method-assign]
     for _ in range(3):
         await lab.do(work)
-    assert [[record.part for record in write.records] for write in writes] == [["values"]] * 3
+    assert writes == ([] if parts is None else [parts] * 3)
 
 
 async def test_background_work_that_takes_too_long_at_shutdown_keeps_what_it_wrote(tmp_path: Path) -> None:
