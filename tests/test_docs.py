@@ -31,8 +31,8 @@ README = ROOT / "README.md"
 PAGES = {path.stem: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
 REFERENCE = "\n".join(path.read_text() for name, path in PAGES.items() if name.startswith("reference-"))
 DOCS = "\n".join(path.read_text() for path in PAGES.values())
-# Signs the ids of threads on the pages whose apps have agents.
-SECRET = {"PLAIT_SECRET": "a secret of the docs"}
+# What the apps of the pages have in their environment; the first signs the ids of threads of those with agents.
+SECRETS = dict.fromkeys(("PLAIT_SECRET", "JOURNAL_SECRET", "NOTES_ADMIN_TOKEN"), "a secret of the docs")
 PROGRAM_PATH = os.pathsep.join(str(ROOT / each) for each in ("server", "client/python", "schemas"))
 
 
@@ -64,7 +64,7 @@ def programs(page: str) -> list[Block]:
 
 def run(title: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder; one that has tests is pytest's."""
-    environment = {**os.environ, "PYTHONPATH": PROGRAM_PATH}
+    environment = {**os.environ, **SECRETS, "PYTHONPATH": PROGRAM_PATH}
     by = ["-m", "pytest"] if title.startswith("test_") else []
     command = [sys.executable, "-W", "error", *by, title]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -83,7 +83,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Pat
             file.write_text(code)
             if Block(title, code).is_app:
                 stack.close()
-                server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path, environment=SECRET))
+                server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path, environment=SECRETS))
                 continue
             assert server is not None
             if "localhost:8000" in code:

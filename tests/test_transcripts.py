@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import pytest
 from tests.old_rooms import store_old_rooms
 from tests.running import Process
-from tests.test_docs import PAGES, ROOT, SECRET, Block, programs
+from tests.test_docs import PAGES, ROOT, SECRETS, Block, programs
 
 BIN: Final = Path(sys.executable).parent
 # Commands that set up this very checkout, or what is built of it: `make test` itself has run or runs them.
@@ -55,7 +55,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._target = ""
-        self._environment = {**SECRET, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+        self._environment = {**SECRETS, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
         self._server: Process | None = None
 
     def write(self, program: Block) -> None:
@@ -101,7 +101,7 @@ class Shell:
         """Return the server, which is started if it does not run."""
         if self._server is None:
             (self._folder / "pages").mkdir(exist_ok=True)
-            self._server = Process(target, cwd=self._folder, environment={**SECRET, **environment})
+            self._server = Process(target, cwd=self._folder, environment={**SECRETS, **environment})
             self._server.start()
         return self._server
 

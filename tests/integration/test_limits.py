@@ -364,7 +364,7 @@ async def test_a_peer_that_reads_again_gets_the_last_state_and_not_all_before_it
                 for n in range(200):
                     await client.push(f"{n}" + "x" * 100_000)
                     assert len(await client.call("everybody")) == 2
-                received = await _read_until(bare, b'"state":"199x')
+                received = await _read_until(bare, b'"state":"199x', answers_pings=True)
             assert received.count(b'"cf_agent_state"') < 100
 
 
@@ -708,14 +708,19 @@ async def _send_until_closed(bare: socket.socket, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(bare, data)
 
 
-async def _read_until(bare: socket.socket, wanted: bytes) -> bytes:
-    """Return what comes until something has come."""
+async def _read_until(bare: socket.socket, wanted: bytes, *, answers_pings: bool = False) -> bytes:
+    """Return what comes until something has come; answer the last ping before a state, as a WebSocket does by itself."""
     received = b""
+    answered = -1
     async with asyncio.timeout(TIMEOUT):
         while wanted not in received:
             data = await asyncio.get_running_loop().sock_recv(bare, 65536)
             assert data, "the server has closed the connection"
             received += data
+            last = received.rfind(b"\x89\x08", 0, -8)
+            if answers_pings and last > answered:
+                answered = last
+                await asyncio.get_running_loop().sock_sendall(bare, _frame(0x8A, received[last + 2 : last + 10]))
     return received
 
 

@@ -32,19 +32,21 @@ def log_error(error: BaseException, key: ThreadKey | None, connection: Connectio
         place = f", at {error.path}" if error.path else ""
         level = logging.DEBUG if error.is_logged else logging.WARNING
         log.log(level, "%s: %s%s", error.code, operator_message(error), place, extra=about(key, connection))
-    elif (id := vars(error).get(_ID)) is not None:
-        log.debug("internal error %s was handled again", id, extra=about(key, connection))
     else:
-        # By `vars`, as a class may refuse to set attributes.
-        id = vars(error)[_ID] = os.urandom(6).hex()
-        name = type(error).__name__
-        log.error("internal error %s: unexpected %s", id, name, exc_info=error, extra=about(key, connection))
+        log_internal(error, key, connection)
 
 
 def log_internal(error: BaseException, key: ThreadKey | None = None, connection: Connection | None = None) -> str:
-    """Log an exception that is not a PlaitError, and return what may be told of it: an id that the log has, too."""
-    log_error(error, key, connection)
-    return f"internal error {vars(error)[_ID]}"
+    """Log an exception with its traceback, and return what may be told of it: an id that the log has, too."""
+    # By `vars`, as a class may refuse to set attributes.
+    id: str | None = vars(error).get(_ID)
+    if id is not None:
+        log.debug("internal error %s was handled again", id, extra=about(key, connection))
+    else:
+        id = vars(error)[_ID] = os.urandom(6).hex()
+        name = type(error).__name__
+        log.error("internal error %s: unexpected %s", id, name, exc_info=error, extra=about(key, connection))
+    return f"internal error {id}"
 
 
 class Failures:

@@ -137,7 +137,7 @@ class Calls(Thread[dict[str, int]]):
 
     @rpc
     async def fail(self, message: str) -> None:
-        raise ValueError(message)
+        raise Reject(message)
 
     @rpc
     def double(self, number: int) -> int:
@@ -169,7 +169,7 @@ class Calls(Thread[dict[str, int]]):
     async def count_and_fail(self, upto: int) -> AsyncIterator[int]:
         for number in range(upto):
             yield number
-        raise ValueError("no further")
+        raise Reject("no further")
 
     @rpc
     async def count_by_hand(self, upto: int, stream: Stream) -> None:
@@ -194,7 +194,7 @@ class Calls(Thread[dict[str, int]]):
     @rpc
     async def send_and_fail(self, stream: Stream) -> None:
         stream.send("one")
-        raise ValueError("fell over")
+        raise Reject("fell over")
 
     @rpc
     async def fail_after_end(self, stream: Stream) -> None:

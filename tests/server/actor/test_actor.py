@@ -981,7 +981,7 @@ async def test_a_request_is_a_turn_whose_answer_waits_for_the_disk() -> None:
         futures: list[asyncio.Future[Any]] = []
         for _ in range(2):
             futures.append(asyncio.get_running_loop().create_future())
-            actor.request(make_request(), make_resolver(futures[-1]))
+            actor.request(make_request(), make_resolver(futures[-1]), party=None)
         async with asyncio.timeout(PATIENCE):
             while len(house.store.submitted) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -993,7 +993,7 @@ async def test_a_request_is_a_turn_whose_answer_waits_for_the_disk() -> None:
 async def test_a_request_that_no_author_answers_is_not_found() -> None:
     async with open_house(Room) as house:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        (await house.actor(Room)).request(make_request(), make_resolver(future))
+        (await house.actor(Room)).request(make_request(), make_resolver(future), party=None)
         assert (await outcome(future)).status_code == 404
 
 

@@ -98,6 +98,7 @@ async def test_history_tells_every_change_who_made_it_and_when() -> None:
         assert await thread.history() == []
         before = datetime.now(UTC)
         await outcome(thread.set_state({"n": 1}))
+        client.transport.answer_ping()
         client.push({"n": 1, "m": [1]})
         async with thread.edit() as draft:
             draft.m.append(2)

@@ -12,6 +12,7 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from plait.actor.transport import Frame
+from plait.errors import StoreError
 from plait.limits import TokenBucket
 from plait.web.sockets.socket import Socket
 from plait.web.sockets.write_batcher import WriteBatcher
@@ -207,14 +208,15 @@ async def test_what_was_not_handled_when_the_socket_is_closed_is_dropped() -> No
     assert peer.session.closed == 1013
 
 
+@pytest.mark.parametrize("error", [LookupError, StoreError])
 @pytest.mark.parametrize("failing", [0, 500], ids=["in its first turn", "in a later one"])
 async def test_a_session_that_fails_closes_its_socket_with_1011_and_is_read_to_its_end(
-    failing: int, caplog: pytest.LogCaptureFixture
+    failing: int, error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Received):
         def receive(self, data: bytes, *, is_text: bool) -> None:
             if data == b"%d" % failing:
-                raise LookupError("the secret of the session")
+                raise error("the secret of the session")
             super().receive(data, is_text=is_text)
 
     peer = Peer(session=Failing())
@@ -225,7 +227,7 @@ async def test_a_session_that_fails_closes_its_socket_with_1011_and_is_read_to_i
     assert (1011).to_bytes(2) + b"internal error" in peer.pipe.written
     (record,) = caplog.records
     assert record.exc_info is not None
-    assert isinstance(record.exc_info[1], LookupError)
+    assert isinstance(record.exc_info[1], error)
     peer.socket.data_received(frame(Opcode.CLOSE, (1011).to_bytes(2)))
     assert peer.pipe.is_closed
 
