@@ -1,5 +1,6 @@
 """A session without sockets: what no script of a conversation says."""
 
+import sys
 import tracemalloc
 from typing import Any
 
@@ -177,6 +178,26 @@ def test_a_call_that_waits_for_others_to_end_is_sent_on_the_next_socket_and_may_
     session.opened()
     join(session, 3)
     assert [frame.get("ref") for frame in take(session)] == [None, refs[-2]]
+
+
+def test_a_call_ends_at_the_same_cost_however_many_wait() -> None:
+    def count_calls(waiting: int) -> int:
+        session = build_session()
+        refs = [session.call("count") for _ in range(CALLS_AT_ONCE + waiting)]
+        count = 0
+
+        def note(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            receive(session, "result", ref=refs[0], done=True, value=1)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert count_calls(4_000) == count_calls(100)
 
 
 def throttled(*delays: float) -> tuple[Session, Clock]:

@@ -99,7 +99,8 @@ class Proxy:
                 for piece in self._pieces(data):
                     if not self._is_calm:
                         await asyncio.sleep(self._dice.choice((0, 0, self._dice.uniform(0, _LONGEST))))
-                    if pair.is_cut:
+                    # uvloop raises RuntimeError for a transport that its peer has ended.
+                    if pair.is_cut or writer.is_closing():
                         break
                     writer.write(piece)
                     await writer.drain()

@@ -151,8 +151,9 @@ export class CallQueue {
 
   /** Ends a call, or removes it if it waits. Tells whether it was under way. */
   end(ref: number): boolean {
+    if (this.#sent.delete(ref)) return true;
     this.#waiting = this.#waiting.filter(({ frame }) => frame.type !== "call" || frame.ref !== ref);
-    return this.#sent.delete(ref);
+    return false;
   }
 
   /** Ends a call with an error; returns its failure if it was under way. */

@@ -152,12 +152,13 @@ class CallQueue:
 
     def end(self, ref: int) -> bool:
         """End a call, or remove it if it waits. Tell whether it was under way."""
-        is_under_way = ref in self._sent
-        self._sent.discard(ref)
+        if ref in self._sent:
+            self._sent.remove(ref)
+            return True
         self._waiting = deque(
             each for each in self._waiting if not (isinstance(each.frame, Call) and each.frame.ref == ref)
         )
-        return is_under_way
+        return False
 
     def fail(self, error: Error) -> Error | None:
         """End a call with an error; return that if the call was under way."""
