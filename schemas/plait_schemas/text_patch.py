@@ -30,9 +30,11 @@ _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 # Texts shorter than this are taken apart anew each time.
 _WORTH_KEEPING: Final = 4096
 
-_MOST_COMMAS: Final = 100_000
+_MOST_PARTS: Final = 100_000
 _BYTES_EACH: Final = 10
-"""A list with more commas, and fewer bytes for each, is replaced before it is taken apart."""
+"""A list with more commas, or objects and lists, and fewer bytes for each, is replaced before it is taken apart."""
+
+_OPENING: Final = (b"{", b"[")
 
 
 class TextDiff:
@@ -91,7 +93,8 @@ class TextDiff:
 
     def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
         value = read(new, path)
-        if old.isdigit() and new.isdigit():  # Decoding and encoding an integer costs the square of its length.
+        if old[:1] in _OPENING or new[:1] in _OPENING or (old.isdigit() and new.isdigit()):
+            # They are different. To decode and encode an integer costs the square of its length.
             ops.append(Op("replace", path, value))
             return
         before = decode_json(old)
@@ -109,7 +112,7 @@ class TextDiff:
         return parts
 
     def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: list[Op]) -> None:
-        if not old.keys() <= new.keys():
+        if [*old] != [*new] and not old.keys() <= new.keys():
             ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
         for key, text in new.items():
             before = old.get(key)
@@ -256,10 +259,10 @@ def _id_of(identity: Any) -> Id | None:
 
 def _is_crowded(text: bytes) -> bool:
     """Tell whether a list has so many small elements that taking it apart costs too much."""
-    if len(text) <= 2 * _MOST_COMMAS:
+    if len(text) <= 2 * _MOST_PARTS:
         return False
-    commas = text.count(b",")
-    return commas > _MOST_COMMAS and len(text) < _BYTES_EACH * commas
+    parts = max(text.count(b","), text.count(b"[") + text.count(b"{"))
+    return parts > _MOST_PARTS and len(text) < _BYTES_EACH * parts
 
 
 def _objects(text: bytes) -> dict[str, bytes]:

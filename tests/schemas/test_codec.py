@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plait_schemas.codec import (
+    NOT_JSON,
+    check_json,
     complete_pairs,
     decode_json,
     encode_finite,
@@ -132,3 +135,36 @@ def test_json_of_any_text_that_javascript_has_can_be_decoded_once_its_pairs_are_
 def test_what_is_printable_is_utf_8_and_says_the_same(text: str) -> None:
     assert printable(text) == text.encode(errors="backslashreplace").decode()
     assert printable(printable(text)) == printable(text)
+
+
+_NUMBERS = [b"1e308", b"1e309", b"-1E+400", b"1e-400", b"0e999", b"1" * 4300, b"1" * 4301]
+_NUMBERS += [b"9" * count + b".5" for count in (300, 400)]
+_TEXTS = [
+    b'"a\\u00e9"',
+    b'"\\ud800"',
+    b'"\xff"',
+    b'"\xed\xa0\x80"',
+    b'"\x01"',
+    b'"1e999"',
+    b'"\\"1e999"',
+    b'"\\\\"',
+    b'"[,]{:}"',
+]
+_BROKEN = [b"", b"-", b"1.", b"01", b"nul", b"NaN", b"1 2", b"1,", b"'a'"]
+_AROUND = [b"%b", b"[%b]", b"[[], %b ,[ 1 ]]", b'{"a":[{"b\\"":%b}], "c":"1"}', b"[%b,1e999]", b'["1e999",%b]']
+
+
+@pytest.mark.parametrize("part", [*_NUMBERS, *_TEXTS, *_BROKEN, b"[[],[]]", b"{}", b"true"])
+@pytest.mark.parametrize("around", _AROUND)
+def test_text_is_found_to_be_json_exactly_if_it_can_be_decoded(part: bytes, around: bytes) -> None:
+    data = around % part
+    found = [_refusal(check, data) for check in (check_json, decode_json)]
+    assert found[0] == found[1]
+
+
+def _refusal(check: Callable[[bytes], object], data: bytes) -> type[Exception] | None:
+    try:
+        check(data)
+    except NOT_JSON as error:
+        return type(error)
+    return None

@@ -95,7 +95,7 @@ class Actor(Facade):
         self.destroy = destroy
         thread._core = self
         thread.__init__()
-        self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), kind.state_type.keys)
+        self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), limits)
         self.turns = self.pipeline.turns = TurnRunner(self, self.after, instruments)
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()

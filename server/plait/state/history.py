@@ -99,7 +99,7 @@ class History:
         Raises InvalidState or TooLarge, as StateType.diff does.
         """
         if before.json is None:
-            return (Op("add", "", self._type.read(data, limits)),)
+            return (Op("add", "", self._type.read_new(data, limits)),)
         if self._texts is None:
             self._texts = TextDiff(self._type.keys)
         return self._type.diff((before.base, before.json), (state, data), limits, self._texts)

@@ -6,11 +6,12 @@ which was made on top of those, can be rebased over it (as in Jupiter: Nichols e
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from plait.errors import Conflict
+from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOps, Needs, Other, Past
 from plait.state.conflicts import Policy, Resolve, may_meet, merge
@@ -18,12 +19,9 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
 from plait.state.source import Client
-from plait.state.types import MOST_OPS
 from plait.state.work import MOST_OF_A_PUSH, Work
 from plait.store.protocol import ClientRow
-from plait_schemas.align import Keys
 from plait_schemas.codec import encode_json
-from plait_schemas.diff import diff
 from plait_schemas.messages import Push
 from plait_schemas.patch import Op, decode_ops, without_own
 from plait_schemas.rebase import rebase
@@ -33,6 +31,11 @@ __all__ = ["Charge", "Merger", "Proposal", "Pushed"]
 
 Charge = Callable[[float], None]
 """Charges work to a client, as a number of messages."""
+
+
+# A state with more objects and lists, and fewer bytes for each, takes too long to decode and encode.
+_MOST_CONTAINERS: Final = 100_000
+_BYTES_EACH: Final = 10
 
 
 class Proposal(NamedTuple):
@@ -62,13 +65,12 @@ class Pushed(NamedTuple):
 class Merger:
     """Merges the pushes and the whole states of one thread's clients."""
 
-    __slots__ = ("_change_log", "_keys", "_pipeline", "_policy")
+    __slots__ = ("_change_log", "_limits", "_pipeline", "_policy")
 
-    def __init__(self, pipeline: Pipeline, change_log: ChangeLog, policy: Policy | Resolve, keys: Keys | None) -> None:
+    def __init__(self, pipeline: Pipeline, change_log: ChangeLog, policy: Policy | Resolve, limits: Limits) -> None:
         self._pipeline = pipeline
         self._change_log = change_log
-        # The members that identify the elements of lists.
-        self._keys = keys
+        self._limits = limits
         # What is done where others have changed the same.
         self._policy: Policy | Resolve = policy
 
@@ -92,19 +94,21 @@ class Merger:
 
         Raises what Pipeline.change raises, and Conflict.
         """
-        current = self._pipeline.history.current
-        document = current.tree
-        ops, theirs = _to_json_ops(ops), _to_json_ops(diff(base.tree, document, self._keys, most=MOST_OPS))
-        if any(op.path == "" and isinstance(op.value, dict | list) for op in (*ops, *theirs)):
-            raise Conflict("too much has changed at once to be merged")
-        work = Work(MOST_OF_A_PUSH, charge)
+        history, policy = self._pipeline.history, self._policy
+        current, encoded = history.current, encode_json(ops)
+        json = current.require_json()
+        if any(map(_is_crowded, (base.require_json(), json, encoded))):
+            raise Conflict("the state has too many objects and lists to be merged")
+        ops = _read_ops(encoded)
+        theirs = _read_ops(encode_json(history.diff(base, current.base, json, self._limits)))
+        work, document = Work(MOST_OF_A_PUSH, charge), current.tree
         work.charge_rebase(ops, len(theirs))
         work.charge_ops(ops, document)
         rebased = rebase(ops, theirs, document, work.charge_places)
         work.charge_parts(ops, rebased.ops, document)
-        policy = self._policy
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
-        merged = partial(merge, rebased, origins, document=document, policy=policy, base=base.tree)
+        made_on = base.tree if callable(policy) else None
+        merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
         return self._pipeline.change(self._pipeline.ask(merged), source)
 
     # Inside
@@ -197,6 +201,14 @@ class Merger:
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 
 
-def _to_json_ops(ops: Sequence[Op]) -> list[Op]:
-    """Return operations with plain JSON values, as those of a typed state may contain its objects."""
-    return decode_ops(encode_json(ops))
+def _read_ops(data: bytes) -> list[Op]:
+    """Decode operations, as those of a state may have texts or objects for values. Raises Conflict."""
+    ops = decode_ops(data)
+    if any(op.path == "" and isinstance(op.value, dict | list) for op in ops):
+        raise Conflict("too much has changed at once to be merged")
+    return ops
+
+
+def _is_crowded(text: bytes) -> bool:
+    count = text.count(b"[") + text.count(b"{")
+    return count > _MOST_CONTAINERS and len(text) < _BYTES_EACH * count

@@ -26,9 +26,9 @@ from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_op, check_
 from plait.store.protocol import ClientRow, Record, Store, Write
 from plait.store.records import check_record
 from plait_schemas.align import Keys
-from plait_schemas.codec import decode_json
+from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import replace
-from plait_schemas.patch import Op, PatchError, find, parse, splice
+from plait_schemas.patch import Op, PatchError, decode_ops, find, parse, splice
 
 __all__ = ["Pipeline"]
 
@@ -309,7 +309,9 @@ class Pipeline:
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
         transaction = self._own_transaction()
-        return None if transaction is None else transaction.ops_since(revision)
+        ops = None if transaction is None else transaction.ops_since(revision)
+        # A large part of a plain state is a text, which is not looked into.
+        return decode_ops(encode_json(ops)) if ops and self._type.is_plain else ops
 
     # Ending
 

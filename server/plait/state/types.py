@@ -14,7 +14,15 @@ from plait.limits import Limits
 from plait.state.fields import check_fields, make_plan
 from plait.state.texts import find_texts
 from plait_schemas.align import Keys
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite, nests_deeper
+from plait_schemas.codec import (
+    NOT_JSON,
+    UNENCODABLE,
+    check_json,
+    decode_json,
+    encode_json,
+    has_non_finite,
+    nests_deeper,
+)
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, parse
 from plait_schemas.text_patch import TextDiff
@@ -46,6 +54,8 @@ TOO_MANY_MOVED: Final = "the change would move too many elements of arrays: repl
 
 # Operations to apply before the elements that the next ones would move are counted again.
 _AT_ONCE: Final = 100
+# New parts of at least this many bytes are not decoded.
+_LARGE: Final = 16 * 1024
 _PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -117,6 +127,10 @@ class StateType:
         """Decode a state. Raises InvalidState or TooLarge."""
         return _read(self.decode, data, "", limits.depth)
 
+    def read_new(self, data: bytes, limits: Limits) -> Any:
+        """Decode the first state for the log, or check a plain one. Raises InvalidState or TooLarge."""
+        return _read_part(data, "", limits.depth) if self.is_plain else self.read(data, limits)
+
     def find_unknown(self, document: Any) -> list[str]:
         """Return the places in a stored document of the members that the type lacks; `*` is any element or key."""
         return [] if self._fields is None else sorted(set(self._fields.find_all(document, "")))
@@ -152,12 +166,12 @@ class StateType:
         if not self.is_plain:
             return diff(old[0], new[0], self.keys, most=MOST_OPS)
         if old[1][:1] != new[1][:1]:
-            return [Op("replace", "", self.read(new[1], limits))]
+            return [Op("replace", "", self.read_new(new[1], limits))]
         try:
             return texts.diff(
                 old[1],
                 new[1],
-                lambda text, path: _read(decode_json, text, path, limits.depth - path.count("/")),
+                lambda text, path: _read_part(text, path, limits.depth - path.count("/")),
                 most=MOST_OPS,
             )
         except NOT_JSON as error:
@@ -216,11 +230,25 @@ def check_size(data: bytes, limits: Limits) -> bytes:
 def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) -> Any:
     if nests_deeper(data, depth):
         raise _make_depth_error(depth + path.count("/"), path)
+    return _decode(decode, data, path)
+
+
+def _decode(decode: Callable[[bytes], Any], data: bytes, path: str) -> Any:
     try:
         return decode(data)
     except NOT_JSON as error:
         message, where = parse_json_error(error)
         raise InvalidState(message, path=path + where) from None
+
+
+def _read_part(text: bytes, path: str, depth: int) -> Any:
+    """Decode a part of a plain state; a large object or array is only checked, as it goes to the log as it is."""
+    if text[:1] not in (b"{", b"["):
+        return _decode(decode_json, text, path)
+    if len(text) < _LARGE:
+        return _read(decode_json, text, path, depth)
+    _read(check_json, text, path, depth)
+    return msgspec.Raw(text)
 
 
 def _make_depth_error(depth: int, path: str) -> TooLarge:

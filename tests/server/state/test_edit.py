@@ -495,3 +495,15 @@ async def test_a_change_in_place_of_the_state_is_none_of_the_edits() -> None:
             draft.title = "new"
         assert len(thread.state["cards"]) == 2
         assert len((await house.handle(Board).state())["cards"]) == 2
+
+
+async def test_an_edit_is_brought_past_a_large_part_that_the_same_transaction_has_set() -> None:
+    async with open_house(Board) as house:
+        handle = house.handle(Board)
+        numbers = list(range(20_000))
+        actor = await house.actor(Board)
+        thread = actor.thread
+        with thread.transaction(), thread.edit() as draft:
+            thread.set_state({"title": "", "cards": [], "votes": {}, "numbers": numbers})
+            draft["title"] = "edited"
+        assert await handle.state() == {"title": "edited", "cards": [], "votes": {}, "numbers": numbers}

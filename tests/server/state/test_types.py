@@ -17,8 +17,11 @@ from plait.errors import InvalidState, TooLarge
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.state.history import History
 from plait.state.revision import Revision
-from plait.state.types import StateType
+from plait.state.types import UNDECODED, StateType
 from plait.store.protocol import ThreadKey
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.patch import apply, decode_ops
+from plait_schemas.text_patch import TextDiff
 
 
 class Player(msgspec.Struct, frozen=True):
@@ -313,3 +316,24 @@ def test_without_limits_a_state_may_be_as_deep_as_can_be_read() -> None:
 def test_a_state_of_many_small_parts_with_line_breaks_is_not_deep() -> None:
     board = {"cards": [{"title": f"line\n{n}"} for n in range(200)]}
     assert set_state(dict, board)[0] == board
+
+
+LARGE_PART = [[[n]] for n in range(20_000)]
+
+
+@pytest.mark.parametrize("old", [b'{"v":[]}', b'{"v":{}}', b"{}", b"[]", b"1"])
+def test_a_large_part_of_a_plain_state_is_stored_as_it_was_sent_and_not_decoded(old: bytes) -> None:
+    type_ = StateType(Any)
+    new = encode_json({"v": LARGE_PART})
+    ops = type_.diff((UNDECODED, old), (UNDECODED, new), DEFAULT_LIMITS, TextDiff())
+    assert [type(op.value) for op in ops] == [msgspec.Raw]
+    assert apply(decode_json(old), decode_ops(encode_json(ops))) == {"v": LARGE_PART}
+
+
+@pytest.mark.parametrize("part", ["1e400", '"\\ud800"', "1" * 4301, "[" * 63 + "]" * 63])
+def test_a_large_part_of_a_plain_state_is_refused_as_a_small_one_is(part: str) -> None:
+    type_ = StateType(Any)
+    for size in (0, 20_000):
+        new = b'{"v":[%b,"%b"]}' % (part.encode(), b"x" * size)
+        with pytest.raises((InvalidState, TooLarge)):
+            type_.diff((UNDECODED, b"{}"), (UNDECODED, new), DEFAULT_LIMITS, TextDiff())

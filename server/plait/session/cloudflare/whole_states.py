@@ -10,10 +10,9 @@ from plait.errors import InvalidState, TooLarge
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait.state.types import MOST_OPS
 from plait_schemas.align import id_of
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.diff import diff
+from plait_schemas.text_patch import TextDiff
 
 __all__ = ["WholeStates"]
 
@@ -43,15 +42,15 @@ class WholeStates:
         state, json = self._read(data)
         if not (actor.merges_whole_states and self._connection.protocol_enabled):
             commit = actor.replace(state, json, self._connection)
-            return commit, json == data or _is_as_sent(commit, data)
+            return commit, self._is_as_sent(commit, data, is_merged=False)
         base = seen.base if actor.current.has_state else None
         if base is None or (base is actor.current and (self._type.is_plain or json == data)):
             commit = actor.replace(state, json, self._connection)
             wrote = commit.revision
-            is_as_sent = json == data or _is_as_sent(commit, data)
+            is_as_sent = self._is_as_sent(commit, data, is_merged=False)
         else:
             commit, wrote = self._write_over(base, Revision(self._type, json=json, state=state), data)
-            is_as_sent = _is_as_sent(commit, data)
+            is_as_sent = self._is_as_sent(commit, data, is_merged=True)
         seen.note_written(commit.revision if is_as_sent else wrote)
         return commit, is_as_sent
 
@@ -63,15 +62,22 @@ class WholeStates:
 
     def _write_over(self, base: Revision, wrote: Revision, data: bytes) -> tuple[Commit, Revision]:
         """Merge a write that was made on `base`; also return the state that the client now shows."""
-        actor, type_, json = self._actor, self._type, wrote.require_json()
-        if type_.is_plain:
-            wrote = Revision(type_, json=json, document=type_.read(json, self._actor.limits))
-        if json != data:
+        actor = self._actor
+        if wrote.require_json() != data:
             wrote = self._complete(wrote, data, base)
         if base is actor.current:
             return actor.replace(wrote.base, wrote.require_json(), self._connection), wrote
-        ops = diff(base.tree, wrote.tree, type_.keys, most=MOST_OPS)
+        both = [(each.base, each.require_json()) for each in (base, wrote)]
+        ops = self._type.diff(both[0], both[1], actor.limits, TextDiff(self._type.keys))
         return actor.merge(ops, base, self._connection, self._charge), wrote
+
+    def _is_as_sent(self, commit: Commit, data: bytes, *, is_merged: bool) -> bool:
+        stored = commit.revision.require_json()
+        if stored == data:
+            return True
+        if self._type.is_plain:  # It is stored as it was sent, or was the same before in another form.
+            return not is_merged
+        return bool(decode_json(stored) == decode_json(data))
 
     def _complete(self, wrote: Revision, data: bytes, base: Revision) -> Revision:
         """Fill the fields that a client left out of a typed state with the values that it was shown.
@@ -90,11 +96,6 @@ class WholeStates:
         except (InvalidState, TooLarge):  # The shown value does not fit.
             return wrote
         return Revision(type_, json=json, state=state)
-
-
-def _is_as_sent(commit: Commit, data: bytes) -> bool:
-    stored = commit.revision.require_json()
-    return stored == data or bool(decode_json(stored) == decode_json(data))
 
 
 def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:

@@ -674,3 +674,34 @@ async def test_a_client_that_cannot_be_pinged_shows_the_state_that_it_was_sent_l
             await house.handle(Room).set_state({"list": list(range(n))})
         a.push({"list": [0, 1, "mine"]})
         assert await stored(house) == {"list": [0, 1, "mine"]}
+
+
+@pytest.mark.parametrize("count", [1_000, 100_001])
+async def test_a_write_that_crosses_another_is_refused_if_the_state_has_too_many_lists_to_be_merged(
+    count: int,
+) -> None:
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"lists": [[]] * count, "a": 0, "b": 0})
+        a, b = await two(house)
+        a.push({"lists": [[]] * count, "a": 1, "b": 0})
+        b.push({"lists": [[]] * count, "a": 0, "b": 1})
+        merged = await stored(house)
+        is_merged = count == 1_000
+        assert (merged["a"], merged["b"]) == (1, is_merged)
+        assert b.transport.take()[-1] == state(merged)
+        b.transport.answer_ping()
+        b.push({**merged, "b": 2})
+        assert await stored(house) == {**merged, "b": 2}
+
+
+async def test_a_write_that_is_the_state_in_another_form_changes_nothing_and_is_not_answered() -> None:
+    async with open_house(Room) as house:
+        a, _ = await two(house)
+        a.push({"a": 1, "b": [1, 2]})
+        await stored(house)
+        a.transport.take()
+        version = (await house.actor(Room)).current.version
+        a.send('{"type":"cf_agent_state","state":{ "b":[1, 2],"a":1}}')
+        await stored(house)
+        assert a.transport.take() == []
+        assert (await house.actor(Room)).current.version == version
