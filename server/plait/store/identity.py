@@ -16,6 +16,10 @@ __all__ = ["FileIdentity", "check_log", "is_foreign_log", "make_log_path", "set_
 # How often, and after how many seconds, a file that looks foreign is read again.
 _READS: Final = 50
 _READ_AFTER: Final = 0.01
+# What is found in a file that was cut short.
+_CUT: Final = Origin(-1, 0)
+# Where the salts are in a log.
+_SALTS: Final = slice(16, 24)
 
 
 class FileIdentity:
@@ -26,21 +30,18 @@ class FileIdentity:
     were made before are older.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, before: Origin) -> None:
+        """`before` is what the server that was killed has written; `NO_ORIGIN` if there was none."""
         # Absolute, as the working directory may change.
         self._path = path.absolute()
         self._log = make_log_path(self._path)
         self._file_id, self._log_id = _identify(self._path), _identify(self._log)
         # What the server writes into the file, and what was last read of that from the file without its log.
-        self.own = Origin(secrets.randbits(62) + 1, 0)
-        self.seen = read_origin(self._path)
+        self.own = before if before.run else Origin(secrets.randbits(62) + 1, 0)
+        self._seen = read_origin(self._path, 0)
         # Its size and time before that.
-        self._looks: tuple[int, int] | None = None
-
-    @property
-    def mark(self) -> LogMark:
-        """What a later server must know of these files."""
-        return LogMark(self.own.run, *self.seen, *(self._log_id or (0, 0)))
+        self._looks = 0, 0
+        self._salts = 0
 
     def has_log(self) -> bool:
         """Whether the log is still at its path. Raises OSError."""
@@ -58,21 +59,40 @@ class FileIdentity:
             looks = status.st_size, status.st_mtime_ns
             if looks == self._looks:
                 return True
-            if self.mark.fits(origin := read_origin(self._path)):
-                self.seen, self._looks = origin, looks
+            if (found := read_origin(self._path, self._looks[0])).fits(self.own.run, self._seen):
+                self._seen, self._looks = found, looks
                 return True
             # Another process may be writing a part of the log to the file.
             time.sleep(_READ_AFTER)
         return False
 
+    def take_mark(self) -> LogMark | None:
+        """Return what a later server must know of the log, if the log has begun again since. Raises OSError.
 
-def read_origin(path: Path) -> Origin:
-    """Return what a server has written into a file, without the file's log; `NO_ORIGIN` if it has nothing."""
+        Call it when the file has been found.
+        """
+        salts = _read_salts(self._log)
+        if salts in (0, self._salts):
+            return None
+        self._salts = salts
+        return LogMark(salts, self.own.run, *self._seen, self._looks[0])
+
+
+def read_origin(path: Path, size: int) -> Origin:
+    """Return what a server has written into a file, without the file's log; `NO_ORIGIN` if it has nothing.
+
+    A file with less than `size` bytes must be whole. Otherwise it may have a part of its log: SQLite writes the pages
+    of a log one by one, and may have been killed, or have met a full disk.
+    """
+    is_smaller = size > 0 and (not path.exists() or path.stat().st_size < size)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            if not is_smaller:
+                # Go by the file's size, not by the one that its first page tells.
+                db.execute("PRAGMA writable_schema = ON")
             return Origin(*(db.execute("SELECT run, step FROM origin").fetchone() or NO_ORIGIN))
     except (sqlite3.Error, UnicodeDecodeError):  # It is empty, damaged, or of another format or application.
-        return NO_ORIGIN
+        return _CUT if is_smaller else NO_ORIGIN
 
 
 def is_foreign_log(path: Path) -> bool:
@@ -81,10 +101,9 @@ def is_foreign_log(path: Path) -> bool:
     A server may have the file open. Raises OSError.
     """
     mark = read_log_mark(path)  # First: the file is never older than the mark.
-    log = make_log_path(path)
-    if mark is None or _identify(log) != (mark.device, mark.inode) or not log.stat().st_size:
+    if mark is None or _read_salts(make_log_path(path)) != mark.salts:
         return False
-    return not mark.fits(read_origin(path))
+    return not read_origin(path, mark.size).fits(mark.run, Origin(mark.seen_run, mark.seen_step))
 
 
 def check_log(path: Path) -> None:
@@ -110,6 +129,15 @@ def set_log_aside(path: Path) -> Path:
 def make_log_path(path: Path) -> Path:
     """Return the path of a file's log."""
     return path.with_name(path.name + "-wal")
+
+
+def _read_salts(log: Path) -> int:
+    """Return the salts of a log, 0 if it has none. Raises OSError."""
+    try:
+        with log.open("rb", buffering=0) as file:
+            return int.from_bytes(file.read(_SALTS.stop)[_SALTS])
+    except FileNotFoundError:
+        return 0
 
 
 def _identify(path: Path) -> tuple[int, int] | None:

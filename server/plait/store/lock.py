@@ -19,6 +19,7 @@ __all__ = [
     "StoreLock",
     "has_write",
     "load_counter",
+    "load_origin",
     "read_log_mark",
     "save_heads",
 ]
@@ -33,15 +34,22 @@ except ImportError:  # On Windows only SQLite's own locks keep two servers apart
 _MARK: Final = struct.Struct("<QQQQQ")
 _OLD_SIZE: Final = 32
 _KEY: Final = 0x706C6169
-# After it, while a server has the store open or was killed: the fields of a LogMark, and a checksum of them.
-_LOG_MARK: Final = struct.Struct("<qqqQQQ")
+# After it: the fields of a LogMark, and a checksum of them.
+_LOG_MARK: Final = struct.Struct("<QqqqQQ")
 
 
 class Origin(NamedTuple):
-    """What the server that has a file open writes into it: the number of its run, by chance, and a growing number."""
+    """What the server that has a file open writes into it: the number of its run, by chance, and a growing number.
+
+    A run ends with its log: after a crash, the next server continues it.
+    """
 
     run: int
     step: int
+
+    def fits(self, run: int, seen: Self) -> bool:
+        """Whether a file in which `seen` was found before, and which only this run has written since, may have this."""
+        return self == seen or (self.run == run and (seen.run != run or self.step >= seen.step))
 
 
 NO_ORIGIN: Final = Origin(0, 0)
@@ -51,24 +59,20 @@ NO_ORIGIN: Final = Origin(0, 0)
 class LogMark(NamedTuple):
     """Which file a log belongs to.
 
-    It has the run of the server that made the log, what it last found in the file, and the log's device and inode.
+    It has the salts of the log, which SQLite chooses whenever it begins the log again; until then the file has what it
+    had then, or what the run has written since, and is never cut short.
     """
 
+    salts: int
     run: int
     seen_run: int
     seen_step: int
-    device: int
-    inode: int
+    size: int
 
     @property
     def checksum(self) -> int:
         """The checksum of the fields."""
         return crc32(repr(tuple(self)).encode())
-
-    def fits(self, found: Origin) -> bool:
-        """Whether the log belongs to the file in which this was found: it is as it was, or has been written since."""
-        seen = Origin(self.seen_run, self.seen_step)
-        return found == seen or (found.run == self.run and (seen.run != self.run or found.step >= seen.step))
 
 
 class Mark(NamedTuple):
@@ -127,17 +131,10 @@ class StoreLock:
         if self._file is not None:
             os.pwrite(self._file, _MARK.pack(*mark[:3], mark.checksum, mark.counter), 0)
 
-    def write_log_mark(self, mark: LogMark, *, is_first: bool) -> None:
-        """Write which file the log belongs to; the first time, return when that is on the disk. Raises OSError."""
+    def write_log_mark(self, mark: LogMark) -> None:
+        """Write which file the log belongs to. Raises OSError."""
         if self._file is not None:
             os.pwrite(self._file, _LOG_MARK.pack(*mark, mark.checksum), _MARK.size)
-            if is_first:
-                os.fsync(self._file)
-
-    def clear_log_mark(self) -> None:
-        """Remove it, as there is no log any more. Raises OSError."""
-        if self._file is not None and os.fstat(self._file).st_size > _MARK.size:
-            os.ftruncate(self._file, _MARK.size)
 
     def clear(self) -> None:
         """Remove the marks. Raises OSError."""
@@ -188,6 +185,11 @@ def load_counter(db: sqlite3.Connection) -> int:
     """Return how many transactions have raised the counter."""
     found = db.execute("SELECT value FROM counter").fetchone()
     return 0 if found is None else found[0]
+
+
+def load_origin(db: sqlite3.Connection) -> Origin:
+    """Return what the last server has written; `NO_ORIGIN` if there is nothing."""
+    return Origin(*(db.execute("SELECT run, step FROM origin").fetchone() or NO_ORIGIN))
 
 
 def has_write(db: sqlite3.Connection, mark: Mark) -> bool:

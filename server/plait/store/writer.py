@@ -4,17 +4,27 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
 from plait.store.commits import Heads, Result, commit, make_refusal
-from plait.store.identity import FileIdentity, make_log_path, set_log_aside
-from plait.store.lock import Mark, Origin, StoreLock, has_write, load_counter, save_heads
+from plait.store.identity import FileIdentity, set_log_aside
+from plait.store.lock import (
+    NO_ORIGIN,
+    LogMark,
+    Mark,
+    Origin,
+    StoreLock,
+    has_write,
+    load_counter,
+    load_origin,
+    save_heads,
+)
 from plait.store.removal import has_removed, remove_step
 
 __all__ = ["Writer"]
@@ -23,6 +33,8 @@ log = logging.getLogger("plait.store")
 
 # Seconds between two checks of the files, while transactions follow one another.
 _CHECK_EVERY: Final = 0.005
+
+M = TypeVar("M", Mark, LogMark)
 
 
 class Writer:
@@ -43,6 +55,8 @@ class Writer:
         # Whether the file at the path is not the open one, so that writes would be lost.
         self.is_lost = False
         self._is_replaced = False
+        # Whether a server that was killed has left a log.
+        self._has_former_log = False
         # Whether the log may have a write that the reader does not see, and that a restart would find.
         self.is_in_doubt = False
         # Whether rows of deleted threads are left.
@@ -51,7 +65,8 @@ class Writer:
     def open(self, db: sqlite3.Connection, synchronous: str) -> None:
         """Prepare the file for writing. Raises StoreError for a file that plait did not write."""
         # With less than full durability, a power failure may have lost changes that clients have seen.
-        may_have_lost = synchronous != "FULL" and _has_content(f"{self._path}-wal")
+        self._has_former_log = _has_content(f"{self._path}-wal")
+        may_have_lost = synchronous != "FULL" and self._has_former_log
         schema.prepare(db, synchronous)
         schema.check_threads(db)
         self._counter = load_counter(db)
@@ -69,9 +84,7 @@ class Writer:
 
     def begin(self, db: sqlite3.Connection) -> None:
         """Record the identity of the files. Call it when all connections are open. Raises OSError."""
-        identity = self._identity = FileIdentity(self._path)
-        # Before the file has the run's number, so that a log that writes it there is known.
-        self._lock.write_log_mark(identity.mark, is_first=True)
+        self._identity = FileIdentity(self._path, load_origin(db) if self._has_former_log else NO_ORIGIN)
         try:
             self.save_heads(db)
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -117,6 +130,7 @@ class Writer:
             save_heads(db, self._stale, origin)
             identity.own = origin
             self._stale = {}
+            self._is_found()
 
     def end(self, db: sqlite3.Connection) -> bool:
         """Do what is left before the connections are closed, and return whether the log may go into the file."""
@@ -140,8 +154,6 @@ class Writer:
             return
         if self._is_replaced and self._identity.has_log():
             log.error("the last changes of the lost file %s are in %s", self._path, set_log_aside(self._path))
-        if not make_log_path(self._path).exists():
-            self._lock.clear_log_mark()
 
     def remove_rest(self, db: sqlite3.Connection) -> None:
         """Remove a part of the rows that deleted threads have left. Raises sqlite3.Error when it fails."""
@@ -173,10 +185,8 @@ class Writer:
         if self.is_lost or self._identity is None:
             return not self.is_lost
         try:
-            seen = self._identity.seen
             is_same = self._identity.has_log() and self._identity.has_file()
-            if self._identity.seen != seen:
-                self._lock.write_log_mark(self._identity.mark, is_first=False)
+            mark = self._identity.take_mark() if is_same else None
         except OSError as error:  # An error of the file system does not mean that the file was replaced.
             self._warn_once("cannot check whether %s was deleted or replaced: %s", error)
             return True
@@ -187,6 +197,8 @@ class Writer:
                 "nothing is stored until the server is restarted",
                 self._path,
             )
+        if mark is not None:
+            self._write_mark(self._lock.write_log_mark, mark)
         return is_same
 
     def _has_lost(self, db: sqlite3.Connection) -> bool:
@@ -214,9 +226,12 @@ class Writer:
             mark = Mark(0, 0, 0, self._counter)
         else:
             return
+        self._write_mark(self._lock.write, mark)
+
+    def _write_mark(self, write: Callable[[M], None], mark: M) -> None:
         try:
-            self._lock.write(mark)
-        except OSError as error:  # The mark only serves to detect a loss; without it nothing is lost.
+            write(mark)
+        except OSError as error:  # Marks only serve to detect a loss; without them nothing is lost.
             self._warn_once("%s.lock could not be written: %s", error)
 
     def _warn_once(self, line: str, error: OSError) -> None:

@@ -4,7 +4,11 @@
 import asyncio
 import os
 import shutil
+import signal
+import sqlite3
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ from tests.server.store.test_writer import WRITE_AND_DIE, log_of
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
 from plait.store.copies import back_up, restore
-from plait.store.lock import LogMark, Origin
+from plait.store.lock import NO_ORIGIN, Origin
 from plait.store.sqlite import SqliteStore
 
 
@@ -199,12 +203,102 @@ async def test_a_file_and_its_log_may_be_moved_together_and_a_log_that_was_moved
         assert (await versions(store))[0] == 30
 
 
-def test_a_log_fits_the_file_as_it_was_seen_and_as_its_server_wrote_it_after_that() -> None:
-    before = LogMark(7, 3, 9, 0, 0)
-    assert before.fits(Origin(3, 9))
-    assert before.fits(Origin(7, 1))
-    assert not any(map(before.fits, [Origin(0, 0), Origin(3, 8), Origin(3, 10), Origin(5, 9)]))
-    after = LogMark(7, 7, 2, 0, 0)
-    assert after.fits(Origin(7, 2))
-    assert after.fits(Origin(7, 3))
-    assert not any(map(after.fits, [Origin(7, 1), Origin(0, 0), Origin(3, 9)]))
+def test_a_file_fits_as_it_was_seen_and_as_its_run_has_written_it_after_that() -> None:
+    before = Origin(3, 9)
+    assert all(found.fits(7, before) for found in (before, Origin(7, 1)))
+    assert not any(found.fits(7, before) for found in (NO_ORIGIN, Origin(3, 8), Origin(3, 10), Origin(5, 9)))
+    after = Origin(7, 2)
+    assert all(found.fits(7, after) for found in (after, Origin(7, 3)))
+    assert not any(found.fits(7, after) for found in (NO_ORIGIN, Origin(7, 1), Origin(3, 9)))
+
+
+# What is no other file
+
+
+WRITE_UP_TO = """
+    import asyncio, os, resource, signal, sys
+    from pathlib import Path
+    from plait.errors import StoreError
+    from plait.store.sqlite import SqliteStore
+    from tests.server.store.contract import ROOM, change
+    from tests.server.store.test_identity import has_part_of_its_log
+
+    async def main():
+        path, is_killed = Path(sys.argv[1]), sys.argv[2] == "killed"
+        async with SqliteStore(path) as store:
+            version = (await store.load(ROOM)).version
+            if is_killed:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            # No room for what the next checkpoint writes at the end of the file; the log is smaller.
+            size = path.stat().st_size
+            assert size > 6_000_000
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 400_000, resource.RLIM_INFINITY))
+            while path.stat().st_size < size + 300_000:
+                version += 1
+                try:
+                    await store.submit(change(version, snapshot=bytes(100_000)))
+                except StoreError:
+                    break
+                print(version, flush=True)
+            assert has_part_of_its_log(path)
+            await asyncio.sleep(0.01)  # The files are looked for again.
+            try:
+                await store.submit(change(version + 1))
+            except StoreError as error:
+                assert "deleted or replaced" not in str(error), error
+            else:
+                version += 1
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            await store._try_to_write()
+            await store.check_writes()
+            os._exit(9)
+
+    asyncio.run(main())
+"""
+
+
+def has_part_of_its_log(path: Path) -> bool:
+    """Whether the file's first page tells more pages than the file has."""
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(32)[28:]) * 4096 > path.stat().st_size
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of processes")
+@pytest.mark.parametrize("end", ["killed", "full"])
+async def test_a_file_that_has_a_part_of_its_log_is_the_same(path: Path, end: str) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), beginning(key=OTHER), change(1, snapshot=bytes(7_000_000)))
+    done = run(WRITE_UP_TO, path, end)
+    assert done.returncode == (-signal.SIGXFSZ if end == "killed" else 9), done.stderr
+    assert end == "full" or has_part_of_its_log(path)
+    last = int(done.stdout.split()[-1])
+    assert not any(is_damage and "SQLite" in line for line, is_damage in check_store(path))
+    async with SqliteStore(path) as store:
+        found = [row.version for row in await store.changes(ROOM, after=1)]
+        assert found[: last - 1] == list(range(2, last + 1))
+        await put(store, change(found[-1] + 1))
+        await store.check_writes()
+
+
+async def test_a_file_may_be_put_back_with_its_log(killed: Path, tmp_path: Path) -> None:
+    for each in (killed, log_of(killed)):
+        shutil.copyfile(each, tmp_path / f"kept-{each.name}")
+    async with SqliteStore(killed) as store:
+        await put(store, change(41, snapshot=bytes(100_000)))
+    assert run(WRITE_AND_DIE, killed, "FULL").returncode == 9
+    for each in (killed, log_of(killed)):
+        shutil.copyfile(tmp_path / f"kept-{each.name}", each)
+    async with SqliteStore(killed) as store:
+        assert (await versions(store))[0] == 40
+        await store.check_writes()
+
+
+async def test_a_server_may_start_while_another_process_reads_what_a_killed_one_has_left(killed: Path) -> None:
+    with closing(sqlite3.connect(f"file:{killed}?mode=ro", uri=True, isolation_level=None)) as db:
+        db.execute("BEGIN")
+        assert db.execute("SELECT count(*) FROM threads").fetchone() == (2,)
+        async with SqliteStore(killed) as store:
+            await put(store, change(41))
+            await store.check_writes()
+    async with SqliteStore(killed) as store:
+        assert (await versions(store))[0] == 41

@@ -169,7 +169,6 @@ async def test_the_lock_file_of_an_older_format_is_read(path: Path) -> None:
         await put(store, beginning(), beginning(key=OTHER))
         await put(store, change(1))
     lock = path.with_name(path.name + ".lock")
-    assert lock.stat().st_size == 40
     os.truncate(lock, 32)
     assert await epochs(path) == ["e1", "e1"]
     change_file(path, "DELETE FROM changes")
@@ -179,8 +178,10 @@ async def test_the_lock_file_of_an_older_format_is_read(path: Path) -> None:
 
 async def test_a_lock_file_that_is_gone_or_damaged_is_no_reason_for_new_epochs(killed: Path) -> None:
     lock = killed.with_name(killed.name + ".lock")
-    lock.write_bytes(lock.read_bytes()[:-1] + b"?")
-    assert await epochs(killed) == ["e1", "e1"]
+    data = lock.read_bytes()
+    for place in (39, -1):
+        lock.write_bytes(data[:place] + b"?" + data[place:][1:])
+        assert await epochs(killed) == ["e1", "e1"]
     lock.unlink()
     assert await epochs(killed) == ["e1", "e1"]
 
