@@ -30,7 +30,9 @@ def page(tmp_path: Path) -> Iterator[Page]:
     (app,) = [block for block in blocks("identity") if block.title == "journal.py"]
     (tmp_path / app.title).write_text(app.code)
     with (
-        Process("journal:app", cwd=tmp_path, environment={"JOURNAL_SECRET": "a secret", "JOURNAL_SECONDS": str(SECONDS)}) as server,
+        Process(
+            "journal:app", cwd=tmp_path, environment={"JOURNAL_SECRET": "a secret", "JOURNAL_SECONDS": str(SECONDS)}
+        ) as server,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())

@@ -709,7 +709,7 @@ async def _send_until_closed(bare: socket.socket, data: bytes) -> None:
 
 
 async def _read_until(bare: socket.socket, wanted: bytes, *, answers_pings: bool = False) -> bytes:
-    """Return what comes until something has come; answer the last ping before a state, as a WebSocket does by itself."""
+    """Return what comes until something has come; answer the last ping, as a WebSocket does by itself."""
     received = b""
     answered = -1
     async with asyncio.timeout(TIMEOUT):
