@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from plait import ThreadValues
+from plait import Interrupted, ThreadValues
 
 __all__ = ["load_state", "open_state", "save_state"]
 
@@ -46,6 +46,14 @@ async def open_state(values: ThreadValues, type: type[S], *, key: str = _KEY) ->
     except Exception:
         raise
     except BaseException:
+        await _keep(values, state, key)
+        raise
+    await _keep(values, state, key)
+
+
+async def _keep(values: ThreadValues, state: _AgentState, key: str) -> None:
+    try:
+        await save_state(values, state, key=key)
+    except Interrupted:  # It came after the last checkpoint, or is another one.
         await save_state(values, state, key=key)
         raise
-    await save_state(values, state, key=key)

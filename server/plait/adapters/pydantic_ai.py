@@ -19,7 +19,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_jsonable_python
 
-from plait import Context, ThreadValues, TooLarge
+from plait import Context, Interrupted, ThreadValues, TooLarge
 
 __all__ = ["load_messages", "open_run", "run_agent", "save_messages"]
 
@@ -116,7 +116,11 @@ async def _keep(events: AgentRunEvents[Any], values: ThreadValues, key: str, max
     except RunCancelled as cancelled:
         messages = cancelled.all_messages()
     if messages:  # There are none if it has not begun.
-        await save_messages(values, messages, key=key, max_messages=max_messages)
+        try:
+            await save_messages(values, messages, key=key, max_messages=max_messages)
+        except Interrupted:  # It came after the last checkpoint, or is another one.
+            await save_messages(values, messages, key=key, max_messages=max_messages)
+            raise
 
 
 def _find_text(event: Any) -> str | None:

@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from tests.running import running
 
-from plait import Context, Interruption, Plait, Thread, TooLarge, Values, current_context
+from plait import Context, Interrupted, Interruption, Plait, Thread, TooLarge, Values, current_context
 from plait.adapters.pydantic_ai import load_messages, open_run, run_agent, save_messages
 from plait_client import connect
 
@@ -155,6 +155,27 @@ async def test_an_interrupt_keeps_what_the_model_had_said(message: str | None) -
         script._words = ("Done",)
         assert await app.run("talk", "go on", thread="one") == "Done"
     assert script.prompts == ["count", "go on"]
+
+
+@pytest.mark.parametrize("when", ["at the end", "twice"])
+async def test_an_interrupt_while_the_messages_are_kept_loses_none(when: str) -> None:
+    app = make_app(Script("Yes", ".").agent)
+
+    @app.agent("hasty", thread=Conversation)
+    async def hasty(ctx: Context) -> None:
+        async with open_run(Script("Yes", ".").agent, "one", values=thread_of(ctx).values) as events:
+            async for _ in events:
+                pass
+            await app.interrupt(ctx.thread)
+            if when == "twice":
+                with pytest.raises(Interrupted) as interrupted:
+                    await ctx.checkpoint()
+                await app.interrupt(ctx.thread)
+                raise interrupted.value
+
+    async with app:
+        assert await app.run("hasty", thread="one") == Interruption()
+        assert prompts(await app.run("messages", thread="one")) == ["one"]
 
 
 async def test_a_tool_that_is_interrupted_ends_the_run_and_the_next_one_is_normal() -> None:

@@ -525,7 +525,7 @@ async def is_marked(lab: Lab) -> bool:
 
 async def marked(lab: Lab) -> None:
     async with asyncio.timeout(10):
-        while not await is_marked(lab):
+        while not await is_marked(lab):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 

@@ -108,6 +108,20 @@ async def test_an_interrupted_run_keeps_the_state_as_it_was_then() -> None:
         assert await app.run("talk", "two", thread="one") == "That was 2."
 
 
+async def test_an_interrupt_that_comes_with_the_end_loses_no_state() -> None:
+    app = make_app(Echo())
+
+    @app.agent("hasty", thread=Conversation)
+    async def hasty(ctx: Context) -> None:
+        async with open_state(values_of(ctx), AgentState) as state:
+            state.summary = "So far so good."
+            await app.interrupt(ctx.thread)
+
+    async with app:
+        assert await app.run("hasty", thread="one") == Interruption()
+        assert (await app.run("state", thread="one")).summary == "So far so good."
+
+
 async def test_a_whole_state_comes_back_as_it_was() -> None:
     state = AgentState(summary="So far so good.", middle_context={"n": [1, {"deep": None}]})
     state.permission_context.mode = PermissionMode.BYPASS
