@@ -605,7 +605,7 @@ test("a call that is answered as in doubt is not sent again", async () => {
   const { ref } = await peer.take("call");
   peer.send({ type: "error", ref, code: "indeterminate", message: "a part is stored" });
   await expect(result).rejects.toMatchObject({ code: "indeterminate" });
-  const next = client.call("count");
+  const next = client.call("count", 3);
   expect((await peer.take("call")).method).toBe("count");
   await client.close();
   await expect(next).rejects.toMatchObject({ code: "closed" });
