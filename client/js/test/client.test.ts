@@ -613,7 +613,7 @@ test("a call that is answered as in doubt is not sent again", async () => {
 
 test("an interrupt is a call with the message, if there is one", async () => {
   const [client, peer] = await joined();
-  for (const args of [["stop"], []] as const) {
+  for (const args of [["stop"], []]) {
     const interrupted = client.interrupt(...args);
     const call = await peer.take("call");
     expect([call.method, call.args ?? []]).toEqual(["run:interrupt", args]);
