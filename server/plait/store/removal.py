@@ -27,16 +27,15 @@ def remove_rows(db: sqlite3.Connection, thread: int, size: int) -> int:
     None of the thread's rows is left unless that is 0.
     """
     for table, (key, value) in _TABLES.items():
-        last: tuple[object, ...] = ()
-        query = f"SELECT length({value}), {key} FROM {table} WHERE thread = ? ORDER BY {key}"
-        with closing(db.execute(query, (thread,))) as rows:
-            for length, *found in rows:
-                last, size = tuple(found), max(0, size - length - _ROW)
+        count, of_thread = 0, f"FROM {table} WHERE thread = ?"
+        with closing(db.execute(f"SELECT length({value}) {of_thread} ORDER BY {key}", (thread,))) as rows:
+            for (length,) in rows:
+                count, size = count + 1, max(0, size - length - _ROW)
                 if not size:
                     break
-        if last:
-            marks = ", ".join("?" * len(last))
-            db.execute(f"DELETE FROM {table} WHERE thread = ? AND ({key}) <= ({marks})", (thread, *last))
+        # By number, as a damaged key may be no text.
+        first = f"SELECT {key} {of_thread} ORDER BY {key} LIMIT ?"
+        db.execute(f"DELETE {of_thread} AND ({key}) IN ({first})", (thread, thread, count))
         if not size:
             break
     return size

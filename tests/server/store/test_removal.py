@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
-from tests.server.store.contract_records import delete, everything
+from tests.server.store.contract_records import delete, everything, put_records
 from tests.server.store.test_sqlite import run
 
 from plait.cli.maintenance import check_store
@@ -125,3 +125,14 @@ async def test_a_removal_that_fails_is_logged_and_harms_no_write(
         await put(store, change(2, key=OTHER), beginning(epoch="e2"), delete(0, epoch="e2"))
         assert await versions(store, OTHER) == (2, [1, 2])
     assert ["could not be removed yet: no" in record.getMessage() for record in caplog.records] == [True]
+
+
+async def test_a_thread_with_a_damaged_key_can_be_deleted(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), put_records(("a", b"1"), ("b", b"2")))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE records SET key = CAST(x'ff' AS TEXT) WHERE key = 'a'")
+    async with SqliteStore(path) as store:
+        await put(store, delete(0))
+        assert await store.find(ROOM) is None
+    assert count_rest(path) == 0
