@@ -159,7 +159,8 @@ class Turn:
     def end(self, result: Any, error: BaseException | None) -> None:
         """Call the callbacks with the outcome, each once."""
         self.on_abandon = self.hurry = None  # They may refer to this turn, which would stay as garbage.
-        self._withdraw()
+        if self._is_counted:
+            self._withdraw()
         if self.size:
             size, self.size = self.size, 0
             self.connection.end_turn(size)
@@ -261,7 +262,8 @@ class Turn:
             self.task = None
             for _ in range(self._cancellations):  # Also where its code has caught them.
                 task.uncancel()
-        error = self._find_error(error)
+        if error is not None or self.loss is not None:
+            error = self._find_error(error)
         if instruments is not None:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
@@ -439,7 +441,8 @@ class Mailbox:
             self._queue = deque()
         self._queue.append(turn)
         if turn.party is not None:
-            self._waiting = self._waiting or {}
+            if self._waiting is None:
+                self._waiting = {}
             self._waiting[turn.party] = self._waiting.get(turn.party, 0) + 1
         if self.task is None and not self.is_held:
             self._run()
@@ -509,8 +512,9 @@ class Mailbox:
             turn = self._queue.popleft()
             if turn.party is not None:
                 assert self._waiting is not None
-                self._waiting[turn.party] -= 1
-                if not self._waiting[turn.party]:
+                if (count := self._waiting[turn.party] - 1) > 0:
+                    self._waiting[turn.party] = count
+                else:
                     del self._waiting[turn.party]
             if not turn.is_abandoned:
                 return turn

@@ -58,11 +58,12 @@ class TurnRunner:
             done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
             turn.connection.track_turn(turn, size)
-        if turn.parent is not None and (refusal := turn.find_refusal()) is not None:
-            turn.on_end(done)
-            turn.end(None, refusal)
-            return
-        turn.count()
+        if turn.parent is not None:
+            if (refusal := turn.find_refusal()) is not None:
+                turn.on_end(done)
+                turn.end(None, refusal)
+                return
+            turn.count()
         if is_concurrent and not self.mailbox.is_held:
             turn.on_end(lambda *_: self._finish_concurrent(turn))
             turn.on_end(done)
