@@ -16,9 +16,6 @@ except ImportError:  # It is not built for every platform.
 
 __all__ = ["Incoming", "is_utf8", "serialize", "serialize_pinged", "shorten"]
 
-# Bytes of a message up to which it follows its ping in one frame.
-_LARGEST_WHOLE: Final = 16 * 1024
-
 
 def serialize(frame: Frame) -> bytes:
     """Encode a frame from server to client: unfragmented and unmasked (RFC 6455, section 5.2)."""
@@ -26,15 +23,13 @@ def serialize(frame: Frame) -> bytes:
 
 
 def serialize_pinged(frame: Frame, payload: bytes) -> bytes:
-    """Encode a frame and a ping directly before it, or before its last fragment (RFC 6455, section 5.4) if it is large.
+    """Encode a frame with a ping directly before its last fragment, one byte (RFC 6455, section 5.4).
 
-    A peer answers a ping before it has received the rest of a large frame.
+    A peer may answer a ping before it has received what follows: the network can split a write anywhere.
     """
-    ping = _serialize(0x89, payload)
     data = frame.data
-    if len(data) <= _LARGEST_WHOLE:
-        return ping + serialize(frame)
-    return _serialize(0x01 if frame.is_text else 0x02, data[:-1]) + ping + _serialize(0x80, data[-1:])
+    start = _serialize(0x01 if frame.is_text else 0x02, data[:-1])
+    return start + _serialize(0x89, payload) + _serialize(0x80, data[-1:])
 
 
 def _serialize(first: int, data: bytes) -> bytes:
