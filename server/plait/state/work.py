@@ -28,6 +28,8 @@ _PLACES_PER_COST: Final = 4
 _PLACES_PER_PAIR: Final = 4
 # Each so many bytes of a message count as one more message; a smaller message counts as one.
 _BYTES_PER_MESSAGE: Final = 16 * 1024
+# To decode an object or a list takes about as long as so many bytes of text.
+_BYTES_PER_CONTAINER: Final = 8
 
 
 class Work:
@@ -130,6 +132,8 @@ def _estimate_cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()
     return sum(copied.values()) // 250 + moved // 2_000
 
 
-def count_extra_messages(size: int) -> float:
-    """Return how many extra messages a message of `size` bytes counts as, for reading, decoding and comparing it."""
-    return 0.0 if size < _BYTES_PER_MESSAGE else size / _BYTES_PER_MESSAGE
+def count_extra_messages(data: bytes) -> float:
+    """Return how many extra messages a message counts as, for reading, decoding and comparing it."""
+    if len(data) < _BYTES_PER_MESSAGE:
+        return 0.0
+    return (len(data) + _BYTES_PER_CONTAINER * (data.count(b"[") + data.count(b"{"))) / _BYTES_PER_MESSAGE

@@ -72,9 +72,9 @@ class Requests:
             many = f"more than {rate:g} requests a second; try again in {wait:.2f} s"
             raise TooMany(many, retry_after=wait, limit="messages_per_second")
 
-    def charge(self, request: Request, principal: Principal | None, size: int) -> None:
-        """Charge a request for a body of `size` bytes, as for a message on a socket."""
-        self.charge_messages(request, principal, count_extra_messages(size))
+    def charge(self, request: Request, principal: Principal | None, body: bytes) -> None:
+        """Charge a request for its body, as for a message on a socket."""
+        self.charge_messages(request, principal, count_extra_messages(body))
 
     def charge_messages(self, request: Request, principal: Principal | None, count: float) -> None:
         """Charge a request as for so many more messages on a socket."""

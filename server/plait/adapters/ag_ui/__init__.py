@@ -186,7 +186,7 @@ class AgUi:
 
     async def _read_body(self, asked: _Asked) -> bytes:
         body = await asked.request.body()
-        self._context.requests.charge(asked.request, asked.principal, len(body))
+        self._context.requests.charge(asked.request, asked.principal, body)
         return body
 
     async def _enter(self, asked: _Asked) -> tuple[Actor, Connection]:

@@ -195,7 +195,7 @@ class CloudflareSession:
             self._refuse(frame or broken, error)
             return
         if self._limiter is not None:
-            self._limiter.charge(count_extra_messages(len(data)))
+            self._limiter.charge(count_extra_messages(data))
         if broken is not None:
             self._refuse_broken(broken)
             return

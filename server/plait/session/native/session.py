@@ -125,7 +125,7 @@ class PlaitSession:
         if not is_text:
             if not self._is_limited(None) and self._messages.take():
                 if self._limiter is not None:
-                    self._limiter.charge(count_extra_messages(len(data)))
+                    self._limiter.charge(count_extra_messages(data))
                 self._actor.message(self._connection, data)
             return
         try:
@@ -135,12 +135,12 @@ class PlaitSession:
             if broken is None:
                 self._fail(str(error))
             elif not self._is_limited(broken):
-                self._charge(count_extra_messages(len(data)))
+                self._charge(count_extra_messages(data))
                 self._refuse_broken(broken)
             return
         if not self._is_limited(message):
             if self._limiter is not None:
-                self._limiter.charge(count_extra_messages(len(data)))
+                self._limiter.charge(count_extra_messages(data))
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:

@@ -57,7 +57,7 @@ class Exchange:
     async def body(self) -> bytes:
         """Return the body, and charge for its size."""
         body = await self.request.body()
-        self.context.requests.charge(self.request, self.principal, len(body))
+        self.context.requests.charge(self.request, self.principal, body)
         return body
 
     async def enter(self, size: int) -> tuple[Facade, Connection]:
