@@ -397,7 +397,8 @@ async def test_log_lines_carry_the_thread_and_the_connection(folder: Path) -> No
             await client.send("hello")
             assert await client.call("add") == 1
         (line,) = [line for line in server.log.read_text().splitlines() if "unexpected ValueError" in line]
-    assert re.fullmatch(r"\S+ \S+ ERROR   plait.thread \[room/one\] \[[0-9a-f]{24}\]: unexpected ValueError", line)
+    thread = r"plait.thread \[room/one\] \[[0-9a-f]{24}\]"
+    assert re.fullmatch(rf"\S+ \S+ ERROR   {thread}: internal error [0-9a-f]{{12}}: unexpected ValueError", line)
 
 
 async def test_a_socket_that_is_refused_is_in_the_log(folder: Path) -> None:
