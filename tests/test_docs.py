@@ -32,7 +32,7 @@ PAGES = {path.stem: path for path in (README, *sorted((ROOT / "docs").glob("*.md
 REFERENCE = "\n".join(path.read_text() for name, path in PAGES.items() if name.startswith("reference-"))
 DOCS = "\n".join(path.read_text() for path in PAGES.values())
 # What the apps of the pages have in their environment; the first signs the ids of threads of those with agents.
-SECRETS = dict.fromkeys(("PLAIT_SECRET", "JOURNAL_SECRET", "NOTES_ADMIN_TOKEN"), "a secret of the docs")
+SECRETS: dict[str, str] = dict.fromkeys(("PLAIT_SECRET", "JOURNAL_SECRET", "NOTES_ADMIN_TOKEN"), "a secret of the docs")
 PROGRAM_PATH = os.pathsep.join(str(ROOT / each) for each in ("server", "client/python", "schemas"))
 
 
