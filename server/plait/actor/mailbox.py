@@ -235,7 +235,7 @@ class Turn:
     async def run(self, task: asyncio.Task[None]) -> None:
         """Run to the end in `task`, the current task, and call the callbacks."""
         self.task = task
-        self.enter()
+        _turn.set(self)
         self.is_running = True
         instruments, began = self.instruments, 0.0
         if instruments is not None:

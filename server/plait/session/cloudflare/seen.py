@@ -139,12 +139,14 @@ class SeenTracker:
 
     def pong(self, payload: bytes) -> None:
         """Note that the client has answered a ping, and thereby those before it."""
-        version = int.from_bytes(payload)
-        if len(payload) != 8 or not any(asked == version for asked, _ in self._asked):
+        version, asked = int.from_bytes(payload), self._asked
+        if len(payload) != 8 or not asked:
+            return
+        if asked[0][0] != version and all(each != version for each, _ in asked):
             return
         self._version = -1
         while self._version != version:
-            self._version, self.base = self._asked.popleft()
+            self._version, self.base = asked.popleft()
             self._waiting -= self.base.size + _OVERHEAD
         self._on_seen()
 
