@@ -136,7 +136,7 @@ class Context(Generic[ThreadT]):
     def put(self, *attribute: Any) -> None:
         """Set an attribute for this run: `put("tenant", value)` by a name, or `put(Tenant("t7"))` by its type.
 
-        `put(Tenant, value)` sets it by a type of which it is an instance.
+        `put(Tenant, value)` sets it by a type that it is an instance of.
         """
         match attribute:
             case (key, value):

@@ -54,7 +54,7 @@ class Loader:
         self._public_kinds = public_kinds
         self._events = events
         self._instruments = instruments
-        # The kinds of which a thread was logged whose state has members that its type lacks.
+        # The kinds for which the log has said that a stored state has members that its type lacks.
         self._lossy: set[str] = set()
 
     async def load(self, key: ThreadKey, kind: Kind, fence: int, *, is_used: bool) -> Actor:

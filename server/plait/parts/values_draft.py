@@ -31,7 +31,7 @@ class ValuesDraft:
         self._items: Items | None = None
         # Whether a commit has failed, so that the values may have what others could not store either.
         self._is_stale = False
-        # The values of which the agent has objects, which it may change in place.
+        # The values whose objects the agent has, and may change in place.
         self._watched: dict[str, Watched] = {}
         self._metadata: msgspec.Raw | None = None
         # What `records` returned, until it is submitted.

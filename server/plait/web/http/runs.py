@@ -91,7 +91,7 @@ class RunRequests:
     ) -> tuple[str, Headers]:
         """Return the name of the thread, and the headers by which a client continues it.
 
-        Raises Forbidden for a session of nobody, which everybody could name.
+        Raises Forbidden without a principal: anybody could name such a session.
         """
         if session_id is None:
             # It is found as `request.state.principal`.
