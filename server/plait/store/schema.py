@@ -19,7 +19,7 @@ _CHECK_SECONDS: Final = 1.0
 # about a second after a change. `stateless` is 1 for a thread that had no state at version 0. `idle_since` is NULL
 # while the thread is awake, and where the class has no `expires_after`. `counter` has at most one row: the number of
 # transactions that deleted a thread, or after which no thread had a newer version. `removed` has the ids of deleted
-# threads whose rows are not all removed. Tables with large rows have row ids: otherwise SQLite would rewrite neighbouring rows.
+# threads whose rows are not all removed. Large rows have row ids: otherwise SQLite would rewrite neighbouring rows.
 _RECORDS: Final = """
 CREATE TABLE records (
     thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
