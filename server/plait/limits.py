@@ -6,7 +6,16 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "UNLIMITED", "Limits", "RateLimiter", "TokenBucket", "TokenBuckets", "explain_limit"]
+__all__ = [
+    "DEFAULT_LIMITS",
+    "UNLIMITED",
+    "Limits",
+    "RateLimiter",
+    "TokenBucket",
+    "TokenBuckets",
+    "count_extra_messages",
+    "explain_limit",
+]
 
 _HUGE: Final = 2**62
 # Full buckets are not removed while there are fewer than this.
@@ -22,6 +31,11 @@ _LEAST: Final[dict[str, float]] = {
     "write_buffer": 1_000,
     "presence": 0,
 }
+
+# Each so many bytes of a message count as one more message; a smaller message counts as one.
+_BYTES_PER_MESSAGE: Final = 16 * 1024
+# Decoding an object or a list takes about as long as so many bytes of text.
+_BYTES_PER_CONTAINER: Final = 8
 
 
 def explain_limit(name: str, value: object) -> str | None:
@@ -203,3 +217,10 @@ class RateLimiter:
     def charge(self, count: float) -> None:
         """Count the accepted message as `count` more messages."""
         self._taken.charge(count)
+
+
+def count_extra_messages(data: bytes) -> float:
+    """Return how many extra messages a message counts as, for reading, decoding and comparing it."""
+    if len(data) < _BYTES_PER_MESSAGE:
+        return 0.0
+    return (len(data) + _BYTES_PER_CONTAINER * (data.count(b"[") + data.count(b"{"))) / _BYTES_PER_MESSAGE

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, RateLimiter, TokenBucket, TokenBuckets
+from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, RateLimiter, TokenBucket, TokenBuckets, count_extra_messages
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 200.0])
 BURSTS = st.integers(1, 20)
@@ -148,3 +148,9 @@ def test_of_many_that_have_asked_only_those_who_did_lately_are_remembered() -> N
 
 def test_without_a_limit_requests_are_not_counted() -> None:
     assert UNLIMITED.make_buckets() is None
+
+
+def test_a_large_message_is_charged_by_its_bytes_and_by_what_is_in_it() -> None:
+    assert count_extra_messages(b"[]" * 4_000) == 0
+    assert count_extra_messages(b"x" * 64 * 1024) == 4
+    assert count_extra_messages(b"[]" * 32 * 1024) == 4 + 8 * 32 * 1024 / (16 * 1024)

@@ -88,7 +88,7 @@ class Actor(Facade):
         self.parts: dict[str, Any] = {}
         self.connections = Connections()
         self.presence = Presence(loop, self.connections.send_presence)
-        self.clients = PushLog()
+        self.clients = PushLog(self.change_log.client, () if stored is None else stored.clients)
         # Makes a handle to another thread.
         self.make_handle = make_handle
         # Ends this thread for good.

@@ -28,12 +28,12 @@ from plait.errors import PlaitError, TooMany
 from plait.instruments import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.commit import Commit
-from plait.state.concurrent import Needs, Past
+from plait.state.concurrent import LoadedChanges, MissingChanges
 from plait.state.log import ChangeLog
 from plait.state.merger import Charge, Merger, Proposal, Pushed
 from plait.state.missed import Missed
 from plait.state.pipeline import Pipeline
-from plait.state.push_log import Client, PushLog
+from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey, connection_id
 from plait_schemas.messages import PresenceDiff
@@ -202,33 +202,25 @@ class Facade:
 
     # Changes of clients
 
-    async def enter_client(self, id: str, older_id: str | None) -> Client:
-        """Return what is known of a client's pushes; `leave_client` must follow. Raises StoreError.
+    def enter_client(self, *ids: str) -> Awaitable[ClientPushes]:
+        """Return what is known of a client's pushes, as `PushLog.enter` does; `leave_client` must follow."""
+        return self.clients.enter(*ids)
 
-        It may have been stored under `older_id`.
-        """
-        row = None
-        if self.clients.get(id) is None:
-            row = await self.change_log.client(id)
-            if row is None and older_id is not None:
-                row = await self.change_log.client(older_id)
-        return self.clients.enter(id, row)
-
-    def leave_client(self, client: Client) -> None:
+    def leave_client(self, client: ClientPushes) -> None:
         """Forget a client when its pushes so far are durable, and no other socket uses it."""
         self.after(lambda _: self.clients.leave(client))
 
-    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | Needs:
+    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | MissingChanges:
         """Rebase a push and make a change of it, as `Merger.push` does, or return what is to be read first."""
         return self.merger.push(proposal, accept)
 
-    def read_past(self, needs: Needs) -> Awaitable[Past]:
-        """Read what a push needs. Raises Conflict where it is not kept, and StoreError."""
-        return self.merger.read(needs)
+    def read_missing(self, missing: MissingChanges) -> Awaitable[LoadedChanges]:
+        """Read what must be known of a push, as `Merger.read` does."""
+        return self.merger.read(missing)
 
     def put(self, data: bytes, source: Connection) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
-        return self.pipeline.push(data, source)
+        return self.pipeline.put(data, source)
 
     def replace(self, state: Any, data: bytes, source: Connection) -> Commit:
         """Set the state to a client's, given as decoded by the type and as encoded from that."""

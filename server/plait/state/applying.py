@@ -1,18 +1,29 @@
-"""The revision that operations, or a value of the server, make of another."""
+"""Makes a revision of the one before, by operations or from a value of the server; copies only what changes."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Final
 
 import msgspec
 
+from plait.errors import InvalidState
 from plait.limits import Limits
+from plait.state.fields import check_fields, make_unknown_field_error
+from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
-from plait.state.typed import NotTyped, apply_typed
-from plait.state.types import MOST_OPS, StateType, check_op
-from plait_schemas.codec import encode_json
+from plait.state.types import MOST_OPS, StateType, encode_value, parse_json_error
+from plait_schemas.codec import NOT_JSON, encode_json
 from plait_schemas.diff import diff
-from plait_schemas.patch import Op, find, parse
+from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
-__all__ = ["apply_ops", "apply_value", "drop_unpaired_moves", "measure_op"]
+__all__ = ["apply_ops", "apply_typed", "apply_value", "check_op", "drop_unpaired_moves", "measure_op"]
+
+# Elements of tuples that operations may copy; above it, converting the whole state is faster.
+_MOST_COPIED: Final = 1_000_000
+# Moving this many elements of a list takes as long as copying one.
+_MOVED_PER_COPIED: Final = 50
+# Values that need no check.
+_PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 
 
 def apply_ops(
@@ -57,6 +68,14 @@ def apply_value(
     return Revision(type_, state=state), ops
 
 
+def check_op(op: Op, limits: Limits) -> None:
+    """Check the value of an operation, or what it inserts. Raises InvalidState or TooLarge."""
+    if type(op.value) not in _PLAIN_SCALARS:
+        encode_value("value", op.value, limits, op.path)
+    elif op.insert is not msgspec.UNSET:
+        encode_value("text", op.insert, limits, op.path)
+
+
 def drop_unpaired_moves(ops: Sequence[Op]) -> Sequence[Op]:
     """Return the operations, with `moved` dropped from those that do not follow the `remove` of the moved element.
 
@@ -76,6 +95,147 @@ def measure_op(op: Op) -> int:
     if op.value is msgspec.UNSET:
         return 0 if op.insert is msgspec.UNSET else len(encode_json(op.insert))
     return len(encode_json(op.value)) + len(op.path) - op.path.rfind("/") + 4
+
+
+def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, list[Op]]:
+    """Return the state after `ops`, and the operations with their values as the type encodes them.
+
+    Unchanged parts are shared. Raises InvalidState for a value that does not fit the type of its place, and for an
+    unknown field unless `drops_unknown`, PatchError when the operations do not fit the state, and NotTyped.
+    """
+    made: list[Op] = []
+    owned: Owned = {}
+    copied = 0
+    for op, follower in zip_longest(ops, ops[1:]):
+        # To check a text of which more is changed right away would take time for all of it again and again.
+        is_last = follower is None or follower.op != "splice" or follower.path != op.path
+        place = _Place(op, parse(op.path), owned, drops_unknown=drops_unknown, checks_text=is_last)
+        state = place.put(state, type_, 0)
+        made.append(place.made)
+        copied += place.copied
+        if copied > _MOST_COPIED and op is not ops[-1]:
+            raise NotTyped
+    return state, made
+
+
+class _Place:
+    """Applies one operation at its place."""
+
+    __slots__ = ("_checks_text", "_drops_unknown", "_op", "_owned", "_parts", "copied", "made")
+
+    def __init__(self, op: Op, parts: list[str], owned: Owned, *, drops_unknown: bool, checks_text: bool) -> None:
+        self._checks_text = checks_text
+        self._drops_unknown = drops_unknown
+        self._op = op
+        self._parts = parts
+        self._owned = owned
+        # The operation with its value as the type encodes it.
+        self.made = op
+        # The cost, as a number of copied tuple elements.
+        self.copied = 0
+
+    def put(self, node: Any, type_: Any, depth: int) -> Any:
+        """Return `node`, whose type is `type_`, after the operation."""
+        if depth == len(self._parts):
+            if self._op.op != "splice":
+                raise NotTyped
+            return self._splice(node, type_)
+        if isinstance(node, msgspec.Struct):
+            return self._into_struct(node, depth)
+        match node:
+            case dict():
+                return self._into_dict(node, find_member_type(type_, dict), depth)
+            case list() | tuple() if type(node) in (list, tuple):
+                return self._into_array(node, type_, depth)
+            case None | bool() | int() | float() | str():
+                raise PatchError(f"{self._op.path!r} leads into a value that has no members")
+            case _:
+                raise NotTyped  # A dataclass or a named tuple, for example.
+
+    def _into_struct(self, node: msgspec.Struct, depth: int) -> Any:
+        fields = find_fields(type(node))
+        name = self._parts[depth]
+        field = fields.get(name)
+        if field is None and name != node.__struct_config__.tag_field and not self._drops_unknown:
+            raise make_unknown_field_error(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
+        if field is None or (self._is_last(depth) and self._op.op == "remove"):
+            raise NotTyped  # The type may have a default for it: convert the whole state.
+        if self._is_last(depth) and self._op.op != "splice":
+            value = self._convert_value(field.type)
+        else:
+            value = self.put(getattr(node, field.name), field.type, depth + 1)
+        try:
+            return msgspec.structs.replace(node, **{field.name: value})
+        except (TypeError, ValueError) as error:  # Raised by the author's __post_init__.
+            raise InvalidState(str(error), path=self._op.path) from None
+
+    def _into_dict(self, node: dict[Any, Any], type_: Any, depth: int) -> Any:
+        key = self._parts[depth]
+        if key not in node and (self._op.op != "add" or not self._is_last(depth)):
+            raise PatchError(f"{self._op.path!r} does not exist")
+        value = self._change_member(node, key, type_, depth)
+        copy: dict[Any, Any] = own(node, self._owned)
+        if value is msgspec.UNSET:
+            del copy[key]
+        else:
+            copy[key] = value
+        return copy
+
+    def _into_array(self, node: list[Any] | tuple[Any, ...], type_: Any, depth: int) -> Any:
+        member = find_member_type(type_, type(node))
+        is_last = self._is_last(depth)
+        index = index_in(node, self._parts[depth], self._op, is_last=is_last)
+        value = self._change_member(node, index, member, depth)
+        is_tuple = isinstance(node, tuple)
+        elements: list[Any] = list(node) if is_tuple else own(node, self._owned)
+        if value is msgspec.UNSET:
+            del elements[index]
+        elif is_last and self._op.op == "add":
+            elements.insert(index, value)
+        else:
+            elements[index] = value
+        self.copied += len(elements) if is_tuple else len(elements) // _MOVED_PER_COPIED
+        return tuple(elements) if is_tuple else elements
+
+    def _change_member(self, node: Any, at: Any, type_: Any, depth: int) -> Any:
+        """Return the new value for a key or an index, as an object of its type; UNSET if it is removed."""
+        if not self._is_last(depth) or self._op.op == "splice":
+            return self.put(node[at], type_, depth + 1)
+        return msgspec.UNSET if self._op.op == "remove" else self._convert_value(type_)
+
+    def _splice(self, text: Any, type_: Any) -> str:
+        """Return a text after the operation; one that is checked by its type is read as that."""
+        if type(text) is not str:
+            raise NotTyped  # It may be one in JSON.
+        after = splice_text(self._op, text)
+        if self._checks_text and not is_any_text(type_):
+            decode, _ = make_reader(type_)
+            try:
+                after = decode(encode_json(after))
+            except NOT_JSON as error:
+                raise InvalidState(parse_json_error(error)[0], path=self._op.path) from None
+            if type(after) is not str:
+                raise NotTyped
+        return after
+
+    def _is_last(self, depth: int) -> bool:
+        return depth == len(self._parts) - 1
+
+    def _convert_value(self, type_: Any) -> Any:
+        """Return the operation's value as an object of a type."""
+        if self._op.value is msgspec.UNSET:
+            raise PatchError(f"{self._op.op} {self._op.path!r} has no value")
+        decode, plan = make_reader(type_)
+        if plan is not None and not self._drops_unknown:
+            check_fields(plan, self._op.value, self._op.path)
+        data = encode_json(self._op.value)
+        try:
+            value = decode(data)
+        except NOT_JSON as error:
+            message, where = parse_json_error(error)
+            raise InvalidState(message, path=self._op.path + where) from None
+        self.made = Op(self._op.op, self._op.path, value, self._op.moved)
+        return value
 
 
 def _is_moved(op: Op, last: Op | None) -> bool:

@@ -7,10 +7,10 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from plait.errors import Conflict, NotFound
+from plait.state.budget import Budget
 from plait.state.log import ChangeLog
 from plait.state.undone import Step as Change
 from plait.state.undone import drop_undone, parse_taken_back
-from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import PatchError, decode_ops, find, parse
 from plait_schemas.shape import Shape
@@ -69,7 +69,7 @@ async def _read(change_log: ChangeLog, version: int) -> list[Change]:
     rows.reverse()
     if any(parse_taken_back(row.source) is not None for row in rows):
         try:
-            return drop_undone(await change_log.document(before - 1), rows, Work())
+            return drop_undone(await change_log.document(before - 1), rows, Budget())
         except (Conflict, NotFound, PatchError):
             pass  # It is too much work: whoever has undone something has written what came back.
     return [Change(row.version, row.source, decode_ops(row.ops)) for row in rows]

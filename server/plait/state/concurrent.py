@@ -11,58 +11,59 @@ from plait.state.log import ChangeLog
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import Op, decode_ops
 
-__all__ = ["TOO_OLD", "ConcurrentOps", "Needs", "Other", "Past"]
+__all__ = ["TOO_OLD", "ConcurrentOp", "ConcurrentOps", "LoadedChanges", "MissingChanges"]
 
 
-class Other(NamedTuple):
-    """An operation that others have made, in a version."""
+class ConcurrentOp(NamedTuple):
+    """An operation of another client or of the server, and the version that it is a part of."""
 
     op: Op
     version: int
 
 
 class ConcurrentOps(NamedTuple):
-    """What a client did not know of at its last accepted push, as it is after all the client's pushes so far."""
+    """The operations that a client had not seen at its last accepted push, rebased over all its pushes so far."""
 
-    others: Sequence[Other] = ()
+    ops: Sequence[ConcurrentOp] = ()
     # The version that this push has made: no operation is of a later one.
     to: int = 0
     # The base of that push: each operation is of a later version.
     since: int = 0
 
-    def unknown(self, base: int, rows: Iterable[ChangeRow]) -> list[Other]:
-        """Return what a client at the version `base` does not know of; `rows` are the changes after these."""
-        found = [other for other in self.others if other.version > base]
-        return found + [Other(op, row.version) for row in rows for op in decode_ops(row.ops)]
+    def find_unseen(self, base: int, rows: Iterable[ChangeRow]) -> list[ConcurrentOp]:
+        """Return the operations that a client at the version `base` has not seen, with those of `rows` after them."""
+        found = [each for each in self.ops if each.version > base]
+        return found + [ConcurrentOp(op, row.version) for row in rows for op in decode_ops(row.ops)]
 
     def back_to(self, version: int) -> "ConcurrentOps":
         """Return it without the operations after a version."""
-        others = [other for other in self.others if other.version <= version]
-        return self._replace(others=others, to=min(self.to, version))
+        ops = [each for each in self.ops if each.version <= version]
+        return self._replace(ops=ops, to=min(self.to, version))
 
 
-TOO_OLD = "it was made on a version that is too old"
+TOO_OLD = "the version that it was made on is no longer kept"
 
 
-class Past(NamedTuple):
-    """What was read for one push: the changes after a version, and the state that it was made on."""
+class LoadedChanges(NamedTuple):
+    """What was read from the store for a push: the changes after a version, and the state that it was made on."""
 
     rows: Sequence[ChangeRow] = ()
     document: Any = msgspec.UNSET
 
     def since(self, history: History, version: int) -> list[ChangeRow] | None:
-        """Return the changes after a version; None when some of them are to be read."""
+        """Return the changes after a version; None when some of them must be read first."""
         return history.since(version, history.current.version, self.rows)
 
 
-class Needs(NamedTuple):
-    """What is to be read before a push is judged: the changes after a version, and maybe the state at another."""
+class MissingChanges(NamedTuple):
+    """What must be read before a push can be rebased: the changes after a version, and maybe an earlier state."""
 
     after: int
+    # The version of that state.
     document: int | None = None
 
-    async def read(self, change_log: ChangeLog) -> Past:
-        """Read it. Raises Conflict where it is not kept, and StoreError."""
+    async def read(self, change_log: ChangeLog) -> LoadedChanges:
+        """Read it. Raises Conflict when it is no longer kept, and StoreError."""
         try:
             rows = await change_log.changes(self.after)
             document = msgspec.UNSET if self.document is None else await change_log.document(self.document)
@@ -70,4 +71,4 @@ class Needs(NamedTuple):
             raise Conflict(TOO_OLD) from None
         if rows is None:
             raise Conflict(TOO_OLD)
-        return Past(rows, document)
+        return LoadedChanges(rows, document)

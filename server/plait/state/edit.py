@@ -5,10 +5,10 @@ from types import TracebackType
 from typing import Any
 
 from plait.errors import Conflict, InvalidState
+from plait.state.budget import Budget
 from plait.state.commit import Commit
 from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
-from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.draft import Draft, NotFinite, draft, recorded
 from plait_schemas.patch import Op
@@ -56,9 +56,9 @@ class Edit:
             raise InvalidState(str(error), path=error.path) from error
         if error is not None:
             return
-        work = Work()
-        if over := self._find_ops_since(work):
-            result = work.rebase(ops, over, self._pipeline.current.tree)
+        budget = Budget()
+        if over := self._find_ops_since(budget):
+            result = budget.rebase(ops, over, self._pipeline.current.tree)
             if result.is_lost:
                 raise Conflict("the edited place no longer exists", path=next(iter(result.conflicts), None))
             ops = result.ops
@@ -77,7 +77,7 @@ class Edit:
         if self.commit is not None:
             await self.commit
 
-    def _find_ops_since(self, work: Work) -> list[Op]:
+    def _find_ops_since(self, budget: Budget) -> list[Op]:
         """Return the operations since the draft was made. Raises Conflict when they are not kept."""
         history, base = self._pipeline.history, self._base.version
         if (own := self._pipeline.ops_since(self._base)) is not None:
@@ -89,5 +89,5 @@ class Edit:
         rows = history.since(base, history.current.version, self._older)
         if rows is None:
             raise Conflict("the state has changed too often since the edit began")
-        over = [op for row in rows for op in work.decode(row)]
+        over = [op for row in rows for op in budget.decode(row)]
         return over + (self._pipeline.ops_since(history.current) or [])

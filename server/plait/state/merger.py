@@ -1,7 +1,7 @@
-"""Merges what a client has changed with what others have changed since, and makes a change of it.
+"""Makes changes of what clients push, merged with the changes that they had not seen.
 
-What a client did not know of at a push is kept as it is after the pushes that came meanwhile, so that the next one,
-which was made on top of those, can be rebased over it (as in Jupiter: Nichols et al., 1995).
+The operations that a client had not seen at a push are rebased over the client's later pushes and kept: its next push
+was made after those, and is rebased over the result (as in Jupiter: Nichols et al., 1995).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ import msgspec
 
 from plait.errors import Conflict
 from plait.limits import Limits
+from plait.state.budget import FREE_OPS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
-from plait.state.concurrent import ConcurrentOps, Needs, Other, Past
+from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.conflicts import Policy, Resolve, may_meet, merge
 from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
 from plait.state.source import Client
-from plait.state.work import MOST_OF_A_PUSH, Work
 from plait.store.protocol import ClientRow
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import Push
@@ -39,14 +39,14 @@ _BYTES_EACH: Final = 10
 
 
 class Proposal(NamedTuple):
-    """A push, and what it is judged by."""
+    """A push, and what it is rebased over."""
 
     push: Push
     source: Client
-    # What the client did not know of at its last push.
-    unknown: ConcurrentOps
-    # What was read for this push.
-    past: Past
+    # What the client had not seen at its last push.
+    unseen: ConcurrentOps
+    # What was read from the store for this push.
+    loaded: LoadedChanges
     charge: Charge
 
 
@@ -54,9 +54,9 @@ class Pushed(NamedTuple):
     """A push that has been made a change, which is being stored."""
 
     commit: Commit
-    # What the client does not know of, for its next push.
-    unknown: ConcurrentOps
-    # Whether others had changed something that the client did not know of.
+    # What the client has not seen, for its next push.
+    unseen: ConcurrentOps
+    # Whether there were changes that the client had not seen.
     is_rebased: bool
     # The operations as JSON, if they are other ones than the client's.
     ops: bytes | None
@@ -71,23 +71,26 @@ class Merger:
         self._pipeline = pipeline
         self._change_log = change_log
         self._limits = limits
-        # What is done where others have changed the same.
+        # What is done when a push changes something that has been changed since.
         self._policy: Policy | Resolve = policy
 
-    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | Needs:
-        """Rebase a push over what its client did not know of, and make a change of it.
+    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | MissingChanges:
+        """Make a change of a push, rebased over what its client had not seen.
 
-        Returns what is to be read first, if that is not in memory or in `past`. `accept` is called when the push can no
-        longer be refused, and returns the client's row to store. Raises what Pipeline.change raises, Conflict and
-        PatchError.
+        Returns what must be read first, if that is neither in memory nor in `loaded`. `accept` is called when the push
+        can no longer be refused, and returns the client's row to store. Raises what Pipeline.change raises, Conflict
+        and PatchError.
         """
-        self._check(proposal.push)
-        needs = self._needs(proposal)
-        return self._rebase(proposal, accept) if needs is None else needs
+        push = proposal.push
+        self._check(push)
+        if self._is_current(push, proposal.unseen):
+            return self._apply(without_own(push.ops), proposal, accept)
+        missing = self._find_missing(proposal)
+        return self._rebase(proposal, accept) if missing is None else missing
 
-    async def read(self, needs: Needs) -> Past:
-        """Read what a push needs. Raises Conflict where it is not kept, and StoreError."""
-        return await needs.read(self._change_log)
+    async def read(self, missing: MissingChanges) -> LoadedChanges:
+        """Read what must be known of a push. Raises Conflict when it is no longer kept, and StoreError."""
+        return await missing.read(self._change_log)
 
     def merge(self, ops: Sequence[Op], base: Revision, source: Client, charge: Charge) -> Commit:
         """Apply the operations of a client, made on `base`, to the current state.
@@ -101,11 +104,11 @@ class Merger:
             raise Conflict("the state has too many objects and lists to be merged")
         ops = _read_ops(encoded)
         theirs = _read_ops(encode_json(history.diff(base, current.base, json, self._limits)))
-        work, document = Work(MOST_OF_A_PUSH, charge), current.tree
-        work.charge_rebase(ops, len(theirs))
-        work.charge_ops(ops, document)
-        rebased = rebase(ops, theirs, document, work.charge_places)
-        work.charge_parts(ops, rebased.ops, document)
+        budget, document = Budget(PUSH_BUDGET, charge), current.tree
+        budget.charge_rebase(ops, len(theirs))
+        budget.charge_ops(ops, document)
+        rebased = rebase(ops, theirs, document, budget.charge_places)
+        budget.charge_parts(ops, rebased.ops, document)
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         made_on = base.tree if callable(policy) else None
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
@@ -114,89 +117,114 @@ class Merger:
     # Inside
 
     def _check(self, push: Push) -> None:
-        """Raise what refuses a push whatever it does."""
+        """Raise Conflict for a push whose versions are not the thread's."""
         history = self._pipeline.history
         epoch, base = push.base
         if epoch != history.epoch:
-            raise Conflict("its base is in a history that is gone")
+            raise Conflict("its base epoch is not the thread's current epoch")
         if not 0 <= base <= history.current.version:
             raise Conflict("its base is not a version of this thread")
         if push.made is not None and self._policy != "last-writer":
             if push.made[0] != epoch:
-                raise Conflict("it was made on a history that is gone")
+                raise Conflict("the epoch in which it was made is not the thread's current epoch")
             if not 0 <= push.made[1] <= base:
-                raise Conflict("it was made on a version that its base does not have")
+                raise Conflict("the version on which it was made is not one before its base")
 
-    def _needs(self, proposal: Proposal) -> Needs | None:
-        """Return what is to be read to judge a push, None where nothing is.
+    def _is_current(self, push: Push, unseen: ConcurrentOps) -> bool:
+        """Whether a push is small, changes no text, and was made when its client had seen every change of others.
 
-        The state that it was made on is for who makes one of two values, where others may have changed the same.
+        Such a push is not rebased, and costs too little to be counted.
         """
-        push, source, unknown, past, _ = proposal
+        base, version = push.base[1], self._pipeline.history.current.version
+        if len(push.ops) > FREE_OPS or True in [op.op == "splice" for op in push.ops]:
+            return False
+        if self._policy != "last-writer":
+            return base == version and (push.made is None or push.made[1] == version)
+        # After a version that its client has seen there may be other pushes of the same client.
+        return base == version or (unseen.to == version and base >= unseen.since and not unseen.ops)
+
+    def _find_missing(self, proposal: Proposal) -> MissingChanges | None:
+        """Return what must be read before a push can be rebased, None if it is all there.
+
+        A `resolve_conflict` gets the state that the push was made on, if others may have changed the same place.
+        """
+        push, source, unseen, loaded, _ = proposal
         history, policy = self._pipeline.history, self._policy
-        after, made = max(push.base[1], unknown.to), (push.made or push.base)[1]
+        after, made = max(push.base[1], unseen.to), (push.made or push.base)[1]
         if policy != "last-writer":
             after = min(after, made)
         if after == history.current.version:
             return None
-        rows = past.since(history, after)
+        rows = loaded.since(history, after)
         if rows is not None:
             since = (row for row in rows if row.version > made and row.source != source.id)
             over = (op for row in since for op in decode_ops(row.ops))
-            if not callable(policy) or past.document is not msgspec.UNSET or not may_meet(push.ops, over):
+            if not callable(policy) or loaded.document is not msgspec.UNSET or not may_meet(push.ops, over):
                 return None
-        return Needs(after, made if callable(policy) else None)
+        return MissingChanges(after, made if callable(policy) else None)
 
     def _rebase(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed:
-        push, past = proposal.push, proposal.past
+        push, loaded = proposal.push, proposal.loaded
         pipeline = self._pipeline
         document = pipeline.history.current.tree
-        concurrent = self._find_unknown(proposal)
-        work = Work(MOST_OF_A_PUSH, proposal.charge)
-        work.charge_rebase(push.ops, len(concurrent))
-        work.charge_ops(push.ops, document)
-        rebased = rebase(push.ops, (other.op for other in concurrent), document, work.charge_places)
-        work.charge_parts(push.ops, rebased.ops, document)
+        concurrent = self._find_unseen(proposal)
+        budget = Budget(PUSH_BUDGET, proposal.charge)
+        budget.charge_rebase(push.ops, len(concurrent))
+        budget.charge_ops(push.ops, document)
+        rebased = rebase(push.ops, (each.op for each in concurrent), document, budget.charge_places)
+        budget.charge_parts(push.ops, rebased.ops, document)
         rebased = rebased._replace(ops=list(without_own(rebased.ops)))
         over = zip(rebased.indices, rebased.over, strict=True)
-        others = [Other(op, concurrent[index].version) for index, op in over]
+        unseen = [ConcurrentOp(op, concurrent[index].version) for index, op in over]
         policy = self._policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
-        before = pipeline.history.current
-        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=past.document))
-        commit = pipeline.change(ops, proposal.source, accept=accept)
+        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
+        return self._apply(ops, proposal, accept, unseen=unseen, is_rebased=bool(concurrent))
+
+    def _apply(
+        self,
+        ops: Sequence[Op],
+        proposal: Proposal,
+        accept: Callable[[], ClientRow],
+        *,
+        unseen: Sequence[ConcurrentOp] = (),
+        is_rebased: bool = False,
+    ) -> Pushed:
+        """Make a change of the operations of a push, which are no longer the client's own where it was rebased."""
+        before, push = self._pipeline.history.current, proposal.push
+        commit = self._pipeline.change(ops, proposal.source, accept=accept)
         change = None if commit.revision is before else commit.revision.change
         is_as_sent = change is None or change.ops == encode_json(without_own(push.ops))
         return Pushed(
             commit,
-            ConcurrentOps(others, commit.version, push.base[1]),
-            bool(concurrent),
+            ConcurrentOps(unseen, commit.version, push.base[1]),
+            is_rebased,
             None if change is None or is_as_sent else change.ops,
         )
 
-    def _find_unknown(self, proposal: Proposal) -> list[Other]:
-        """Return what the client did not know of when it pushed, as it is after its pushes so far.
+    def _find_unseen(self, proposal: Proposal) -> list[ConcurrentOp]:
+        """Return what the client had not seen when it pushed, rebased over its pushes so far.
 
-        Raises Conflict where the client has pushed on a later version already: an old one names what it has lost.
+        Raises Conflict when the client has already pushed on a later version: an old version tells what it has lost.
         """
-        push, source, unknown, past, _ = proposal
+        push, source, unseen, loaded, _ = proposal
         base = push.base[1]
-        rows = past.since(self._pipeline.history, max(base, unknown.to)) or []
-        if base < unknown.since or any(row.source == source.id for row in rows):
+        rows = loaded.since(self._pipeline.history, max(base, unseen.to)) or []
+        if base < unseen.since or any(row.source == source.id for row in rows):
             # It was made after other pushes of this client, which were then at other places than they are now.
-            raise Conflict("others have taken away what it was made on")
-        return unknown.unknown(base, rows)
+            raise Conflict("the push is based on changes that no longer exist")
+        return unseen.find_unseen(base, rows)
 
     def _origins(self, proposal: Proposal, ops: Sequence[Op]) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
-        push, source, _, past, charge = proposal
+        push, source, _, loaded, charge = proposal
         history = self._pipeline.history
-        rows = past.since(history, (push.made or push.base)[1]) or []
+        rows = loaded.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == source.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
         # These are all changes of others since the push was made, some of them a second time: a bound of their own.
-        Work(MOST_OF_A_PUSH, charge).charge_rebase(ops, len(over), traces=True)
+        Budget(PUSH_BUDGET, charge).charge_rebase(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 

@@ -158,7 +158,7 @@ async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored:
         fence=fence,
     )
     await store.submit(write)
-    return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret)
+    return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret, stored.clients)
 
 
 async def migrate_all(

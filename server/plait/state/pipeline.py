@@ -1,29 +1,21 @@
-"""The path of a change: validated, applied, made durable, then sent. No I/O except through the store.
+"""Makes the changes of one thread: each is checked, validated, applied, appended and submitted, without an `await`."""
 
-Output of a thread waits for the changes made before it (an output gate): `after` calls back at once if everything is
-durable, and otherwise when the last change made so far is. When a change is lost, the thread goes back to its last
-durable state and the turns that are under way are cut short, as they may have seen it: they can send and change
-nothing more.
-"""
-
-import asyncio
-from collections.abc import Callable, Collection, Sequence
-from contextvars import Context
+from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
+from plait.errors import Conflict, PlaitError, StoreError
 from plait.instruments import Instruments
 from plait.limits import Limits
-from plait.state.applying import apply_ops, apply_value, drop_unpaired_moves, measure_op
-from plait.state.commit import Commit, Maker
+from plait.state.applying import apply_ops, apply_value, check_op, drop_unpaired_moves, measure_op
+from plait.state.commit import Commit
+from plait.state.commit_queue import CommitQueue
 from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
-from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_op, check_size, encode_value
-from plait.store.protocol import ClientRow, Record, Store, Write
+from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_size, encode_value
+from plait.store.protocol import ClientRow, Record, Store
 from plait.store.records import check_record
 from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
@@ -35,48 +27,10 @@ __all__ = ["Pipeline"]
 T = TypeVar("T")
 
 
-class Turns(Protocol):
-    """The turns of a thread, whose code makes changes and sees them before they are durable."""
+class Pipeline(CommitQueue):
+    """Makes changes of one thread: they are stored in order, and sent when they are durable."""
 
-    def find_turn(self) -> Maker | None:
-        """Return the turn in which the calling code runs, of any thread; None outside of turns."""
-        ...
-
-    def sees_durable(self) -> bool:
-        """Whether the calling code decides what a client may do, and so is shown only what is durable."""
-        ...
-
-    def find_loss(self) -> PlaitError | None:
-        """Return why the turn of the calling code was cut short, if it is one of this thread."""
-        ...
-
-    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
-        """Cut the turns short whose code is under way, except those whose own tasks are told the error themselves."""
-
-
-class Pipeline:
-    """Applies the changes of one thread, stores them, and publishes them when they are durable."""
-
-    __slots__ = (
-        "_deletion",
-        "_find_trace",
-        "_has_lost",
-        "_instruments",
-        "_is_deciding",
-        "_limits",
-        "_on_commit",
-        "_on_lost",
-        "_pending",
-        "_refusal",
-        "_store",
-        "_transaction",
-        "_type",
-        "_validate",
-        "history",
-        "lost",
-        "on_submit",
-        "turns",
-    )
+    __slots__ = ("_is_deciding", "_limits", "_transaction", "_type", "_validate")
 
     def __init__(
         self,
@@ -91,42 +45,17 @@ class Pipeline:
         instruments: Instruments | None = None,
         find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
     ) -> None:
-        self.history = history
+        super().__init__(
+            history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments, find_trace=find_trace
+        )
         self._type = state_type
-        self._store = store
         self._limits = limits
         # Raises to refuse a change, and must return None; None if the class does not validate changes.
         self._validate = validate
-        # Called for each change that became durable, in order, before the callbacks that wait for it.
-        self._on_commit = on_commit
-        # Called when this instance can no longer tell the thread's state: another process has written the thread, or
-        # it is not known what became of a write. The sockets must be closed before those who wait are told.
-        self._on_lost = on_lost
-        # Why the thread's state is no longer known here; None while it is.
-        self.lost: StoreError | None = None
-        self._instruments = instruments
-        # Returns the trace of what causes a change of this source.
-        self._find_trace = find_trace
-        # Changes that are not durable yet, in order, and how many there have been.
-        self._pending: list[Commit] = []
-        # The turns of the thread, if it has any, and whether a change was lost that they may have seen.
-        self.turns: Turns | None = None
-        self._has_lost = False
-        # Called at each change, before it is stored.
-        self.on_submit: Callable[[], None] | None = None
-        # The class and message of the error with which further changes are refused; None while they are made.
-        self._refusal: tuple[type[PlaitError], str] | None = None
-        # The last write of a thread that is being destroyed; it is pending before it is submitted.
-        self._deletion: Commit | None = None
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
         # The open transaction, outermost, if there is one.
         self._transaction: Transaction | None = None
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether every change is durable."""
-        return not self._pending
 
     @property
     def keys(self) -> Keys | None:
@@ -159,10 +88,6 @@ class Pipeline:
     def _shows_durable(self) -> bool:
         return len(self._pending) > 0 and self.turns is not None and self.turns.sees_durable()
 
-    def find_loss(self) -> PlaitError | None:
-        """Return why the turn of the calling code was cut short; None if it was not."""
-        return self.turns.find_loss() if self._has_lost and self.turns is not None else None
-
     def start(self, value: object) -> None:
         """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
         self.history.start(*self._type.from_value(value, self._limits))
@@ -192,7 +117,7 @@ class Pipeline:
             self.current.discard_edits()
             raise
 
-    def push(self, data: bytes, source: Client) -> Commit:
+    def put(self, data: bytes, source: Client) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
         self.check_open()
         return self._set_whole(self.current, *self._type.from_json(data, self._limits), source)
@@ -313,51 +238,6 @@ class Pipeline:
         # A large part of a plain state is a text, which is not looked into.
         return decode_ops(encode_json(ops)) if ops and self._type.is_plain else ops
 
-    # Ending
-
-    def close(self) -> None:
-        """Refuse further changes: the thread has been stopped, and another instance may have replaced it."""
-        if self._refusal is None:
-            self._refusal = (Unavailable, _STOPPED)
-
-    def begin_deletion(self, turn: Maker) -> Commit | None:
-        """Refuse further changes, and hold back what is sent from now on until `delete` has an outcome.
-
-        Returns the last change so far, None if all are durable.
-        """
-        turn.expect_change()
-        self._refusal = (Destroyed, f"{self.history.key} is being destroyed")
-        before = self._pending[-1] if self._pending else None
-        self._deletion = Commit(self.history.current, "server", turn)
-        self._pending.append(self._deletion)
-        return before
-
-    async def delete(self) -> None:
-        """Delete what is stored of the thread, after `begin_deletion`; return when that is durable. Raises StoreError.
-
-        If it fails, this instance can no longer be used.
-        """
-        commit = self._deletion
-        assert commit is not None
-        if not commit.is_done:
-            if (write := self.history.delete()) is None:
-                self._pending.remove(commit)
-                commit.decide(may_be_stored=False)
-                commit.finish(None)
-            else:
-                commit.outcome = self._store.submit(write)
-                commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
-        await commit
-        self._refusal = (Destroyed, f"{self.history.key} was destroyed")
-
-    def abandon_deletion(self, error: PlaitError) -> None:
-        """Fail what was held back for a deletion that was not submitted; what is sent later is not held back."""
-        commit, self._deletion = self._deletion, None
-        if commit is not None and not commit.is_done and commit.outcome is None:
-            self._pending.remove(commit)
-            commit.decide(may_be_stored=False)
-            commit.finish(error)
-
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
         if (loss := self.find_loss()) is not None:
@@ -367,21 +247,9 @@ class Pipeline:
                 own.after(callback)
                 return
             callback = refuse(callback)  # The block is still running, but was rolled back.
-        if self._pending:
-            self._pending[-1].then(callback)
-        else:
-            callback(self.lost)
+        super().after(callback)
 
-    async def wait_until_durable(self) -> None:
-        """Wait until every change made so far is durable, or has failed."""
-        if self._pending:
-            await self._pending[-1].wait()
-
-    async def wait_until_stored(self) -> None:
-        """Wait until every change made so far is durable, or has failed, but not for the deletion of the thread."""
-        waiting = [commit for commit in self._pending if commit is not self._deletion]
-        if waiting:
-            await waiting[-1].wait()
+    # Inside
 
     def _find_text(self, pointer: str) -> str | None:
         """Return the string at a JSON pointer, None where there is none. Raises Conflict."""
@@ -435,83 +303,9 @@ class Pipeline:
         found = self._transaction
         return found if found is not None and found is find_transaction(self) else None
 
-    def _commit_unchanged(self, source: Source) -> Commit:
-        commit = Commit(self.history.current, source)
-        if self._pending:
-            commit.whole = self._pending[-1]
-        self.after(commit.finish)
-        return commit
-
-    def _submit(self, write: Write, source: Source) -> Commit:
-        maker = None if self.turns is None else self.turns.find_turn()
-        commit = Commit(self.history.current, source, maker)
-        if maker is not None:
-            maker.expect_change()
-        if self.on_submit is not None:
-            self.on_submit()
-        pending = self._pending
-        # It fails with the one before, in this iteration of the loop. The store might accept it.
-        has_failed = len(pending) > 0 and pending[-1].has_failed
-        pending.append(commit)
-        if not has_failed:
-            commit.outcome = self._store.submit(write)
-            # What follows is not done for the turn that has made the change.
-            commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
-        # Nothing comes between `history.append` and the store.
-        if self._instruments is not None and write.changes:
-            (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
-            parent = self._find_trace(self._instruments, source)
-            commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
-        return commit
-
-    def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
-        error = outcome.exception()
-        if commit.is_done:
-            return  # It failed with an earlier change that it was made on.
-        if error is None:
-            assert self._pending[0] is commit
-            del self._pending[0]
-            is_change = commit.revision is not self.history.durable
-            self.history.mark_durable(commit.revision)
-            if self._instruments is not None and commit.began is not None:
-                self._instruments.change_committed(commit.trace, perf_counter() - commit.began, outcome.result())
-            if is_change:
-                self._on_commit(commit)
-            commit.decide(may_be_stored=True)
-            commit.finish(None)
-            return
-        failure = error if isinstance(error, StoreError) else StoreError("the store failed", detail=str(error))
-        if self._deletion is not None or isinstance(failure, Fenced | Indeterminate):
-            # Nothing may be answered from this state, and it is not known which one is right.
-            self.close()
-            self.lost = failure
-            self._on_lost(failure)
-        else:
-            self.history.rollback()
-            self._has_lost = True
-            if self.turns is not None:
-                self.turns.cut(failure, {task for each in self._pending for task in each.tasks})
-        failed, self._pending = self._pending, []
-        if self._instruments is not None:
-            _tell_failed(self._instruments, failed, failure.code)
-        for each in failed:  # Before any of them is answered.
-            each.decide(may_be_stored=isinstance(failure, Indeterminate))
-        for each in failed:
-            each.finish(failure)
-
 
 def _fail(callback: Callable[[PlaitError | None], None], loss: PlaitError, _: PlaitError | None) -> None:
     callback(loss)
-
-
-def _tell_failed(instruments: Instruments, failed: Sequence[Commit], code: str) -> None:
-    instruments.store_failed(code)
-    for each in failed:
-        if each.began is not None:
-            instruments.change_failed(each.trace, code)
-
-
-_STOPPED: Final = "the thread has been stopped: get it from the app again"
 
 
 def _name(source: Source) -> str:

@@ -1,15 +1,16 @@
 """The outcomes of the last pushes of a thread's clients, so that no push is applied twice."""
 
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
 
 from plait.errors import PlaitError
-from plait.store.protocol import ClientRow
+from plait.store.protocol import KNOWN_CLIENTS, ClientRow
 from plait_schemas.messages import UNANSWERED
 
-__all__ = ["MOST_PUSHES", "Client", "PushLog", "Refusal"]
+__all__ = ["MOST_PUSHES", "ClientPushes", "PushLog", "Refusal"]
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -28,16 +29,18 @@ MOST_PUSHES: Final = 2**53 - 1
 """The largest `ref` that a push may have: the largest safe integer in JavaScript."""
 
 
-class Client:
-    """One client: the `ref` of its last accepted or refused push, and the recent refusals."""
+class ClientPushes:
+    """The pushes of one client: the `ref` of the last one that was accepted or refused, and the recent refusals."""
 
-    __slots__ = ("_is_known", "_refused", "id", "ref", "users")
+    __slots__ = ("_is_known", "_refused", "id", "is_stored", "ref", "users")
 
     def __init__(self, id: str, row: ClientRow | None = None) -> None:
         self.id = id
         self.ref = row.ref if row else 0
         # Whether its next `ref` is known; otherwise any is taken as the first.
         self._is_known = row is not None
+        # Whether a push of it was stored, or may be yet.
+        self.is_stored = row is not None
         # The number of sockets that have joined or are joining.
         self.users = 0
         self._refused = {refusal.ref: refusal for refusal in _decode(row.refused)} if row else {}
@@ -47,7 +50,7 @@ class Client:
         return 0 < ref <= MOST_PUSHES and (ref == self.ref + 1 or not self._is_known)
 
     def expect(self, ref: int) -> None:
-        """Take `ref` as the first one of a client of which nothing is known."""
+        """Take `ref` as the first one of a client that is not known."""
         if not self._is_known and 0 < ref <= MOST_PUSHES:
             self._is_known = True
             self.ref = ref - 1
@@ -55,6 +58,7 @@ class Client:
     def accept(self, ref: int) -> ClientRow:
         """Record that a push is being stored, and return the client's row to store with it."""
         self.ref = ref
+        self.is_stored = True
         self._forget()
         refused = _encode(list(self._refused.values()))
         return ClientRow(self.id, ref, refused, time.time_ns() // 1000)
@@ -79,27 +83,45 @@ class Client:
 
 
 class PushLog:
-    """The clients that have joined one thread, by connection id."""
+    """The clients that have joined one thread, by connection id.
 
-    __slots__ = ("_members",)
+    `stored` has the ids of all clients that have a row in the store, or is None if these are too many to be known. A
+    client that is none of them has never pushed, so that its row is not looked for. `read` reads one from the store.
+    """
 
-    def __init__(self) -> None:
-        self._members: dict[str, Client] = {}
+    __slots__ = ("_members", "_read", "_stored")
 
-    def get(self, id: str) -> Client | None:
-        """Return a client that has joined, which is newer than its stored row; None if it has not."""
-        return self._members.get(id)
+    def __init__(self, read: Callable[[str], Awaitable[ClientRow | None]], stored: Iterable[str] | None) -> None:
+        self._members: dict[str, ClientPushes] = {}
+        self._read = read
+        # Threads to which no client has pushed share the empty set.
+        self._stored: frozenset[str] | None = None if stored is None else frozenset(stored)
 
-    def enter(self, id: str, row: ClientRow | None) -> Client:
-        """Return the client in memory, or else one made from its stored row, and keep it until `leave`."""
+    def __contains__(self, id: str) -> bool:
+        """Whether a client has joined."""
+        return id in self._members
+
+    async def enter(self, id: str, *older_ids: str) -> ClientPushes:
+        """Return what is known of a client, and keep it until `leave`. Raises StoreError.
+
+        It may have been stored under an older id.
+        """
+        row: ClientRow | None = None
+        if id not in self._members:
+            for each in (id, *older_ids):
+                if row is None and (self._stored is None or each in self._stored):
+                    row = await self._read(each)
+        # Another socket of the client may have entered, and pushed, while the row was read.
         client = self._members.get(id)
         if client is None:
-            client = self._members[id] = Client(id, row)
+            client = self._members[id] = ClientPushes(id, row)
         client.users += 1
         return client
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: ClientPushes) -> None:
         """Forget a client when its last user leaves. Its pushes must be durable, or have failed."""
         client.users -= 1
         if client.users == 0:
             del self._members[client.id]
+            if client.is_stored and self._stored is not None and client.id not in self._stored:
+                self._stored = self._stored | {client.id} if len(self._stored) < KNOWN_CLIENTS else None

@@ -33,7 +33,6 @@ __all__ = [
     "TOO_MANY_MOVED",
     "UNDECODED",
     "StateType",
-    "check_op",
     "check_size",
     "count_moved",
     "encode_value",
@@ -56,7 +55,6 @@ TOO_MANY_MOVED: Final = "the change would move too many elements of arrays: repl
 _AT_ONCE: Final = 100
 # New parts of at least this many bytes are not decoded.
 _LARGE: Final = 16 * 1024
-_PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
@@ -197,14 +195,6 @@ def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
             raise PatchError(TOO_MANY_MOVED)
         document = apply(document, some, owned)
     return document
-
-
-def check_op(op: Op, limits: Limits) -> None:
-    """Check the value of an operation, or what it inserts. Raises InvalidState or TooLarge."""
-    if type(op.value) not in _PLAIN_SCALARS:
-        encode_value("value", op.value, limits, op.path)
-    elif op.insert is not msgspec.UNSET:
-        encode_value("text", op.insert, limits, op.path)
 
 
 def encode_value(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:

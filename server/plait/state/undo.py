@@ -5,11 +5,11 @@ from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
 from plait.errors import Conflict, NotFound
+from plait.state.budget import Budget
 from plait.state.commit import Commit
 from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.undone import REDO, UNDO, drop_undone, parse_taken_back
-from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.inverse import invert
 from plait_schemas.patch import Op, Owned, PatchError, apply, compact, decode_ops
@@ -56,7 +56,7 @@ async def redo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit
 
 
 async def _take_back(pipeline: Pipeline, change_log: ChangeLog, source: str, name: str, find: _Find) -> Commit | None:
-    history, work = pipeline.history, Work()
+    history, budget = pipeline.history, Budget()
     while True:
         top = history.durable.version
         if _has_change_of(source, history.since(top, history.current.version)):
@@ -73,7 +73,7 @@ async def _take_back(pipeline: Pipeline, change_log: ChangeLog, source: str, nam
                 if newer is None or _has_change_of(source, newer):
                     break
                 try:
-                    ops = _invert_changes(target.rows, before, [*reversed(target.later), *newer], work)
+                    ops = _invert_changes(target.rows, before, [*reversed(target.later), *newer], budget)
                 except PatchError as error:
                     raise Conflict(f"the change cannot be taken back on the current state: {error}") from None
                 if ops:
@@ -181,25 +181,25 @@ def _has_change_of(source: str, rows: Iterable[ChangeRow] | None) -> bool:
     return any(row.source == source or parse_taken_back(row.source) is not None for row in rows or ())
 
 
-def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[ChangeRow], work: Work) -> list[Op]:
+def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[ChangeRow], budget: Budget) -> list[Op]:
     """Return the operations that take back changes, rebased over the others of `later`, which are after the first.
 
     Raises Conflict and PatchError.
     """
-    made = work.decode(targets[0])
+    made = budget.decode(targets[0])
     ops = invert(before, made)
     document = apply(before, made)
     own: Owned = {}
-    steps = drop_undone(document, later, work)
+    steps = drop_undone(document, later, budget)
     versions = {target.version for target in targets}
     taken = [each for step in steps if (each := parse_taken_back(step.source)) is not None]
     for step in steps:
         if step.version in versions:
             ops = compact([*invert(document, step.ops), *ops])
-            document = work.apply(document, step.ops, own)
+            document = budget.apply(document, step.ops, own)
             continue
-        document = work.apply(document, step.ops, own)
-        result = work.rebase(ops, step.ops, document)
+        document = budget.apply(document, step.ops, own)
+        result = budget.rebase(ops, step.ops, document)
         # Both changes removed the same, and an undo has put it back, where the inverse does not find it.
         is_back = _count_removed(result.ops) < _count_removed(ops) and any(
             each.first <= step.version <= each.last for each in taken

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from plait.state.work import Work
+from plait.state.budget import Budget
 from plait.store.protocol import ChangeRow
 from plait_schemas.inverse import invert
 from plait_schemas.patch import Op, Owned, compact
@@ -42,16 +42,16 @@ def parse_taken_back(source: str) -> TakenBack | None:
     return TakenBack(int(first), int(last or first), whose, name == REDO)
 
 
-def drop_undone(document: Any, rows: Iterable[ChangeRow], work: Work) -> list[Step]:
+def drop_undone(document: Any, rows: Iterable[ChangeRow], budget: Budget) -> list[Step]:
     """Return the changes of a document, rebased so that those that have been undone, and their undos, are left out.
 
     So are undos that have been redone, and their redos. An undone change is kept, with its undo, if other changes
     depend on it, or if it was not undone completely. Raises PatchError, and Conflict when it is too much work.
     """
-    steps = [Step(row.version, row.source, work.decode(row)) for row in rows]
+    steps = [Step(row.version, row.source, budget.decode(row)) for row in rows]
     needed: set[int] = set()
     while undone := _find_undone(steps, needed):
-        walk = _Walk(document, undone, work)
+        walk = _Walk(document, undone, budget)
         try:
             return [found for step in steps if (found := walk.take(step)) is not None]
         except _NeededError as error:
@@ -95,8 +95,8 @@ _Inverse = tuple[int, Sequence[Op]]
 class _Walk:
     """Applies changes to a document, with what leads from there to the same without those that have been undone."""
 
-    def __init__(self, document: Any, undone: Mapping[int, int], work: Work) -> None:
-        self._work = work
+    def __init__(self, document: Any, undone: Mapping[int, int], budget: Budget) -> None:
+        self._budget = budget
         # What is left out, by what has taken it back.
         self._undone = undone
         self._taking = frozenset(undone.values())
@@ -142,8 +142,8 @@ class _Walk:
         document, own, moved = self._document, Owned(), list[_Inverse]()
         for version, inverse in inverses:
             if moved:
-                document = self._work.apply(document, moved[-1][1], own)
-            result = self._work.rebase(inverse, ops, document)
+                document = self._budget.apply(document, moved[-1][1], own)
+            result = self._budget.rebase(inverse, ops, document)
             if result.conflicts or result.is_lost:
                 raise _NeededError(version)
             moved.append((version, result.ops))
@@ -151,7 +151,7 @@ class _Walk:
         return moved, ops
 
     def _apply(self, ops: Sequence[Op]) -> None:
-        self._document = self._work.apply(self._document, ops, self._owned)
+        self._document = self._budget.apply(self._document, ops, self._owned)
 
 
 def _join(first: Sequence[_Inverse], second: Sequence[_Inverse]) -> list[_Inverse]:

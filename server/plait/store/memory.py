@@ -16,6 +16,7 @@ from plait.store.page import take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
     DAY,
+    KNOWN_CLIENTS,
     ChangeRow,
     ClientRow,
     Header,
@@ -111,7 +112,8 @@ class MemoryStore:
             return None
         since = max((at for at in row.snapshots if at <= to), default=0)
         changes = [each for each in row.changes if since < each.version <= to]
-        return Stored(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret)
+        clients = frozenset(row.clients) if version is None and len(row.clients) <= KNOWN_CLIENTS else None
+        return Stored(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret, clients)
 
     async def find(self, key: ThreadKey) -> Header | None:
         row = self._threads.get(key)

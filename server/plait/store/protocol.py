@@ -14,6 +14,7 @@ from plait_schemas.codec import encode_json
 __all__ = [
     "CLIENT_DAYS",
     "DAY",
+    "KNOWN_CLIENTS",
     "ChangeRow",
     "ClientRow",
     "Header",
@@ -34,6 +35,9 @@ DAY: Final = 24 * 3600 * 1_000_000
 
 CLIENT_DAYS: Final = 30
 """A client's row is kept for this many days after its last push, and until others have pushed on as many days."""
+
+KNOWN_CLIENTS: Final = 256
+"""How many clients' ids are loaded with a thread; if it has more, each row is looked for when its client joins."""
 
 
 def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
@@ -159,6 +163,8 @@ class Stored(msgspec.Struct, frozen=True):
     state_version: int = 1
     # The secret of the thread's first write.
     secret: bytes = b""
+    # The ids of all clients that have a row; None if there are more than KNOWN_CLIENTS, or if they were not read.
+    clients: frozenset[str] | None = None
 
     @property
     def has_state(self) -> bool:

@@ -10,7 +10,17 @@ from plait.errors import CorruptThread
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.lock import LAST
 from plait.store.page import take_page
-from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow
+from plait.store.protocol import (
+    KNOWN_CLIENTS,
+    ChangeRow,
+    ClientRow,
+    Header,
+    IdleThread,
+    Record,
+    Stored,
+    ThreadKey,
+    ThreadRow,
+)
 
 __all__ = [
     "HEAD",
@@ -79,6 +89,7 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         rows = db.execute(f"{_CHANGES} AND version > ? AND version <= ? ORDER BY version", (thread, since, to))
         changes = [read_change(key, thread, row) for row in rows]
         (oldest,) = db.execute("SELECT min(version) FROM snapshots WHERE thread = ?", (thread,)).fetchone()
+        clients = _load_clients(db, thread) if version is None else None
     head, state_version, secret, is_stateless = read_thread(key, found[3:])
     if type(last) is not int or last < head:
         raise CorruptThread(f"{key} cannot be read: changes are missing after version {last}, up to {head}")
@@ -89,7 +100,15 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are stored")
     if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
-    return Stored(epoch, to, state, changes, state_version, secret)
+    return Stored(epoch, to, state, changes, state_version, secret, clients)
+
+
+def _load_clients(db: sqlite3.Connection, thread: int) -> frozenset[str] | None:
+    """Return the ids of the clients that have a row, None if there are too many."""
+    # As bytes: an id that is damaged must not prevent the thread from waking.
+    rows = db.execute("SELECT CAST(client AS BLOB) FROM clients WHERE thread = ? LIMIT ?", (thread, KNOWN_CLIENTS + 1))
+    found = [bytes(client).decode(errors="replace") for (client,) in rows]
+    return frozenset(found) if len(found) <= KNOWN_CLIENTS else None
 
 
 def find(db: sqlite3.Connection, key: ThreadKey) -> Header | None:

@@ -19,11 +19,10 @@ from plait.actor.connection import Principal
 from plait.actor.facade import Facade
 from plait.agents.runs import Runs
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
-from plait.limits import Limits, TokenBucket, TokenBuckets
+from plait.limits import Limits, TokenBucket, TokenBuckets, count_extra_messages
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
 from plait.state.compatibility import Compatibility
-from plait.state.work import count_extra_messages
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
 from plait.web.hosts import Hosts

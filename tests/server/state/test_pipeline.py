@@ -164,7 +164,7 @@ async def test_a_change_to_the_same_waits_for_what_it_is_the_same_as() -> None:
 async def test_a_client_pushes_a_state_as_json_and_is_its_source() -> None:
     async with bench(dict, initial={}) as b:
         connection = make_connection(b.pipeline)
-        commit = b.pipeline.push(b'{"n": 1}', connection)
+        commit = b.pipeline.put(b'{"n": 1}', connection)
         assert commit.source is connection
         assert await outcome(commit) == 1
         assert b.pipeline.state == {"n": 1}
@@ -196,7 +196,7 @@ async def test_what_is_no_state_of_the_type_is_refused() -> None:
     async with bench(Game, initial=Game()) as b:
         connection = make_connection(b.pipeline)
         for data in (b"5", b'{"score":"x"}', b"{", b"", b'{"score":1}}'):
-            await refused(b, InvalidState, partial(b.pipeline.push, data, connection))
+            await refused(b, InvalidState, partial(b.pipeline.put, data, connection))
         for value in (5, {"score": "x"}, object(), float("nan")):
             await refused(b, InvalidState, partial(b.pipeline.set, value, "server"))
 
@@ -205,11 +205,11 @@ async def test_what_is_too_large_or_too_deep_is_refused() -> None:
     async with bench(limits=Limits(state=100, depth=3), initial={"a": []}) as b:
         connection = make_connection(b.pipeline)
         await refused(b, TooLarge, lambda: b.pipeline.set("x" * 99, "server"))
-        await refused(b, TooLarge, lambda: b.pipeline.push(b'"%b"' % (b"x" * 99), connection))
+        await refused(b, TooLarge, lambda: b.pipeline.put(b'"%b"' % (b"x" * 99), connection))
         for deep in (b"[[[[]]]]", b'{"a":[[[]]]}', b'{"a":[],"b":[[[]]]}', b'{"a":[1,[{}]]}'):
-            await refused(b, TooLarge, partial(b.pipeline.push, deep, connection))
+            await refused(b, TooLarge, partial(b.pipeline.put, deep, connection))
             await refused(b, TooLarge, partial(b.pipeline.set, msgspec.json.decode(deep), "server"))
-        await outcome(b.pipeline.push(b'{"a":[[]],"b":[[1]]}', connection))
+        await outcome(b.pipeline.put(b'{"a":[[]],"b":[[1]]}', connection))
 
 
 @pytest.mark.parametrize("value", ["x" * 99, [[[[]]]], {"a": [[[None]]]}, float("nan"), object()])
@@ -233,8 +233,8 @@ async def test_what_the_author_refuses_is_not_made() -> None:
         b.refuses = refuses
         connection = make_connection(b.pipeline)
         await refused(b, Reject, lambda: b.pipeline.set({"n": -1}, "server"))
-        await refused(b, Reject, lambda: b.pipeline.push(b'{"n":-2}', connection))
-        await outcome(b.pipeline.push(b'{"n":3}', connection))
+        await refused(b, Reject, lambda: b.pipeline.put(b'{"n":-2}', connection))
+        await outcome(b.pipeline.put(b'{"n":3}', connection))
         assert asked == [({"n": -1}, "server"), ({"n": -2}, connection), ({"n": 3}, connection)]
 
 
@@ -262,7 +262,7 @@ async def test_the_author_cannot_make_a_change_while_deciding_on_one(change: str
             "function": lambda: pipeline.set(lambda state: {**state, "n": 5}, "server"),
             "change": lambda: pipeline.change([Op("replace", "/n", 5)], "server"),
             "update": lambda: pipeline.update("/n", 5),
-            "push": lambda: pipeline.push(b'{"n":5}', make_connection(pipeline)),
+            "push": lambda: pipeline.put(b'{"n":5}', make_connection(pipeline)),
         }
 
         def decide(*_: object) -> None:
@@ -374,7 +374,7 @@ async def test_whatever_clients_push_is_refused_or_is_read_back_and_never_breaks
                 data = mutilate(chance, b.pipeline.history.current.json or b"{}")
             fresh = fate(data, limits)
             try:
-                await outcome(b.pipeline.push(data, connection))
+                await outcome(b.pipeline.put(data, connection))
             except (InvalidState, TooLarge):
                 assert fresh is None, data
             else:
@@ -415,7 +415,7 @@ def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
 async def test_a_member_that_is_there_twice_hides_nothing(data: bytes, validates: bool) -> None:
     async with bench(dict, limits=Limits(depth=4), initial={"a": 0}, validates=validates) as b:
         connection = make_connection(b.pipeline)
-        await refused(b, (InvalidState, TooLarge), lambda: b.pipeline.push(data, connection))  # type: ignore[arg-type]
+        await refused(b, (InvalidState, TooLarge), lambda: b.pipeline.put(data, connection))  # type: ignore[arg-type]
 
 
 # Operations
@@ -685,7 +685,7 @@ async def test_a_misspelt_field_is_refused_with_its_place_and_the_nearest_name(
             lambda: b.pipeline.update(op.path, op.value),
             lambda: b.pipeline.set(whole, "server"),
             lambda: b.pipeline.set(lambda _: whole, "server"),
-            lambda: b.pipeline.push(encode_json(whole), connection),
+            lambda: b.pipeline.put(encode_json(whole), connection),
         ):
             with pytest.raises(InvalidState) as raised:
                 change()
@@ -726,7 +726,7 @@ async def test_a_misspelt_field_says_more_than_that_the_right_one_is_missing() -
         with pytest.raises(InvalidState, match="missing required field `score`"):
             b.pipeline.set({}, "server")
         with pytest.raises(InvalidState, match="truncated"):
-            b.pipeline.push(b'{"scroe":', "server")  # type: ignore[arg-type]
+            b.pipeline.put(b'{"scroe":', "server")  # type: ignore[arg-type]
 
 
 async def test_the_field_of_another_type_of_a_union_is_no_field() -> None:
@@ -879,7 +879,7 @@ async def test_a_change_by_operations_and_the_same_by_value_or_as_json_are_store
         for _ in range(40):
             before, value = plain(by_value.pipeline.state), some(chance)
             by_value.pipeline.set(value, "server")
-            by_json.pipeline.push(msgspec.json.encode(value), make_connection(by_json.pipeline))
+            by_json.pipeline.put(msgspec.json.encode(value), make_connection(by_json.pipeline))
             by_ops.pipeline.change(diff(before, plain(value)), "server")
             assert {text(b.pipeline.history.current.document) for b in benches} == {text(value)}
             assert {text(b.pipeline.state) for b in benches} == {text(value)}
@@ -910,7 +910,7 @@ async def test_the_same_change_is_stored_as_the_same_bytes_however_it_was_made(t
     changes: list[Callable[[Bench], Commit]] = [
         lambda b: b.pipeline.set(made, "server"),
         lambda b: b.pipeline.set(lambda _: made, "server"),
-        lambda b: b.pipeline.push(msgspec.json.encode(made), make_connection(b.pipeline)),
+        lambda b: b.pipeline.put(msgspec.json.encode(made), make_connection(b.pipeline)),
         lambda b: b.pipeline.change(diff(initial, made), "server"),
     ]
     for change in changes:
@@ -942,7 +942,7 @@ async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_va
                 case 2:
                     tentative.append((b.pipeline.set(lambda _, value=value: value, "server"), plain(value)))
                 case 3 | 4:
-                    tentative.append((b.pipeline.push(msgspec.json.encode(value), connection), plain(value)))
+                    tentative.append((b.pipeline.put(msgspec.json.encode(value), connection), plain(value)))
                 case 5 | 6:
                     commit = b.pipeline.change(diff(current, plain(value)), connection)
                     tentative.append((commit, plain(value)))
@@ -1408,5 +1408,5 @@ async def test_a_pipeline_that_is_closed_takes_nothing_more() -> None:
         with pytest.raises(Unavailable):
             b.pipeline.set(1, "server")
         with pytest.raises(Unavailable):
-            b.pipeline.push(b"1", make_connection(b.pipeline))
+            b.pipeline.put(b"1", make_connection(b.pipeline))
         assert await b.stored() == 0

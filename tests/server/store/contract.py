@@ -13,6 +13,7 @@ import pytest
 from plait.errors import Fenced, StoreError
 from plait.state.history import replay_json
 from plait.store.protocol import (
+    KNOWN_CLIENTS,
     ChangeRow,
     ClientRow,
     Prune,
@@ -100,7 +101,7 @@ async def test_of_a_thread_that_was_never_written_nothing_is_stored(store: Store
 async def test_load_returns_the_snapshot_and_all_changes_since(store: Store) -> None:
     async with store:
         await put(store, beginning())
-        assert await store.load(ROOM) == Stored(EPOCH, 0, b"0", [])
+        assert await store.load(ROOM) == Stored(EPOCH, 0, b"0", [], clients=frozenset())
         await put(store, change(1), change(2))
         stored = await store.load(ROOM)
         assert stored is not None
@@ -326,7 +327,7 @@ async def test_a_pruned_log_still_loads(store: Store) -> None:
 async def test_a_snapshot_may_come_without_a_change(store: Store) -> None:
     async with store:
         await put(store, beginning(), change(1), Write(ROOM, EPOCH, 1, 1, snapshots=(Snapshot(1, b"1"),)))
-        assert await store.load(ROOM) == Stored(EPOCH, 1, b"1", [])
+        assert await store.load(ROOM) == Stored(EPOCH, 1, b"1", [], clients=frozenset())
         await put(store, change(2))
         assert await versions(store) == (2, [2])
 
@@ -552,6 +553,24 @@ async def test_a_client_is_stored_with_its_change_and_replaced_by_the_next(store
         await put(store, change(2, client=other), change(3, client=second), change(4))
         assert await store.client(ROOM, "c") == second
         assert await store.client(ROOM, other.client) == other
+
+
+async def test_a_thread_is_loaded_with_the_ids_of_its_clients_if_they_are_not_too_many(store: Store) -> None:
+    async with store:
+        await put(store, beginning(), change(1, client=client_row("ключ")), change(2, client=client_row("b")))
+        loaded = await store.load(ROOM)
+        assert loaded is not None
+        assert loaded.clients == {"ключ", "b"}
+        more = [change(version, client=client_row(str(version))) for version in range(3, KNOWN_CLIENTS + 2)]
+        await put(store, *more[:-1])
+        loaded = await store.load(ROOM)
+        assert loaded is not None
+        assert loaded.clients is not None
+        assert len(loaded.clients) == KNOWN_CLIENTS
+        await put(store, more[-1])
+        loaded = await store.load(ROOM)
+        assert loaded is not None
+        assert loaded.clients is None
 
 
 async def test_of_several_changes_of_a_client_in_one_breath_the_last_one_counts(store: Store) -> None:

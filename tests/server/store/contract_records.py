@@ -133,9 +133,9 @@ async def test_a_thread_may_begin_with_records_and_has_no_state_until_its_first_
         await put(store, put_records(("a", b"1"), after=None))
         nothing = await store.load(ROOM)
         assert nothing is not None
-        assert nothing == Stored("e1", 0, None, [], secret=b"s")
+        assert nothing == Stored("e1", 0, None, [], secret=b"s", clients=frozenset())
         assert not nothing.has_state
-        assert await store.load(ROOM, version=0) == nothing
+        assert await store.load(ROOM, version=0) == msgspec.structs.replace(nothing, clients=None)
         assert await store.threads() == [ThreadRow(ROOM, 0)]
         await put(store, put_records(("b", b"2")))
         assert await outcomes([store.submit(change(1, after=None))]) == [Fenced]
@@ -337,7 +337,7 @@ async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
         for some in [[*first, *again]] if is_in_one_breath else [[write] for write in (*first, *again)]:
             await put(store, *some)
         assert await everything(store) == [
-            Stored("e2", 1, b"7", list(again[1].changes)),
+            Stored("e2", 1, b"7", list(again[1].changes), clients=frozenset()),
             list(again[1].changes),
             list(again[1].changes),
             None,
@@ -371,7 +371,7 @@ async def test_a_large_thread_is_deleted_at_once_and_others_may_begin_with_its_n
 
 def everything_of_new(new: Sequence[Write]) -> list[object]:
     """Return `everything` but the threads, of a thread that begins with writes of a snapshot and records."""
-    return [Stored("e2", 0, b"0", []), [], [], None, None, list(new[1].records)]
+    return [Stored("e2", 0, b"0", [], clients=frozenset()), [], [], None, None, list(new[1].records)]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -18,13 +18,13 @@ from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooMany
+from plait.limits import count_extra_messages
 from plait.session.cloudflare.calls import CloudflareCalls
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
 from plait.session.cloudflare.whole_states import WholeStates
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.revision import Revision
-from plait.state.work import count_extra_messages
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
     READONLY,

@@ -14,7 +14,7 @@ from plait.session.native.session import PlaitSession
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.missed import Missed
-from plait.state.push_log import Client
+from plait.state.push_log import ClientPushes
 from plait.state.revision import Revision
 from plait_schemas.messages import SUBPROTOCOL, Join, encode
 
@@ -53,7 +53,7 @@ class Joining:
         attach: Callable[[Receiver], None],
         follower: Follower,
         missed: Missed | None,
-        client: Client,
+        client: ClientPushes,
     ) -> None:
         self._actor = actor
         self._connection = connection
@@ -90,8 +90,8 @@ class Joining:
         missed = await follower.read_missed(join.have)
         # Another principal with the same client id is another client. Older stores, and apps without `authenticate`,
         # have stored clients without their principals.
-        older = None if connection.principal is None else actor.connection_id(SUBPROTOCOL, None, join.client)
-        client = await actor.enter_client(connection.id, older)
+        older = () if connection.principal is None else (actor.connection_id(SUBPROTOCOL, None, join.client),)
+        client = await actor.enter_client(connection.id, *older)
         return cls(
             actor,
             connection,

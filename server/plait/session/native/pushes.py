@@ -23,9 +23,9 @@ from plait.errors import (
     Unanswerable,
 )
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.concurrent import ConcurrentOps, Needs, Past
+from plait.state.concurrent import ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.merger import Proposal, Pushed
-from plait.state.push_log import MOST_PUSHES, Client
+from plait.state.push_log import MOST_PUSHES, ClientPushes
 from plait_schemas.messages import Nack, Push, encode
 from plait_schemas.patch import PatchError
 
@@ -46,14 +46,14 @@ class Pushes:
         "_storing",
         "_task",
         "_traces",
-        "_unknown",
+        "_unseen",
     )
 
     def __init__(
         self,
         actor: Facade,
         connection: Connection,
-        client: Client,
+        client: ClientPushes,
         queue: ReceiveQueue,
         *,
         answer: Callable[[bytes, int], None],
@@ -68,13 +68,13 @@ class Pushes:
         self._answer = answer
         # Counts work as so many messages of the client.
         self._charge = charge
-        # What the client did not know of at its last push.
-        self._unknown = ConcurrentOps()
+        # What the client had not seen at its last push.
+        self._unseen = ConcurrentOps()
         # The last push that was refused on this socket.
         self._refused = 0
         # How many pushes are on their way to the disk.
         self._storing = 0
-        # Reads the past for a push.
+        # Reads older changes for a push.
         self._task: asyncio.Task[None] | None = None
         # The traces of the pushes that are not answered, in order; None before the first, to save memory.
         self._traces: deque[Any] | None = None
@@ -87,7 +87,7 @@ class Pushes:
     def receive(self, push: Push) -> None:
         """Take a push."""
         if self._begin():
-            self._take(push, Past())
+            self._take(push, LoadedChanges())
 
     def refuse(self, push: Push, error: PlaitError) -> None:
         """Refuse a push of which only the number could be read, in its turn."""
@@ -144,14 +144,14 @@ class Pushes:
             return True
         return False
 
-    def _take(self, push: Push, past: Past) -> None:
-        """Judge a push, once all is read that it is judged by: what came meanwhile may ask for more."""
+    def _take(self, push: Push, loaded: LoadedChanges) -> None:
+        """Apply or refuse a push; if newer changes need more history, read it first."""
         if not self._is_due(push):
             return
         try:
             if self._connection.readonly:
                 raise Readonly("Connection is readonly")
-            proposal = Proposal(push, self._connection, self._unknown, past, self._charge)
+            proposal = Proposal(push, self._connection, self._unseen, loaded, self._charge)
             pushed = self._actor.push(proposal, partial(self._client.accept, push.ref))
         except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
             self._refuse(push.ref, Reject(str(error), path=error.path))
@@ -162,28 +162,30 @@ class Pushes:
         except Exception as error:  # Whatever the author's hooks raise refuses the change.
             self._refuse(push.ref, Reject(str(self._actor.explain(error, self._connection))))
         else:
-            if isinstance(pushed, Needs):
+            if isinstance(pushed, MissingChanges):
                 self._queue.hold()
-                self._task = asyncio.get_running_loop().create_task(self._read(push, pushed), name="plait past")
+                self._task = asyncio.get_running_loop().create_task(
+                    self._read(push, pushed), name="plait older changes"
+                )
             else:
                 self._store(push, pushed)
 
-    async def _read(self, push: Push, needs: Needs) -> None:
-        past: Past | PlaitError
+    async def _read(self, push: Push, missing: MissingChanges) -> None:
+        loaded: LoadedChanges | PlaitError
         try:
-            past = await self._actor.read_past(needs)
+            loaded = await self._actor.read_missing(missing)
         except PlaitError as error:
-            past = error
+            loaded = error
         except Exception as error:  # Not every store is plait's own.
             log_error(error, self._actor.key, self._connection)
-            past = StoreError("the past could not be read")
+            loaded = StoreError("older changes could not be read")
         self._task = None
         if self._actor.is_ending:
             self._drop()
-        elif isinstance(past, Past):
-            self._take(push, past)
+        elif isinstance(loaded, LoadedChanges):
+            self._take(push, loaded)
         elif self._is_due(push):
-            self._refuse(push.ref, past)
+            self._refuse(push.ref, loaded)
         if self._task is None:
             self._queue.release()
 
@@ -191,7 +193,7 @@ class Pushes:
         """Note a push that is being stored, and answer it when it is durable."""
         commit = pushed.commit
         self._client.ref = push.ref
-        last, self._unknown = self._unknown, pushed.unknown
+        last, self._unseen = self._unseen, pushed.unseen
         self._storing += 1
         commit.then(partial(self._committed, push.ref, pushed, last))
 
@@ -212,10 +214,10 @@ class Pushes:
         self._end(answer + b"}", version, "rebased" if pushed.is_rebased else "accepted")
 
     def _take_back(self, last: ConcurrentOps) -> None:
-        """Have again what was unknown before a push, as what that was compared with could not be stored."""
-        if last.to < self._unknown.to:
+        """Restore the concurrent operations after a failed write."""
+        if last.to < self._unseen.to:
             durable = self._actor.durable.version
-            self._unknown = last.back_to(durable)
+            self._unseen = last.back_to(durable)
 
     def _repeat(self, ref: int) -> None:
         version = self._actor.durable.version

@@ -8,15 +8,15 @@ from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
+from plait.limits import count_extra_messages
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
 from plait.session.native.message_order import MessageOrder
 from plait.session.native.pushes import Pushes
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.push_log import Client
+from plait.state.push_log import ClientPushes
 from plait.state.revision import Revision
-from plait.state.work import count_extra_messages
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
@@ -54,7 +54,7 @@ class PlaitSession:
         actor: Facade,
         connection: Connection,
         transport: Transport,
-        client: Client,
+        client: ClientPushes,
         *,
         follower: Follower,
         queue: ReceiveQueue,

@@ -266,7 +266,7 @@ async def test_the_last_ref_is_told_from_memory_and_from_the_store_and_to_its_ow
         assert frame["last_ref"] == 2
         again.leave()
         await actor.wait_until_idle()
-        assert actor.clients.get(again.connection.id) is None
+        assert again.connection.id not in actor.clients
         _, frame = await opening(actor, "a")
         assert frame["last_ref"] == 2
         _, frame = await opening(actor, "b")
@@ -486,7 +486,7 @@ async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_
         await actor.wait_until_idle()
         assert list(actor.connections) == [first.connection]
         assert actor.thread.state == {"n": 0}
-        assert actor.clients.get("b") is None
+        assert "b" not in actor.clients
         assert caplog.messages == []
 
 
@@ -498,7 +498,7 @@ async def test_a_client_whose_past_cannot_be_read_is_not_remembered_for_ever() -
         guest = Guest(actor, "a", have=(actor.pipeline.history.epoch, 1))
         with pytest.raises(StoreError):
             await guest.open()
-        assert actor.clients.get(guest.connection.id) is None
+        assert guest.connection.id not in actor.clients
 
 
 async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408() -> None:
@@ -1308,10 +1308,10 @@ async def test_a_client_leaves_no_trace_but_what_is_stored(house: House) -> None
     house.store.is_held = True
     guest.push(put("/n", 1), base=0)
     guest.leave()
-    assert actor.clients.get(guest.connection.id) is not None
+    assert guest.connection.id in actor.clients
     house.store.resume()
     await actor.wait_until_idle()
-    assert actor.clients.get(guest.connection.id) is None
+    assert guest.connection.id not in actor.clients
     assert len(actor.connections) == 0
     assert actor.thread.state == {"n": 1}
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from plait.errors import Conflict
+from plait.state.budget import Budget
 from plait.state.undone import drop_undone
-from plait.state.work import Work
 from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op
@@ -23,7 +23,7 @@ def test_what_was_taken_back_is_left_out_and_the_rest_is_as_it_would_be_without_
         ("eve", [Op("add", "/1", "eve's")]),
         ("undo 1 bob", [Op("remove", "/0")]),
     )
-    steps = drop_undone([], rows, Work())
+    steps = drop_undone([], rows, Budget())
     assert [(step.version, step.source, step.ops) for step in steps] == [(2, "eve", [Op("add", "/0", "eve's")])]
 
 
@@ -33,7 +33,7 @@ def test_what_was_taken_back_by_other_operations_than_would_lead_back_stands() -
         ("eve", [Op("add", "/2", "eve's")]),
         ("undo 1 bob", [Op("remove", "/1")]),
     )
-    assert [step.version for step in drop_undone([], rows, Work())] == [1, 2, 3]
+    assert [step.version for step in drop_undone([], rows, Budget())] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("length", "count", "error"), [(10, 400, None), (10_000, 400, None), (500_000, 100, Conflict)])
@@ -49,7 +49,7 @@ def test_a_long_list_counts_for_each_change_of_it_that_was_taken_back(
         ]
     document = {"list": [0] * length, "n": 0}
     if error is None:
-        assert [step.source for step in drop_undone(document, log(*changes), Work())] == ["eve"] * count
+        assert [step.source for step in drop_undone(document, log(*changes), Budget())] == ["eve"] * count
     else:
         with pytest.raises(error, match="too many changes"):
-            drop_undone(document, log(*changes), Work())
+            drop_undone(document, log(*changes), Budget())

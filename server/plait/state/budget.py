@@ -1,4 +1,4 @@
-"""What changes cost while nothing else can run, counted and bounded."""
+"""Counts and bounds the processor time that a push or an undo may take, as nothing else runs during it."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -10,29 +10,25 @@ from plait_schemas.patch import Op, Owned, apply, decode_ops, find, parse
 from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place
 
-__all__ = ["MOST_OF_A_PUSH", "Work", "count_extra_messages"]
+__all__ = ["FREE_OPS", "PUSH_BUDGET", "Budget"]
 
 # Costs are in microseconds, roughly. The most that an undo, which is rare, and a push may cost.
 _MOST: Final = 150_000
-MOST_OF_A_PUSH: Final = 100_000
+PUSH_BUDGET: Final = 100_000
 _PER_MESSAGE: Final = 100
 _PER_PAIR: Final = 4
 _MOVED_PER_COST: Final = 1_000
 # Characters of texts that are copied.
 _COPIED_PER_COST: Final = 10_000
-# Up to _FEW operations of a push are free; if it has more, _OPS_PER_MESSAGE of them count as one message.
-_FEW: Final = 100
+# Up to FREE_OPS operations of a push are free; if it has more, _OPS_PER_MESSAGE of them count as one message.
+FREE_OPS: Final = 100
 _OPS_PER_MESSAGE: Final = 50
 _PLACES_PER_COST: Final = 4
 # Tracing the original places of this many operations takes as long as rebasing one operation over another.
 _PLACES_PER_PAIR: Final = 4
-# Each so many bytes of a message count as one more message; a smaller message counts as one.
-_BYTES_PER_MESSAGE: Final = 16 * 1024
-# To decode an object or a list takes about as long as so many bytes of text.
-_BYTES_PER_CONTAINER: Final = 8
 
 
-class Work:
+class Budget:
     """The cost of one undo or one push: counted, bounded, and charged to its sender as so many messages.
 
     Raises Conflict when the cost exceeds the bound.
@@ -85,7 +81,7 @@ class Work:
         """Charge for applying the operations of a push: what they copy of texts and, if many, move in arrays."""
         if copied := _count_copied(tree, ops):
             self._take(copied / _COPIED_PER_COST)
-        if len(ops) <= _FEW:
+        if len(ops) <= FREE_OPS:
             return
         if self._charge is not None:
             self._charge(len(ops) / _OPS_PER_MESSAGE)
@@ -130,10 +126,3 @@ def _estimate_cost(document: Any, ops: Sequence[Op], owned: Collection[int] = ()
             node = find(node, [part])
         moved += 0 if op.op == "replace" else length
     return sum(copied.values()) // 250 + moved // 2_000
-
-
-def count_extra_messages(data: bytes) -> float:
-    """Return how many extra messages a message counts as, for reading, decoding and comparing it."""
-    if len(data) < _BYTES_PER_MESSAGE:
-        return 0.0
-    return (len(data) + _BYTES_PER_CONTAINER * (data.count(b"[") + data.count(b"{"))) / _BYTES_PER_MESSAGE

@@ -1,0 +1,89 @@
+"""The types of the members of a state's type, and how their values are decoded."""
+
+import types
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import inspect
+
+from plait.state.fields import Plan, make_plan
+
+__all__ = ["NotTyped", "find_fields", "find_member_type", "is_any_text", "make_reader"]
+
+
+class NotTyped(Exception):
+    """An operation leads through a value whose members cannot be changed one by one."""
+
+
+class Field(NamedTuple):
+    """A field of a Struct: its attribute and its type."""
+
+    name: str
+    type: Any
+
+
+_UNIONS: Final = (Union, types.UnionType)
+_NO_STRINGS: Final = (inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType)
+
+
+@lru_cache(maxsize=1024)
+def make_reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
+    """Return the decoder of a type, and the plan that finds unknown fields in its JSON, None if it has no fields."""
+    return msgspec.json.Decoder(type_).decode, make_plan(type_)
+
+
+@lru_cache(maxsize=1024)
+def is_any_text(type_: Any) -> bool:
+    """Tell whether a type takes any string, and makes nothing else of it."""
+    return _takes_any_text(inspect.type_info(type_))
+
+
+def _takes_any_text(info: inspect.Type) -> bool:
+    match info:
+        case inspect.Metadata(type=inner):
+            return _takes_any_text(inner)
+        case inspect.UnionType(types=members):
+            return all(_takes_any_text(each) or isinstance(each, _NO_STRINGS) for each in members)
+        case _:
+            return info in (inspect.StrType(), inspect.AnyType())
+
+
+@lru_cache(maxsize=1024)
+def find_fields(cls: type[msgspec.Struct]) -> dict[str, Field]:
+    """Return the fields of a Struct by their names in JSON. Raises NotTyped."""
+    config = cls.__struct_config__
+    if config.array_like or config.omit_defaults or getattr(cls, "__parameters__", None):
+        raise NotTyped
+    hints = get_type_hints(cls, include_extras=True)
+    pairs = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
+    fields = {name: Field(attribute, hints[attribute]) for name, attribute in pairs}
+    if any(_is_open(field.type) for field in fields.values()):
+        raise NotTyped
+    return fields
+
+
+@lru_cache(maxsize=1024)
+def find_member_type(type_: Any, container: type) -> Any:
+    """Return the type of a dict's values, or of the elements of a list or tuple. Raises NotTyped."""
+    if type_ is Any or (type_ is container and container in (dict, list, tuple)):
+        return Any
+    origin, arguments = get_origin(type_), get_args(type_)
+    if origin in _UNIONS:
+        found = [each for each in arguments if get_origin(each) is container or each is container]
+        if len(found) == 1:
+            return find_member_type(found[0], container)
+    elif origin is dict is container and arguments[0] is str:
+        return arguments[1]
+    elif origin is container and (origin is list or (origin is tuple and arguments[1:] == (Ellipsis,))):
+        return arguments[0]
+    raise NotTyped
+
+
+def _is_open(type_: Any) -> bool:
+    """Whether a type cannot be decoded by itself, as it has a type variable or UNSET."""
+    if isinstance(type_, TypeVar) or type_ is msgspec.UnsetType:
+        return True
+    arguments = get_args(type_)[:1] if get_origin(type_) is Annotated else get_args(type_)
+    return any(_is_open(each) for each in arguments)
