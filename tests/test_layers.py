@@ -16,6 +16,7 @@ LAYERS = (
     ("plait.state",),
     ("plait.actor",),
     ("plait.parts",),
+    ("plait.kv",),
     ("plait.agents",),
     ("plait.node",),
     ("plait.session",),
