@@ -80,7 +80,7 @@ class Wire:
     def stop_reading(self) -> None:
         pass
 
-    def take_turn(self, work: Callable[[], None]) -> None:
+    def schedule(self, work: Callable[[], None]) -> None:
         work()
 
     async def drain(self) -> None:

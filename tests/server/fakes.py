@@ -13,7 +13,7 @@ from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow, Write
-from plait.web.turns import Ticket, Turns
+from plait.web.fairness import FairScheduler, Ticket
 
 __all__ = ["FakeTransport", "TroubledStore"]
 
@@ -37,8 +37,8 @@ class FakeTransport:
         self.is_backed_up = False
         # How many more frames the peer takes until it reads too slowly again; None for any number.
         self.room_at_once: int | None = None
-        # Where what costs much waits for its turn; None where nothing does.
-        self.turns: Turns | None = None
+        # Where costly work waits; None if it is done at once.
+        self.scheduler: FairScheduler | None = None
         # Frames that fit before the peer is found too slow.
         self._room = room
 
@@ -81,9 +81,9 @@ class FakeTransport:
     def stop_reading(self) -> None:
         self.is_paused = self.is_stopped = True
 
-    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
-        if self.turns is not None:
-            return self.turns.run(work)
+    def schedule(self, work: Callable[[], None]) -> Ticket | None:
+        if self.scheduler is not None:
+            return self.scheduler.run(work)
         work()
         return None
 

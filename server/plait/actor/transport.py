@@ -69,7 +69,7 @@ class Transport(Protocol):
         """Read nothing more from the peer until the socket is closed."""
         ...
 
-    def take_turn(self, work: Callable[[], None]) -> "Cancellable | None":
+    def schedule(self, work: Callable[[], None]) -> "Cancellable | None":
         """Do expensive work at once, or queue it and return a handle to cancel it, so that peers take turns."""
         ...
 

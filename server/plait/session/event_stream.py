@@ -188,7 +188,7 @@ class _Queue:
     def stop_reading(self) -> None:
         pass
 
-    def take_turn(self, work: Callable[[], None]) -> None:
+    def schedule(self, work: Callable[[], None]) -> None:
         work()
 
     async def drain(self) -> None:

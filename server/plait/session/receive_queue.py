@@ -93,7 +93,7 @@ class ReceiveQueue:
     def _go_on(self) -> None:
         """Hand over some messages in a turn, since many connections may do so at once."""
         self._next = None
-        waiting = self._transport.take_turn(self._hand_over)
+        waiting = self._transport.schedule(self._hand_over)
         if waiting is not None:
             self._next = waiting
 

@@ -25,12 +25,12 @@ from plait.session.cloudflare.departures import Departures
 from plait.state.compatibility import Compatibility
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
+from plait.web.fairness import FairScheduler
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
 from plait.web.sockets.write_batcher import WriteBatcher
-from plait.web.turns import Turns
 
 __all__ = [
     "Requests",
@@ -117,7 +117,7 @@ class ServerContext:
         self.heartbeat = heartbeat
         self.write_batcher = WriteBatcher()
         # The queue for costly work of all sockets and requests.
-        self.turns = Turns()
+        self.scheduler = FairScheduler()
         self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
         self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
@@ -128,8 +128,8 @@ class ServerContext:
         self.arrivals = itertools.count()
 
     def start(self) -> None:
-        """Reset the turns, which may belong to an event loop that is closed."""
-        self.turns = Turns()
+        """Make a new scheduler: the old one may belong to an event loop that is closed."""
+        self.scheduler = FairScheduler()
 
     def check_place(self, request: Request, kind: str) -> None:
         """Raise HTTPException for a host that is not allowed, and NotFound for an unknown kind.

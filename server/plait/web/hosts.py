@@ -8,16 +8,25 @@ from collections.abc import Collection
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
-from plait.web.headers import find_header
-
-__all__ = ["Hosts"]
+__all__ = ["Hosts", "find_header"]
 
 log = logging.getLogger("plait.sockets")
 
 _LOCAL: Final = ("localhost", "*.localhost")
 _ANY: Final = frozenset({"", "0.0.0.0", "::"})
+
+
+def find_header(request: HTTPConnection, name: bytes) -> str | None:
+    """Return the first value of a header, whose name is in lower case; None if there is none.
+
+    It takes less time than Starlette's mapping of the headers.
+    """
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
 
 
 class Hosts:

@@ -12,7 +12,7 @@ from plait.actor.connection import Principal
 from plait.actor.outcome import maybe_await
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
-from plait.web.headers import find_header
+from plait.web.hosts import find_header
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 

@@ -138,11 +138,11 @@ async def test_line_breaks_in_the_json_of_a_state_do_not_break_an_event(house: H
     actor = await house.actor(Room)
     guest = await guest_joined(actor, "a")
     json_of_state = b'{\r\n  "n": 1,\n  "text": "a\\nb"\r}'
-    await actor.pipeline.push(json_of_state, guest.connection)
+    await actor.pipeline.put(json_of_state, guest.connection)
     reader = Reader(actor)
     await reader.open()
     assert (await reader.next())[1]["state"] == {"n": 1, "text": "a\nb"}
-    await actor.pipeline.push(json_of_state.replace(b"1", b"[\n2]"), guest.connection)
+    await actor.pipeline.put(json_of_state.replace(b"1", b"[\n2]"), guest.connection)
     assert (await reader.next())[1]["version"] == 2
 
 

@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from tests.server.fakes import FakeTransport
 from tests.server.session.guests import until
-from tests.server.web.test_turns import Work, count_iterations
+from tests.server.web.test_fairness import Work, count_iterations
 
 from plait.actor.connection import Connection
 from plait.session.receive_queue import ReceiveQueue
-from plait.web.turns import AT_ONCE
+from plait.web.fairness import AT_ONCE
 
 
 class Desk:
@@ -22,7 +22,7 @@ class Desk:
         # What each message costs is counted there.
         self.work = work
         if work is not None:
-            self.transport.turns = work.turns
+            self.transport.scheduler = work.scheduler
         self.connection = Connection("a", self.transport, lambda callback: callback(None))
         self.queue = ReceiveQueue(self.connection, self.transport, self._take)
 

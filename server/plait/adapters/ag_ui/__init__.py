@@ -122,8 +122,8 @@ class AgUi:
         await self._check(asked, "call")
         await self._check(asked, "read")
         body = await self._read_body(asked)
-        await self._context.turns.turn()
-        with self._context.turns.measure():
+        await self._context.scheduler.wait_for_slot()
+        with self._context.scheduler.measure():
             given = _parse(body, self._context.limits.depth)
         input = asked.agent.convert(self._make_input(given) if asked.agent.takes_input else None)
         actor, connection = await self._enter(asked)
@@ -134,7 +134,7 @@ class AgUi:
             viewer = await self._open(asked, actor, run=run)
             try:
                 charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
-                await push_state(actor, given, connection, self._context.turns, charge)
+                await push_state(actor, given, connection, self._context.scheduler, charge)
                 await actor.store()  # Others may watch the first run of a thread, too.
                 self._begin(asked, actor, connection, run, Given(input=input, attributes=read_attributes((run, given))))
             except PlaitError as error:

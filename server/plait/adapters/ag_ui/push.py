@@ -11,7 +11,7 @@ from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Reado
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.state.types import MOST_OPS
-from plait.web.turns import Turns
+from plait.web.fairness import FairScheduler
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import PatchError
@@ -20,7 +20,11 @@ __all__ = ["push_state"]
 
 
 async def push_state(
-    actor: Facade, given: RunAgentInput, connection: Connection, turns: Turns, charge: Callable[[float], None]
+    actor: Facade,
+    given: RunAgentInput,
+    connection: Connection,
+    scheduler: FairScheduler,
+    charge: Callable[[float], None],
 ) -> None:
     """Change the state as a client has changed it since the version in `forwardedProps.stateVersion`.
 
@@ -39,9 +43,9 @@ async def push_state(
         before = await actor.json_at(version)
     except NotFound as error:
         raise Conflict(f"the state cannot be compared with that at {have[:80]}: {error}") from None
-    await turns.turn()
+    await scheduler.wait_for_slot()
     try:
-        with turns.measure():
+        with scheduler.measure():
             commit = _merge(actor, before, encode_json(given.state), connection, charge)
     except PlaitError:
         raise

@@ -1,21 +1,27 @@
 """Answers HTTP requests: limits their bodies, answers their errors, and tells the instruments."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
+from starlette.datastructures import Headers as RequestHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from plait.errors import PlaitError
-from plait.instruments import NO_INSTRUMENTS
+from plait.instruments import NO_INSTRUMENTS, TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, error_body, error_response
-from plait.web.http.observed import serve_observed
+from plait.web.context import ServerContext, error_body, error_response, find_traceparent
 from plait.web.http.request import LimitedRequest
 
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
+
+# The statuses of a request without an answer: its client has disconnected, or it raised an exception, which the server
+# answers.
+_DISCONNECTED: Final = 499
+_FAILED: Final = 500
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -35,8 +41,28 @@ class Endpoint:
         if self._context.instruments is NO_INSTRUMENTS:
             await self._serve(scope, receive, send)
         else:
-            place = self._find_place(scope)
-            await serve_observed(self._serve, self._context, scope, receive, send, place=place)
+            await self._serve_observed(scope, receive, send)
+
+    async def _serve_observed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, and tell the instruments; its kind and name are empty if the URL names no thread."""
+        instruments, place = self._context.instruments, self._find_place(scope)
+        kind, name = place if place is not None and place.kind in self._context.node.kinds else ("", "")
+        status: int | None = None
+
+        async def send_observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        traceparent = find_traceparent(RequestHeaders(scope=scope))
+        trace = instruments.request_began(kind, name, scope["method"], traceparent)
+        try:
+            await self._serve({**scope, TRACE: trace}, receive, send_observed)
+        except BaseException:
+            instruments.request_ended(trace, status or _FAILED)
+            raise
+        instruments.request_ended(trace, status or _DISCONNECTED)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = LimitedRequest(scope, receive, send, limit=self._context.limits.frame)

@@ -14,10 +14,10 @@ from plait.errors import PlaitError
 from plait.instruments import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_party
+from plait.web.fairness import LARGE
 from plait.web.http.streamed import Lines
 from plait.web.http.streamed_call import Encode, StreamedCall
 from plait.web.identity import Action
-from plait.web.turns import LARGE
 
 __all__ = ["Exchange"]
 
@@ -75,7 +75,7 @@ class Exchange:
             if await actor.is_readonly(connection, self.request):
                 connection.readonly = True
             if size >= LARGE:
-                await self.context.turns.turn()
+                await self.context.scheduler.wait_for_slot()
         return actor, connection
 
     async def outcome(self, future: asyncio.Future[Any]) -> Any:

@@ -109,7 +109,7 @@ class _Exchange(Exchange):
         if wanted and not ({"*", tag(epoch, actor.current.version)} & wanted):
             raise Conflict(f"the state is at version {actor.current.version}, not the one in If-Match")
         try:
-            with self.context.turns.measure():
+            with self.context.scheduler.measure():
                 commit = actor.put(body, connection)
         except PlaitError:
             raise
@@ -131,7 +131,7 @@ class _Exchange(Exchange):
             raise InvalidArguments(
                 f'the body must be {{"args": […], "kwargs": {{…}}}}: {parse_json_error(error)[0]}'
             ) from None
-        with self.context.turns.measure():
+        with self.context.scheduler.measure():
             arguments = method.arguments(call.args, call.kwargs, depth=self.context.limits.depth)
         if method.is_stream:
             return self.stream(actor, method, arguments, connection, _encode_line).answer("application/x-ndjson")

@@ -20,11 +20,11 @@ from plait.errors import Busy, CallFailed, Forbidden, InvalidArguments, NotFound
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body
+from plait.web.fairness import LARGE
 from plait.web.http.endpoint import Headers
 from plait.web.http.exchange import Exchange
 from plait.web.http.streamed_call import Encode
 from plait.web.thread_urls import read_run
-from plait.web.turns import LARGE
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, nests_deeper
 
 __all__ = ["RunRequests", "answer_json", "interrupt", "read_interrupt", "run_agent"]
@@ -125,8 +125,8 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
     agent = _find_agent(context, name, exchange.key.kind)
     body = await exchange.body()
     if len(body) >= LARGE:
-        await context.turns.turn()
-    with context.turns.measure():
+        await context.scheduler.wait_for_slot()
+    with context.scheduler.measure():
         method = agent.kind.method(f"run:{name}")
         (given,), _ = method.arguments([msgspec.Raw(body.strip())], depth=context.limits.depth)
     # Only for an input that fits, so that no other wakes a thread.

@@ -148,5 +148,5 @@ class Lines:
     def stop_reading(self) -> None:
         pass
 
-    def take_turn(self, work: Callable[[], None]) -> None:
+    def schedule(self, work: Callable[[], None]) -> None:
         work()

@@ -9,8 +9,8 @@ from starlette.types import Message, Receive, Send
 
 from plait.actor.logs import log_internal
 from plait.actor.transport import HIGH_WATER, Frame, Receiver
+from plait.web.fairness import AT_ONCE, LARGE, FairScheduler, Ticket
 from plait.web.sockets.framing import shorten
-from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["AsgiSocket"]
@@ -35,7 +35,7 @@ class AsgiSocket:
         *,
         max_size: int,
         write_buffer: int,
-        turns: Turns,
+        scheduler: FairScheduler,
         ended: Callable[[], None],
     ) -> None:
         self._receive = receive
@@ -43,7 +43,7 @@ class AsgiSocket:
         self._max_size = max_size
         self._limit = write_buffer
         # The queue for costly work.
-        self._turns = turns
+        self._scheduler = scheduler
         # Called when the socket is closed.
         self._ended = ended
         self._receiver: Receiver | None = None
@@ -119,8 +119,8 @@ class AsgiSocket:
         self._is_stopped = True
         self.pause()
 
-    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
-        return self._turns.run(work)
+    def schedule(self, work: Callable[[], None]) -> Ticket | None:
+        return self._scheduler.run(work)
 
     async def drain(self) -> None:
         if not self._over.is_set():
@@ -135,13 +135,13 @@ class AsgiSocket:
                 await self._may_read.wait()
                 message = await self._receive()
                 if len(message.get("text") or message.get("bytes") or "") >= LARGE or not is_cheap:
-                    await self._turns.turn()
-                start, worked = self._turns.clock(), self._turns.work_clock()
+                    await self._scheduler.wait_for_slot()
+                start, worked = self._scheduler.clock(), self._scheduler.work_clock()
                 self._take(message)
-                spent = self._turns.clock() - start
-                is_cheap = self._turns.work_clock() - worked < AT_ONCE
+                spent = self._scheduler.clock() - start
+                is_cheap = self._scheduler.work_clock() - worked < AT_ONCE
                 if spent > _NOTICED:
-                    self._turns.spend(spent)
+                    self._scheduler.spend(spent)
                     # The server may have more data, so the `await` above may not wait.
                     await asyncio.sleep(0)
         except Exception as error:

@@ -263,7 +263,7 @@ class _Opening:
                 self._send,
                 max_size=limits.frame,
                 write_buffer=limits.write_buffer,
-                turns=self._context.turns,
+                scheduler=self._context.scheduler,
                 ended=lambda: _ended(asgi, ended, tell, protocol),
             )
             return asgi
@@ -273,7 +273,7 @@ class _Opening:
             max_size=limits.frame,
             write_buffer=limits.write_buffer,
             bucket=limits.make_bucket(asyncio.get_running_loop().time()),
-            turns=self._context.turns,
+            scheduler=self._context.scheduler,
             ended=partial(_discard, heartbeat, ended, tell, protocol),
             shutdown=self._context.shutdown,
             subprotocol=self._subprotocol,

@@ -23,9 +23,9 @@ from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
 from plait.limits import TokenBucket
+from plait.web.fairness import FairScheduler
 from plait.web.sockets.socket import ABNORMAL, Socket
 from plait.web.sockets.write_batcher import WriteBatcher
-from plait.web.turns import Turns
 
 __all__ = ["EXTENSION", "Handshake"]
 
@@ -72,7 +72,7 @@ class Handshake(asyncio.Protocol):
         max_size: int,
         write_buffer: int,
         bucket: TokenBucket | None,
-        turns: Turns,
+        scheduler: FairScheduler,
         ended: Callable[[Socket], None],
         shutdown: Callable[[], object],
         subprotocol: str | None = None,
@@ -89,7 +89,7 @@ class Handshake(asyncio.Protocol):
             write_batcher=write_batcher,
             write_buffer=write_buffer,
             bucket=bucket,
-            turns=turns,
+            scheduler=scheduler,
             ended=partial(_forget, connections, ended),
             shutdown=shutdown,
         )

@@ -1,10 +1,30 @@
 """Detects peers that have disconnected silently."""
 
 import asyncio
-
-from plait.web.sockets.socket import Socket
+from typing import Protocol
 
 __all__ = ["Heartbeat"]
+
+
+class Watched(Protocol):
+    """A socket, as far as the heartbeat uses it."""
+
+    # When the peer last sent something, and whether it was pinged since.
+    heard: float
+    is_asked: bool
+
+    @property
+    def is_held(self) -> bool:
+        """Whether reading is paused."""
+        ...
+
+    def ping(self) -> None:
+        """Ping the peer."""
+        ...
+
+    def give_up(self) -> None:
+        """Drop the socket."""
+        ...
 
 
 class Heartbeat:
@@ -13,14 +33,14 @@ class Heartbeat:
     def __init__(self, interval: float, timeout: float) -> None:
         self._interval = interval
         self._timeout = timeout
-        self._sockets: dict[Socket, None] = {}
+        self._sockets: dict[Watched, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, socket: Socket) -> None:
+    def add(self, socket: Watched) -> None:
         """Watch a socket."""
         self._sockets[socket] = None
 
-    def discard(self, socket: Socket) -> None:
+    def discard(self, socket: Watched) -> None:
         """Stop watching a socket."""
         self._sockets.pop(socket, None)
 

@@ -1,4 +1,4 @@
-"""Handles the frames of a WebSocket in turns, so that one peer cannot keep the server busy. No I/O."""
+"""Handles the frames of a WebSocket a few at a time, so that one peer cannot keep the server busy. No I/O."""
 
 import asyncio
 import math
@@ -10,14 +10,14 @@ from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
+from plait.web.fairness import AT_ONCE, LARGE, FairScheduler, Ticket
 from plait.web.sockets.framing import Incoming
-from plait.web.turns import AT_ONCE, LARGE, Ticket, Turns
 
 __all__ = ["Reader"]
 
-# How many frames of one peer are handled in a turn.
+# How many frames of one peer are handled in one iteration of the loop.
 _FRAMES: Final = 96
-# Seconds after a long turn in which the peer's next turns are measured, or count as costly.
+# Seconds after frames that took long in which the peer's next ones are measured, or count as costly.
 _REMEMBERED: Final = 10.0
 # Maximum seconds of not reading a peer that sends too much, so that a disconnect is noticed.
 _LONGEST_PAUSE: Final = 1.0
@@ -41,10 +41,10 @@ class Reader:
         "_is_held",
         "_is_stopped",
         "_loop",
+        "_next",
         "_parsed",
+        "_scheduler",
         "_transport",
-        "_turn",
-        "_turns",
         "_watched_until",
     )
 
@@ -55,7 +55,7 @@ class Reader:
         *,
         max_size: int,
         bucket: TokenBucket | None,
-        turns: Turns,
+        scheduler: FairScheduler,
         handle: Callable[[Opcode, bytes], None],
         parsed: Callable[[], bool],
         disconnected: Callable[[], None],
@@ -65,16 +65,16 @@ class Reader:
         self._incoming = Incoming(protocol, max_size)
         # Limits the frames that no session counts: pings, unsolicited pongs, and fragments.
         self._bucket = bucket
-        # The queue for costly work, and until when everything that the peer sends counts as costly. A long turn is
-        # first confirmed by processor time: wall time includes other processes, but processor time is slow to read.
-        self._turns = turns
+        # The queue for costly work, and until when everything that the peer sends counts as costly. What took long by
+        # the clock is measured in processor time first, as the clock includes other processes; that is slow to read.
+        self._scheduler = scheduler
         self._costly_until = -math.inf
         self._watched_until = -math.inf
         self._handle = handle
         self._parsed = parsed
         self._disconnected = disconnected
-        # Continues with what was received, after the turns of others.
-        self._turn: asyncio.Handle | Ticket | None = None
+        # Continues with what was received, after other work.
+        self._next: asyncio.Handle | Ticket | None = None
         # Whether reading is paused, as it is at first, or stopped for good.
         self._is_held = True
         self._is_stopped = False
@@ -85,7 +85,7 @@ class Reader:
     @property
     def is_held(self) -> bool:
         """Whether reading is paused."""
-        return self._is_held or self._turn is not None
+        return self._is_held or self._next is not None
 
     def feed(self, data: bytes) -> None:
         """Handle received bytes."""
@@ -124,9 +124,9 @@ class Reader:
         if not self._is_disconnected:
             self._go_on()
 
-    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
-        """Run delayed work, at once or when it is its turn."""
-        return self._turns.run(work)
+    def schedule(self, work: Callable[[], None]) -> Ticket | None:
+        """Run costly work, at once or when the scheduler has time for it."""
+        return self._scheduler.run(work)
 
     def drop(self) -> None:
         """Drop what is not handled yet."""
@@ -135,25 +135,25 @@ class Reader:
     def end(self) -> None:
         """Call `disconnected` when everything received is handled, as the peer has disconnected."""
         self._is_disconnected = True
-        if self._is_closed and self._turn is not None:
-            self._turn.cancel()
+        if self._is_closed and self._next is not None:
+            self._next.cancel()
         else:
             self._go_on()
 
     # Inside
 
-    def _read(self, *, has_turn: bool = False) -> None:
-        """Handle some of the received frames; costly ones only in a turn."""
-        self._turn = None
-        incoming, turns = self._incoming, self._turns
-        frames, handle, clock = incoming.frames, self._handle, turns.clock
+    def _read(self, *, is_scheduled: bool = False) -> None:
+        """Handle some of the received frames; costly ones only when they are scheduled."""
+        self._next = None
+        incoming, scheduler = self._incoming, self._scheduler
+        frames, handle, clock = incoming.frames, self._handle, scheduler.clock
         start = now = clock()
-        if start < self._costly_until and not has_turn and not turns.is_free:
+        if start < self._costly_until and not is_scheduled and not scheduler.is_free:
             self._go_on(is_costly=True)
             return
         end = start + AT_ONCE
         is_watched = start < self._watched_until
-        worked = turns.work_clock() if is_watched else 0.0
+        worked = scheduler.work_clock() if is_watched else 0.0
         left, is_costly = _FRAMES, False
         while left > 0 and now <= end and not self._is_held:
             if not frames and not incoming.parse():
@@ -161,17 +161,17 @@ class Reader:
             while frames and now <= end and not self._is_held:
                 if len(frames[-1][1]) >= LARGE:
                     is_costly = True
-                    if not has_turn and not turns.is_free:
+                    if not is_scheduled and not scheduler.is_free:
                         left = 0
                         break
                 handle(*frames.pop())
                 left -= 1
                 now = clock()
-        if (now > end or is_costly) and not has_turn:
-            turns.spend(now - start)
+        if (now > end or is_costly) and not is_scheduled:
+            scheduler.spend(now - start)
         if now > end:
             self._watched_until = now + _REMEMBERED
-            if is_watched and turns.work_clock() - worked > AT_ONCE:
+            if is_watched and scheduler.work_clock() - worked > AT_ONCE:
                 self._costly_until = now + _REMEMBERED
                 is_costly = True
         if frames or self._parsed():
@@ -179,7 +179,7 @@ class Reader:
 
     def _go_on(self, *, is_costly: bool = False) -> None:
         """Continue with what was received, later if the peer has sent too much."""
-        if self._turn is not None:
+        if self._next is not None:
             return
         wait = 0.0 if self._bucket is None else min(self._bucket.seconds_until(0, self._loop.time()), _LONGEST_PAUSE)
         if self._is_disconnected and (self._is_held or not self._incoming.is_waiting):
@@ -189,11 +189,11 @@ class Reader:
         elif self._incoming.is_waiting or wait:
             self._pause_transport()
             if wait:
-                self._turn = self._loop.call_later(wait, self._read)
+                self._next = self._loop.call_later(wait, self._read)
             elif is_costly:
-                self._turn = self._turns.wait(partial(self._read, has_turn=True))
+                self._next = self._scheduler.wait(partial(self._read, is_scheduled=True))
             else:
-                self._turn = self._loop.call_soon(self._read)
+                self._next = self._loop.call_soon(self._read)
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -15,10 +15,10 @@ from websockets.server import ServerProtocol
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame, Receiver
 from plait.limits import TokenBucket
+from plait.web.fairness import FairScheduler, Ticket
 from plait.web.sockets.framing import is_utf8, serialize, serialize_pinged, shorten
 from plait.web.sockets.reader import Reader
 from plait.web.sockets.write_batcher import WriteBatcher
-from plait.web.turns import Ticket, Turns
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "Socket"]
@@ -71,7 +71,7 @@ class Socket(asyncio.Protocol):
         write_batcher: WriteBatcher,
         write_buffer: int,
         bucket: TokenBucket | None,
-        turns: Turns,
+        scheduler: FairScheduler,
         ended: Callable[["Socket"], None],
         shutdown: Callable[[], object],
     ) -> None:
@@ -94,7 +94,7 @@ class Socket(asyncio.Protocol):
             protocol,
             max_size=max_size,
             bucket=bucket,
-            turns=turns,
+            scheduler=scheduler,
             handle=self._handle,
             parsed=self._parsed,
             disconnected=disconnected,
@@ -180,8 +180,8 @@ class Socket(asyncio.Protocol):
     def stop_reading(self) -> None:
         self._reader.stop()
 
-    def take_turn(self, work: Callable[[], None]) -> Ticket | None:
-        return self._reader.take_turn(work)
+    def schedule(self, work: Callable[[], None]) -> Ticket | None:
+        return self._reader.schedule(work)
 
     async def drain(self) -> None:
         while self.is_backed_up and not self._is_closing:

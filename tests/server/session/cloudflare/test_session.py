@@ -18,7 +18,7 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import Reject
 from plait.limits import Limits
-from plait.web.turns import Turns
+from plait.web.fairness import FairScheduler
 
 PATIENCE = 10.0
 IDENTITY = {"type": "cf_agent_identity", "name": "one", "agent": "room"}
@@ -786,8 +786,8 @@ async def test_an_answer_to_a_ping_does_not_overtake_a_write_that_waits_for_its_
         first.leave()
         await house.handle(Room).set_state("newer")
         second = Client(await house.actor(Room), first.connection.id, departures=house.departures)
-        second.transport.turns = turns = Turns()
-        turns.spend(1.0)
+        second.transport.scheduler = scheduler = FairScheduler()
+        scheduler.spend(1.0)
         second.push("made offline")
         second.open()
         await second.joined()
@@ -1181,7 +1181,7 @@ class Telling(Room):
             self.ends.append(f"{name} {how}")
 
     @rpc
-    async def turn(self) -> None:
+    async def wait_for_slot(self) -> None:
         await self.work("turn")
 
     @rpc

@@ -30,7 +30,7 @@ from plait.actor.thread import Thread
 from plait.errors import StoreError
 from plait.limits import UNLIMITED, Limits
 from plait.state.retention import Retention
-from plait.web.turns import Turns
+from plait.web.fairness import FairScheduler
 
 # Joining
 
@@ -136,7 +136,7 @@ async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for
         thread: Any = actor.thread
         client = Guest(actor, "a") if protocol == "native" else CloudflareClient(actor, "a")
         # Somebody else has kept the server busy, so that what costs much waits.
-        turns = client.transport.turns = Turns()
+        scheduler = client.transport.scheduler = FairScheduler()
         if isinstance(client, Guest):
             await client.open()
             client.push(put("/n", 7), base=0)
@@ -146,7 +146,7 @@ async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for
             await until(lambda: actor.connections)
             client.push({"n": 7})
             client.send("last")
-        turns.spend(0.05)
+        scheduler.spend(0.05)
         thread.gate.set()
         await until(lambda: "connected" in thread.heard)
         client.leave()

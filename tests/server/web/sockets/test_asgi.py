@@ -8,8 +8,8 @@ from tests.server.session.guests import until
 from tests.server.web.sockets.test_socket import Received
 from tests.told import check_internal
 
+from plait.web.fairness import FairScheduler
 from plait.web.sockets.asgi import AsgiSocket
-from plait.web.turns import Turns
 
 
 class Server:
@@ -29,7 +29,7 @@ class Server:
 
     def open(self, session: Received) -> AsgiSocket:
         socket = AsgiSocket(
-            self.incoming.get, self.send, max_size=2**20, write_buffer=2**20, turns=Turns(), ended=self._end
+            self.incoming.get, self.send, max_size=2**20, write_buffer=2**20, scheduler=FairScheduler(), ended=self._end
         )
         socket.attach(session)
         return socket

@@ -14,9 +14,9 @@ from websockets.uri import parse_uri
 from plait.actor.transport import Frame
 from plait.errors import StoreError
 from plait.limits import TokenBucket
+from plait.web.fairness import LARGE, FairScheduler
 from plait.web.sockets.socket import Socket
 from plait.web.sockets.write_batcher import WriteBatcher
-from plait.web.turns import LARGE, Turns
 
 # More than is ever to be handled in one go, though one packet brings it.
 MANY = 20_000
@@ -86,7 +86,11 @@ class Peer:
     """A socket, both ends of it."""
 
     def __init__(
-        self, *, bucket: TokenBucket | None = None, session: Received | None = None, turns: Turns | None = None
+        self,
+        *,
+        bucket: TokenBucket | None = None,
+        session: Received | None = None,
+        scheduler: FairScheduler | None = None,
     ) -> None:
         self.pipe = Pipe()
         self.session = session or Received()
@@ -96,7 +100,7 @@ class Peer:
             ServerProtocol(state=State.OPEN, max_size=2**20),
             max_size=2**20,
             write_batcher=WriteBatcher(),
-            turns=turns or Turns(),
+            scheduler=scheduler or FairScheduler(),
             write_buffer=2**20,
             bucket=bucket,
             ended=self._end,
@@ -138,7 +142,7 @@ async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(TICK)
-    peer = Peer(turns=Turns(clock, clock))
+    peer = Peer(scheduler=FairScheduler(clock, clock))
     parsed = 0
     recv_frame = ServerProtocol.recv_frame
 
@@ -165,7 +169,7 @@ async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the
 
 async def test_small_frames_after_large_ones_are_handled_in_turns_too() -> None:
     clock = Clock(TICK)
-    peer = Peer(turns=Turns(clock, clock))
+    peer = Peer(scheduler=FairScheduler(clock, clock))
     large = frame(Opcode.TEXT, b"x" * 100_000)
     peer.socket.data_received(large + frame(Opcode.PING) * MANY + large + frame(Opcode.PING) * MANY)
     before, most = 0, 0
@@ -423,12 +427,12 @@ class Office:
         self.order: list[str] = []
         self._clock = Clock()
         self._working = Clock()
-        self._turns = Turns(self._clock, self._working)
+        self._scheduler = FairScheduler(self._clock, self._working)
 
     def peer(self, name: str, seconds: float, *, works: bool = True) -> Peer:
         """Return a socket whose messages take so long, or seem to, as other processes run meanwhile."""
         clocks = [self._clock, self._working] if works else [self._clock]
-        return Peer(session=Worker(name, self.order, clocks, seconds), turns=self._turns)
+        return Peer(session=Worker(name, self.order, clocks, seconds), scheduler=self._scheduler)
 
 
 async def test_between_two_costly_messages_of_one_socket_those_of_others_are_handled() -> None:

@@ -1,4 +1,4 @@
-"""Turns for what costs much: in order, one at a time, with iterations of the loop in between."""
+"""Costly work is done in order, one piece at a time, with iterations of the loop in between."""
 
 import asyncio
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from tests.server.session.guests import until
 
-from plait.web.turns import AT_ONCE, Turns
+from plait.web.fairness import AT_ONCE, FairScheduler
 
 
 class Work:
@@ -15,7 +15,7 @@ class Work:
     def __init__(self) -> None:
         self.now = 0.0
         self.done: list[str] = []
-        self.turns = Turns(lambda: self.now)
+        self.scheduler = FairScheduler(lambda: self.now)
 
     def do(self, name: str, seconds: float) -> None:
         """Work for so long."""
@@ -23,13 +23,13 @@ class Work:
         self.done.append(name)
 
     def ask(self, name: str, seconds: float) -> None:
-        """Work for so long when it is its turn."""
-        self.turns.wait(lambda: self.do(name, seconds))
+        """Work for so long when it is scheduled."""
+        self.scheduler.wait(lambda: self.do(name, seconds))
 
     async def work(self, name: str, seconds: float) -> None:
         """Work for so long in a task."""
-        await self.turns.turn()
-        with self.turns.measure():
+        await self.scheduler.wait_for_slot()
+        with self.scheduler.measure():
             self.do(name, seconds)
 
 
@@ -61,25 +61,25 @@ async def test_work_that_costs_little_is_done_together() -> None:
     work = Work()
     for name in "abcdefghij":
         work.ask(name, AT_ONCE / 4)
-    assert work.turns.is_free is False
+    assert work.scheduler.is_free is False
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(work.done) >= 4
     await until(lambda: len(work.done) == 10)
-    await until(lambda: work.turns.is_free)
+    await until(lambda: work.scheduler.is_free)
 
 
 async def test_after_what_took_very_long_there_is_more_than_one_iteration_for_others() -> None:
     work = Work()
-    work.turns.spend(100 * AT_ONCE)
+    work.scheduler.spend(100 * AT_ONCE)
     work.ask("last", 0)
-    assert not work.turns.is_free
+    assert not work.scheduler.is_free
     seen = count_iterations(work)
     await until(lambda: work.done == ["last"])
     assert seen.count([]) > 3
 
 
-async def test_tasks_have_their_turns_one_at_a_time_too() -> None:
+async def test_tasks_are_scheduled_one_at_a_time_too() -> None:
     work = Work()
     tasks = [asyncio.create_task(work.work(name, 2 * AT_ONCE)) for name in "abc"]
     seen = count_iterations(work)
@@ -91,7 +91,7 @@ async def test_tasks_have_their_turns_one_at_a_time_too() -> None:
 
 async def test_a_task_that_is_cancelled_while_it_waits_lets_the_others_go_on() -> None:
     work = Work()
-    work.turns.spend(5 * AT_ONCE)
+    work.scheduler.spend(5 * AT_ONCE)
     tasks = [asyncio.create_task(work.work(name, 0)) for name in "abc"]
     await asyncio.sleep(0)
     tasks[1].cancel()
@@ -103,7 +103,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_lets_the_others_go_on() -
 
 async def test_a_place_in_the_queue_may_be_let_go() -> None:
     work = Work()
-    ticket = work.turns.wait(lambda: work.do("a", 0))
+    ticket = work.scheduler.wait(lambda: work.do("a", 0))
     work.ask("b", 0)
     ticket.cancel()
     await until(lambda: work.done == ["b"])

@@ -1,4 +1,4 @@
-"""Runs costly work in turns, and leaves the event loop to all other work in between."""
+"""Shares the event loop between costly work and everything else, so that no peer can keep the server busy."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["AT_ONCE", "LARGE", "Ticket", "Turns"]
+__all__ = ["AT_ONCE", "LARGE", "FairScheduler", "Ticket"]
 
 AT_ONCE: Final = 0.01
 """Seconds of costly work in one iteration of the loop; further work waits."""
@@ -39,21 +39,21 @@ class Ticket:
 class _Measure:
     """Counts the time of a block. A generator would cost more than most blocks."""
 
-    __slots__ = ("_start", "_turns")
+    __slots__ = ("_scheduler", "_start")
 
-    def __init__(self, turns: "Turns") -> None:
-        self._turns = turns
+    def __init__(self, scheduler: "FairScheduler") -> None:
+        self._scheduler = scheduler
         self._start = 0.0
 
     def __enter__(self) -> None:
-        self._start = self._turns.clock()
+        self._start = self._scheduler.clock()
 
     def __exit__(self, *_: object) -> None:
-        self._turns.spend(self._turns.clock() - self._start)
+        self._scheduler.spend(self._scheduler.clock() - self._start)
 
 
-class Turns:
-    """Schedules the costly work of one server; cheap work needs no turn.
+class FairScheduler:
+    """Schedules the costly work of one server; cheap work is done at once.
 
     Each iteration of the loop has at most `AT_ONCE` seconds of costly work, or one piece that takes longer. After such
     a piece, costly work rests for as long again. `clock` returns the time, and `work_clock` the processor time of this
@@ -70,7 +70,7 @@ class Turns:
         self._waiting: deque[Ticket] = deque()
         # Seconds of costly work in this iteration, or in the one before the rest.
         self._spent = 0.0
-        # The callback that begins the next turns.
+        # The callback that continues with the waiting work.
         self._timer: asyncio.Handle | None = None
 
     @property
@@ -79,14 +79,14 @@ class Turns:
         return self._spent < AT_ONCE and not self._waiting
 
     def wait(self, callback: Callable[[], None]) -> Ticket:
-        """Call `callback` when it is its turn, after those that already wait, and count its time."""
+        """Call `callback` after those that already wait, and count its time."""
         ticket = Ticket(callback)
         self._waiting.append(ticket)
         self._begin_later()
         return ticket
 
     def run(self, callback: Callable[[], None]) -> Ticket | None:
-        """Call `callback` at once if costly work may begin, otherwise when it is its turn, and count its time."""
+        """Call `callback` at once if costly work may begin, otherwise after those that wait, and count its time."""
         if not self.is_free:
             return self.wait(callback)
         with self.measure():
@@ -94,7 +94,7 @@ class Turns:
         return None
 
     def spend(self, seconds: float) -> None:
-        """Count costly work that did not wait for a turn."""
+        """Count costly work that was done without waiting."""
         self._spent += seconds
         self._begin_later()
 
@@ -102,8 +102,8 @@ class Turns:
         """Count the time of the block, which must not await anything."""
         return _Measure(self)
 
-    async def turn(self) -> None:
-        """Wait for a turn; the caller must then do its work in a `measure` block before it awaits anything."""
+    async def wait_for_slot(self) -> None:
+        """Wait until costly work may begin; the caller must do it in a `measure` block before it awaits anything."""
         if self.is_free:
             return
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
