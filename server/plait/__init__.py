@@ -41,7 +41,7 @@ from plait.errors import (
     Unauthenticated,
     Unavailable,
 )
-from plait.instruments import Instruments, NoInstruments
+from plait.instruments.protocol import Instruments, NoInstruments
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.parts.values import ThreadValues, Values

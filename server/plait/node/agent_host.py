@@ -18,7 +18,7 @@ from plait.agents.kv import KV
 from plait.agents.kv_namespace import Namespace
 from plait.agents.runs import Runs
 from plait.agents.user import User, UserThread
-from plait.instruments import Instruments
+from plait.instruments.protocol import Instruments
 from plait.limits import Limits
 from plait.node.handle import Handle, read_stream
 from plait.node.node import Node
