@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plait.errors import Conflict, PlaitError, StoreError
-from plait.instruments import Instruments
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.state.applying import apply_ops, apply_value, check_op, drop_unpaired_moves, measure_op
 from plait.state.commit import Commit
@@ -42,7 +42,7 @@ class Pipeline(CommitQueue):
         validate: Callable[[Any, Any], object] | None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
-        instruments: Instruments | None = None,
+        instruments: Instruments = NO_INSTRUMENTS,
         find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
     ) -> None:
         super().__init__(

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from starlette.datastructures import Headers as RequestHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -11,7 +10,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
 from plait.errors import PlaitError
-from plait.instruments import NO_INSTRUMENTS, TRACE
+from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body, error_response, find_traceparent
 from plait.web.http.request import LimitedRequest
@@ -38,16 +37,11 @@ class Endpoint:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._context.instruments is NO_INSTRUMENTS:
-            await self._serve(scope, receive, send)
-        else:
-            await self._serve_observed(scope, receive, send)
-
-    async def _serve_observed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, and tell the instruments; its kind and name are empty if the URL names no thread."""
         instruments, place = self._context.instruments, self._find_place(scope)
+        # A thread that the app does not have has neither kind nor name.
         kind, name = place if place is not None and place.kind in self._context.node.kinds else ("", "")
-        status: int | None = None
+        trace = scope[TRACE] = instruments.request_began(kind, name, scope["method"], find_traceparent(scope))
+        status = 0
 
         async def send_observed(message: Message) -> None:
             nonlocal status
@@ -55,16 +49,14 @@ class Endpoint:
                 status = message["status"]
             await send(message)
 
-        traceparent = find_traceparent(RequestHeaders(scope=scope))
-        trace = instruments.request_began(kind, name, scope["method"], traceparent)
         try:
-            await self._serve({**scope, TRACE: trace}, receive, send_observed)
+            await self._serve(scope, receive, send_observed, place)
         except BaseException:
             instruments.request_ended(trace, status or _FAILED)
             raise
         instruments.request_ended(trace, status or _DISCONNECTED)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, place: ThreadKey | None) -> None:
         request = LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
         headers: Headers = []
         try:
@@ -77,7 +69,7 @@ class Endpoint:
                 self._context.instruments.limit_hit(error.limit)
             response = error_response(error)
         except Exception as error:
-            explained = self._context.failures.explain(error, self._find_place(scope))
+            explained = self._context.failures.explain(error, place)
             response = JSONResponse(error_body("internal", str(explained)), 500)
         response.raw_headers.extend(headers)
         await response(scope, receive, send)
