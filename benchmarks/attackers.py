@@ -140,7 +140,7 @@ class Attacker:
             self._until = time.perf_counter() + PATIENCE
 
     def read(self) -> None:
-        """Let go of what the server says."""
+        """Drop what the server sends."""
         try:
             if not self._sock.recv(1 << 20):
                 self.again()

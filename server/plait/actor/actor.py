@@ -286,7 +286,7 @@ class Actor(Facade):
             self.active[self] = None  # For its log in memory.
         count = self.connections.broadcast_change(self.pipeline.history.durable, source=commit.source)
         self.instruments.change_sent(commit.trace, count)
-        if self.hooks.has("on_state_changed"):
+        if "on_state_changed" in self.kind.overrides:
             connection = commit.source if isinstance(commit.source, Connection) else None
             size = len(revision.change.ops) if revision.change is not None else 0
             try:

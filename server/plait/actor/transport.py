@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from plait.state.revision import Revision
 
 __all__ = ["HIGH_WATER", "Cancellable", "Frame", "Receiver", "Session", "Transport"]
@@ -11,19 +13,14 @@ HIGH_WATER: Final = 64 * 1024
 """Waiting bytes above which a peer counts as slow, in transports that have their own buffer."""
 
 
-class Frame:
-    """One message to clients.
+class Frame(msgspec.Struct, eq=False, gc=False):
+    """One message to clients. A Struct is made in a third of the time of an ordinary object."""
 
-    `wire` caches its encoding by a transport, and `pinged` the one with a ping; they are the same for all sockets.
-    """
-
-    __slots__ = ("data", "is_text", "pinged", "wire")
-
-    def __init__(self, data: bytes, *, is_text: bool = True) -> None:
-        self.data = data
-        self.is_text = is_text
-        self.wire: bytes | None = None
-        self.pinged: bytes | None = None
+    data: bytes
+    is_text: bool = True
+    # Its encodings by a transport, plain and with a ping, which are the same for all sockets.
+    wire: bytes | None = None
+    pinged: bytes | None = None
 
 
 class Cancellable(Protocol):

@@ -188,7 +188,7 @@ class CommitQueue:
         # Nothing comes between `history.append` and the store.
         if write.changes:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
-            parent = self._find_trace(self._instruments, source)
+            parent = self._find_trace(self._instruments, source) if isinstance(source, str) else source.trace
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
         return commit
 

@@ -1,6 +1,6 @@
 """Who caused a change."""
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 __all__ = ["Client", "Source"]
 
@@ -9,6 +9,8 @@ class Client(Protocol):
     """A connection, as far as the state layer knows it: its id is logged with its changes."""
 
     id: str
+    # The trace of its last message, which is the parent of the traces of its changes.
+    trace: Any
 
 
 Source = Client | Literal["server"]

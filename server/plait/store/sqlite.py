@@ -280,7 +280,9 @@ class SqliteStore:
         assert self._loop is not None
         assert self._work is not None
         if not self._work.is_lost:  # That has been logged.
-            self._health.record(work.result(), [len(group.writes) for group in batch], self._loop.time())
+            outcomes = work.result()
+            if self._health.trouble is not None or any(error for _, error in outcomes):
+                self._health.record(outcomes, [len(group.writes) for group in batch], self._loop.time())
         if self._saving_heads is None:
             self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
         self._begin_removal()

@@ -11,7 +11,6 @@ from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
 from plait.state.missed import Missed
 from plait.state.revision import Revision
-from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Version, encode
@@ -19,17 +18,13 @@ from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Vers
 __all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
 
 
-class ChangeFrame(Frame):
-    """A change with its source, and the same without it, for readers that are told of one source again."""
+class ChangeFrame(Frame, kw_only=True, gc=True):
+    """A change with its source, and the same without it, for readers to which the same source was sent before."""
 
-    __slots__ = ("_end", "_short", "source")
-
-    def __init__(self, row: ChangeRow) -> None:
-        end = b',"source":%b}' % encode_json(row.source)
-        super().__init__(b'{"type":"change","version":%d,"ops":%b%b' % (row.version, row.ops, end))
-        self.source = row.source
-        self._end = len(self.data) - len(end)
-        self._short: Frame | None = None
+    source: str
+    # The bytes of the data without the source.
+    _end: int
+    _short: Frame | None = None
 
     @property
     def short(self) -> Frame:
@@ -45,7 +40,9 @@ class PlaitWire(PlainWire):
     def encode_change(self, revision: Revision) -> Frame:
         row = revision.change
         assert row is not None
-        return ChangeFrame(row)
+        begin = b'{"type":"change","version":%d,"ops":%b' % (row.version, row.ops)
+        data = b'%b,"source":%b}' % (begin, encode_json(row.source))
+        return ChangeFrame(data, source=row.source, _end=len(begin))
 
     def encode_message(self, data: object) -> Frame:
         if isinstance(data, bytes | bytearray | memoryview):

@@ -42,10 +42,10 @@ class Pushes:
         "_connection",
         "_queue",
         "_refused",
-        "_storing",
         "_task",
         "_traces",
         "_unseen",
+        "under_way",
     )
 
     def __init__(
@@ -71,17 +71,12 @@ class Pushes:
         self._unseen = ConcurrentOps()
         # The last push that was refused on this socket.
         self._refused = 0
-        # How many pushes are on their way to the disk.
-        self._storing = 0
+        # How many pushes are being stored, or wait for older changes: those that may be applied without an answer yet.
+        self.under_way = 0
         # Reads older changes for a push.
         self._task: asyncio.Task[None] | None = None
         # The traces of the pushes that are not answered, in order. A list, as an empty deque is large.
         self._traces: list[Any] = []
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a push may be carried out of which the client does not know yet."""
-        return self._storing > 0 or self._task is not None
 
     def receive(self, push: Push) -> None:
         """Take a push."""
@@ -159,6 +154,7 @@ class Pushes:
         else:
             if isinstance(pushed, MissingChanges):
                 self._queue.hold()
+                self.under_way += 1
                 self._task = asyncio.get_running_loop().create_task(
                     self._read(push, pushed), name="plait older changes"
                 )
@@ -175,6 +171,7 @@ class Pushes:
             log_error(error, self._actor.key, self._connection)
             loaded = StoreError("older changes could not be read")
         self._task = None
+        self.under_way -= 1
         if self._actor.is_ending:
             self._drop()
         elif isinstance(loaded, LoadedChanges):
@@ -189,13 +186,13 @@ class Pushes:
         commit = pushed.commit
         self._client.ref = push.ref
         last, self._unseen = self._unseen, pushed.unseen
-        self._storing += 1
+        self.under_way += 1
         commit.then(partial(self._committed, push.ref, pushed, last))
 
     # Answers
 
     def _committed(self, ref: int, pushed: Pushed, last: ConcurrentOps, error: PlaitError | None) -> None:
-        self._storing -= 1
+        self.under_way -= 1
         if error is not None:
             self._take_back(last)
             self._refuse(ref, error)

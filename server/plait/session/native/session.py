@@ -101,7 +101,7 @@ class PlaitSession:
 
         Between a push and its answer, changes are sent one by one: a client cannot find its own among several.
         """
-        self._follower.deliver(frame, revision, in_step=self._pushes.is_under_way)
+        self._follower.deliver(frame, revision, in_step=self._pushes.under_way > 0)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame after the changes before it."""

@@ -1181,7 +1181,7 @@ class Telling(Room):
             self.ends.append(f"{name} {how}")
 
     @rpc
-    async def wait_for_slot(self) -> None:
+    async def turn(self) -> None:
         await self.work("turn")
 
     @rpc
