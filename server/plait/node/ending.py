@@ -14,7 +14,7 @@ from plait.actor.kind import Kind
 from plait.actor.logs import about
 from plait.actor.mailbox import Cause, Turn
 from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFailed, NewerState, Unavailable
-from plait.instruments import Instruments, telling_store_errors
+from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, ThreadKey, Write
 

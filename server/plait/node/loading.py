@@ -10,7 +10,7 @@ from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures, about
 from plait.errors import CorruptThread, MigrationFailed, NewerState, StoreError, operator_message
-from plait.instruments import NO_INSTRUMENTS, Instruments
+from plait.instruments.protocol import Instruments
 from plait.limits import Limits
 from plait.node.expiry import Expiry
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
@@ -83,7 +83,7 @@ class Loader:
                 active=self._active,
                 failures=self._failures,
                 events=self._events if key.kind in self._public_kinds else None,
-                instruments=None if self._instruments is NO_INSTRUMENTS else self._instruments,
+                instruments=self._instruments,
             )
             if stored is not None and key.kind not in self._lossy and not actor.durable.is_stored:
                 self._warn_of_losses(key, kind, stored)

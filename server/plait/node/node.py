@@ -27,7 +27,7 @@ from plait.errors import (
     Unavailable,
     operator_message,
 )
-from plait.instruments import NO_INSTRUMENTS, Instruments, telling_store_errors
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.limits import Limits
 from plait.node.arrivals import Arrivals
 from plait.node.draining import drain_threads

@@ -10,7 +10,7 @@ from typing import Any
 from plait.actor.actor import Actor
 from plait.actor.logs import about
 from plait.errors import StoreError, operator_message
-from plait.instruments import Instruments, telling_store_errors
+from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.expiry import Expiry
 from plait.store.protocol import Store, ThreadKey, Write
 

@@ -12,7 +12,7 @@ from tests.server.rooms import open_house
 from tests.server.session.guests import until
 
 from plait import Connection, MemoryStore, NoInstruments, Plait, StoreError, Thread, rpc
-from plait.instruments import combine_instruments
+from plait.instruments.combining import combine_instruments
 from plait.store.protocol import Header, ThreadKey, Write
 
 KIND = "room"

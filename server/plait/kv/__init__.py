@@ -1,1 +1,0 @@
-"""Values that belong to the app or to a user instead of a thread."""
