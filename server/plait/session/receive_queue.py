@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from plait.actor.connection import Connection
@@ -51,12 +52,12 @@ class ReceiveQueue:
         if self._is_full:
             self._transport.pause()
 
-    def call_in_order(self, action: Callable[[], None]) -> None:
-        """Call `action` after the messages received so far: at once, if none of them waits."""
+    def call_in_order(self, action: Callable[[bytes], None], data: bytes) -> None:
+        """Call `action` with `data` after the messages received so far: at once, if none of them waits."""
         if self._messages is None:
-            action()
+            action(data)
             return
-        self._messages.append(action)
+        self._messages.append(partial(action, data))
         if self._is_full:
             self._transport.pause()
 

@@ -1,9 +1,7 @@
 """The changes of one thread on their way to the store, in order.
 
-Output of a thread waits for the changes made before it (an output gate): `after` calls back at once if everything is
-durable, and otherwise when the last change made so far is. When a change is lost, the thread goes back to its last
-durable state, and the turns that are running are cancelled, as they may have seen it: they can send and change nothing
-more.
+When a change is lost, the thread goes back to its last durable state, and the turns that are running are cancelled, as
+they may have seen it: they can send and change nothing more.
 """
 
 import asyncio
@@ -43,7 +41,7 @@ class Turns(Protocol):
 
 
 class CommitQueue:
-    """Stores the changes of one thread, and calls back when they are durable or lost."""
+    """Stores the changes of one thread; their commits call back when they are durable or lost."""
 
     __slots__ = (
         "_deletion",
@@ -103,13 +101,6 @@ class CommitQueue:
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short; None if it was not."""
         return self.turns.find_loss() if self._has_lost and self.turns is not None else None
-
-    def after(self, callback: Callable[[PlaitError | None], None]) -> None:
-        """Call `callback` when every change made so far is durable: at once, if all are."""
-        if self._pending:
-            self._pending[-1].then(callback)
-        else:
-            callback(self.lost)
 
     async def wait_until_durable(self) -> None:
         """Wait until every change made so far is durable, or has failed."""
@@ -190,14 +181,6 @@ class CommitQueue:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
             parent = self._find_trace(self._instruments, source) if isinstance(source, str) else source.trace
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
-        return commit
-
-    def _commit_unchanged(self, source: Source) -> Commit:
-        """Return the commit of a change that changes nothing: it is done when those before it are."""
-        commit = Commit(self.history.current, source)
-        if self._pending:
-            commit.whole = self._pending[-1]
-        self.after(commit.finish)
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:

@@ -1,4 +1,8 @@
-"""Makes the changes of one thread: each is checked, validated, applied, appended and submitted, without an `await`."""
+"""Makes the changes of one thread: each is checked, validated, applied, appended and submitted, without an `await`.
+
+Output of a thread waits for the changes made before it (an output gate): `after` calls back at once if everything is
+durable, and otherwise when the last change made so far is.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -196,7 +200,7 @@ class Pipeline(CommitQueue):
         if self._refusal is not None:
             kind, message = self._refusal
             raise kind(message)
-        if (loss := self.find_loss()) is not None:
+        if self._has_lost and (loss := self.find_loss()) is not None:
             raise loss
         if self._is_deciding:
             raise RuntimeError(
@@ -240,14 +244,17 @@ class Pipeline(CommitQueue):
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
-        if (loss := self.find_loss()) is not None:
+        if self._has_lost and (loss := self.find_loss()) is not None:
             callback = partial(_fail, callback, loss)
         if innermost() is not None and (own := find_transaction(self)) is not None and own.is_open:
             if own is self._transaction:
                 own.after(callback)
                 return
             callback = refuse(callback)  # The block is still running, but was rolled back.
-        super().after(callback)
+        if self._pending:
+            self._pending[-1].then(callback)
+        else:
+            callback(self.lost)
 
     # Inside
 
@@ -297,6 +304,14 @@ class Pipeline(CommitQueue):
             return self._submit(self.history.put(records), source) if records else self._commit_unchanged(source)
         client = accept() if accept is not None else None
         return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
+
+    def _commit_unchanged(self, source: Source) -> Commit:
+        """Return the commit of a change that changes nothing: it is done when those before it are."""
+        commit = Commit(self.history.current, source)
+        if self._pending:
+            commit.whole = self._pending[-1]
+        self.after(commit.finish)
+        return commit
 
     def _own_transaction(self) -> Transaction | None:
         """Return the open transaction if the calling code runs in its block."""

@@ -119,7 +119,7 @@ class CloudflareSession:
 
     def pong(self, payload: bytes) -> None:
         """Handle the answer to a ping, after the messages before it, as those were written before it was sent."""
-        self._queue.call_in_order(partial(self._seen.pong, payload))
+        self._queue.call_in_order(self._seen.pong, payload)
 
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the socket is closed."""
