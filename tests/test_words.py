@@ -21,7 +21,6 @@ COUNTS: Final = {
     "client/js/src": 41,
     "client/js/test": 57,
     "server/plait": 3,
-    "server/plait/instruments": 4,
     "server/plait/kv": 4,
     "server/plait/actor": 17,
     "server/plait/adapters": 12,

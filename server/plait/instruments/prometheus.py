@@ -24,7 +24,7 @@ class Registry(Protocol):
     """A `CollectorRegistry` of prometheus-client."""
 
     def register(self, collector: Any) -> None:
-        """Let a collector be read with the registry."""
+        """Add a collector, which is read with the registry."""
         ...
 
 
@@ -102,7 +102,7 @@ class _Series:
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
         self.labels = labels
         self._bounds = bounds
-        # Values to count later; whoever appends to it calls `flush` now and then.
+        # Values to count later, by `flush`, which the code that appends to it calls now and then.
         self.waiting: list[float] = []
         # The values so far, with the same list.
         self._counted = _Counted((0,) * len(bounds), 0, 0.0, self.waiting)
