@@ -467,6 +467,33 @@ async def test_a_thread_that_destroys_itself_as_it_wakes_is_an_error_to_whoever_
         assert await is_gone(house, Stillborn)
 
 
+async def test_the_destruction_of_a_thread_that_destroys_itself_as_it_is_woken_for_it_is_awaited() -> None:
+    class Hasty(Mourned):
+        kind = "mourned"
+        gate = None
+        raises = None
+        told: list[Any] = []  # noqa: RUF012
+        is_hasty: ClassVar[bool] = False
+
+        async def on_start(self) -> None:
+            if self.is_hasty:
+                self.ending = asyncio.create_task(self.destroy())
+                await settle()
+
+    async with open_house(Hasty) as house:
+        await house.handle(Hasty).add(5)
+    Hasty.is_hasty = True
+    async with open_house(Hasty, store=house.store) as house:
+        house.store.is_held = True
+        ending = asyncio.create_task(house.node.destroy(key_of(Hasty)))
+        await settle()
+        await settle()
+        assert not ending.done()
+        house.store.resume()
+        await outcome(ending)
+        assert await house.store.find(key_of(Hasty)) is None
+
+
 async def test_a_readonly_client_cannot_end_a_thread_by_a_call() -> None:
     class Open(Room):
         nodes: ClassVar[list[Any]] = []

@@ -147,6 +147,24 @@ async def test_a_turn_that_a_socket_begins_is_cancelled_when_it_takes_too_long()
             assert isinstance(await Stuck.errors.get(), TurnTimeout)
 
 
+async def test_a_thread_does_not_stop_before_the_caller_that_woke_it_has_resumed() -> None:
+    class Brief(Room):
+        idle_timeout = 0.0
+        starts: ClassVar[list[str]] = []
+
+        def on_start(self) -> None:
+            self.starts.append(self.name)
+
+    async with open_house(Brief) as house:
+        stop_sweeping(house)
+        async with asyncio.timeout(PATIENCE):
+            waking = asyncio.create_task(house.actor(Brief))
+            while not waking.done():
+                await house.node._sweeper._look()
+                await asyncio.sleep(0)
+        assert Brief.starts == ["one"]
+
+
 async def test_a_thread_that_has_gone_to_sleep_is_not_kept() -> None:
     async with open_house(Room) as house:
         last = weakref.ref((await house.actor(Room)).thread)
