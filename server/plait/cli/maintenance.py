@@ -10,11 +10,11 @@ from plait.agents.session_names import decode_session
 from plait.errors import CorruptThread, NotFound, StoreError
 from plait.node.export import describe_stored
 from plait.state.history import replay_document
-from plait.store.copies import back_up, restore
+from plait.store.backup import back_up, restore
 from plait.store.deletion import delete_thread
 from plait.store.inspection import Inspection, read_whole
 from plait.store.lock import StoreLock
-from plait.store.protocol import Header, Record, Stored, ThreadKey
+from plait.store.protocol import Record, StoredThread, ThreadHeader, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
@@ -72,7 +72,7 @@ def describe_thread(path: Path, key: ThreadKey) -> str:
     return encode_json(about | exported).decode()
 
 
-def _read(path: Path, key: ThreadKey) -> tuple[Header, Stored, list[Record]]:
+def _read(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]]:
     if (found := read_whole(path, key)) is None:
         raise NotFound(f"there is no thread {key} in {path}")
     return found

@@ -14,7 +14,7 @@ from plait.instruments import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.node.expiry import Expiry
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
-from plait.store.protocol import Store, Stored, ThreadKey, Write
+from plait.store.protocol import Store, StoredThread, ThreadKey, Write
 
 __all__ = ["Loader"]
 
@@ -94,7 +94,7 @@ class Loader:
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
             raise
 
-    def _warn_of_losses(self, key: ThreadKey, kind: Kind, stored: Stored) -> None:
+    def _warn_of_losses(self, key: ThreadKey, kind: Kind, stored: StoredThread) -> None:
         """Log once a kind that a state has members that its type lacks: a field was renamed or removed."""
         if lost := find_lost(key, kind, stored):
             self._lossy.add(key.kind)

@@ -18,11 +18,11 @@ from plait.store.protocol import (
     DAY,
     ChangeRow,
     ClientRow,
-    Header,
     IdleThread,
     Prune,
     Record,
-    Stored,
+    StoredThread,
+    ThreadHeader,
     ThreadKey,
     ThreadRow,
     Write,
@@ -102,7 +102,7 @@ class MemoryStore:
     ) -> None:
         await self._batches.close()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         row = self._threads.get(key)
         if row is None:
             return None
@@ -111,11 +111,11 @@ class MemoryStore:
             return None
         since = max((at for at in row.snapshots if at <= to), default=0)
         changes = [each for each in row.changes if since < each.version <= to]
-        return Stored(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret)
+        return StoredThread(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret)
 
-    async def find(self, key: ThreadKey) -> Header | None:
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
         row = self._threads.get(key)
-        return None if row is None else Header(row.epoch, row.version, row.idle_since)
+        return None if row is None else ThreadHeader(row.epoch, row.version, row.idle_since)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None

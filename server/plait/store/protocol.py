@@ -16,13 +16,13 @@ __all__ = [
     "DAY",
     "ChangeRow",
     "ClientRow",
-    "Header",
     "IdleThread",
     "Prune",
     "Record",
     "Snapshot",
     "Store",
-    "Stored",
+    "StoredThread",
+    "ThreadHeader",
     "ThreadKey",
     "ThreadRow",
     "Write",
@@ -149,7 +149,7 @@ class Write(msgspec.Struct, frozen=True):
         return None
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredThread(msgspec.Struct, frozen=True):
     """A stored thread: its last snapshot, if there is one, and all changes after that up to `version`."""
 
     epoch: str
@@ -173,7 +173,7 @@ class ThreadRow(msgspec.Struct, frozen=True):
     version: int
 
 
-class Header(msgspec.Struct, frozen=True):
+class ThreadHeader(msgspec.Struct, frozen=True):
     """What is stored of a thread besides its data."""
 
     epoch: str
@@ -204,14 +204,14 @@ class Store(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         """Return a thread, at `version` if one is given; None if there is no such thread, or the version is not kept.
 
         Raises CorruptThread when its data is damaged, StoreError when it cannot be read.
         """
         ...
 
-    async def find(self, key: ThreadKey) -> Header | None:
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
         """Return the header of a thread, whose data may be damaged; None if there is no such thread."""
         ...
 

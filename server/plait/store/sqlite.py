@@ -23,7 +23,17 @@ from plait.store.batches import Batches, Group, Outcome
 from plait.store.health import Health, explain
 from plait.store.identity import check_log
 from plait.store.lock import StoreLock
-from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import (
+    ChangeRow,
+    ClientRow,
+    IdleThread,
+    Record,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+    ThreadRow,
+    Write,
+)
 from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -125,10 +135,10 @@ class SqliteStore:
     ) -> None:
         await self._close()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         return await self._read(key, rows.load, key, version)
 
-    async def find(self, key: ThreadKey) -> Header | None:
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
         return await self._read(key, rows.find, key)
 
     async def changes(

@@ -11,7 +11,7 @@ from tests.server.store.contract_records import delete, everything, put_records
 from tests.server.store.test_sqlite import run
 
 from plait.cli.maintenance import check_store
-from plait.store.copies import back_up, restore
+from plait.store.backup import back_up, restore
 from plait.store.protocol import Store, ThreadRow
 from plait.store.sqlite import SqliteStore
 
