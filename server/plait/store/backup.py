@@ -43,7 +43,7 @@ def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
     Returns the number of threads, and the path to which the replaced file was moved. Raises StoreError.
     """
     if store.exists() and backup.exists() and store.samefile(backup):
-        raise StoreError(f"{backup} is the store itself")
+        raise StoreError(f"{backup} is the store itself: name a backup of it")
     with closing(connect(backup)) as source:
         try:
             intact = source.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)

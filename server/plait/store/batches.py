@@ -246,7 +246,7 @@ class Batches:
             self._size = 0
             return batch
         taken: dict[ThreadKey, Group] = {}
-        # Threads of which this batch has no large unit come before the others in the next batch.
+        # In the next batch, threads that have no large unit in this one come first.
         rest, served = dict[ThreadKey, Group](), dict[ThreadKey, Group]()
         large = 0
         for key, group in batch.items():

@@ -1,4 +1,4 @@
-"""The check of a SQLite store's file: every row is read and compared with its checksum."""
+"""Checks a SQLite store's file: reads every row and compares it with its checksum."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def read_whole(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]] | None:
-    """Return all of a thread's present, None if there is no such thread; a server may have the file open.
+    """Return a thread's header, state and records, None if there is no such thread; a server may have the file open.
 
     Raises StoreError.
     """
@@ -123,7 +123,7 @@ class Inspection:
             yield f"{key} cannot be read: {error}"
 
     def _inspect_rows(self, db: sqlite3.Connection, key: ThreadKey, id: int, thread: tuple[Any, ...]) -> Iterator[str]:
-        """Yield a line for each damaged row of a thread, also for rows that its current state does not need."""
+        """Yield a line for each damaged row of a thread, including rows that its current state does not need."""
         last: int | None = None
 
         def check_change(row: Any) -> None:

@@ -47,7 +47,7 @@ class _Row(msgspec.Struct):
     records: dict[str, dict[str, bytes]] = {}
 
     def apply(self, write: Write) -> None:
-        """Carry out a write that follows this version."""
+        """Apply a write that follows this version."""
         self.version = write.version
         self.state_version = write.state_version or self.state_version
         if write.idle_since is not None:
@@ -62,10 +62,10 @@ class _Row(msgspec.Struct):
             else:
                 part[record.key] = record.value
         if write.prune is not None:
-            self.forget(write.prune)
+            self.prune(write.prune)
 
-    def forget(self, prune: Prune) -> None:
-        """Forget what is older than the newest snapshot that is past a bound."""
+    def prune(self, prune: Prune) -> None:
+        """Remove what is older than the newest snapshot that is past a bound."""
         bound, size, now = prune.version, 0, time.time_ns() // 1000
         # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
         older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)
@@ -77,7 +77,7 @@ class _Row(msgspec.Struct):
         oldest = max((at for at in self.snapshots if at <= bound), default=0)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        # A wrong clock must not expire clients: keep them until others have pushed on CLIENT_DAYS different days.
+        # A wrong clock must not expire clients: keep each until others have pushed on CLIENT_DAYS different days.
         days = sorted({row.at // DAY for row in self.clients.values() if row.at <= now})[-CLIENT_DAYS:]
         young = now - CLIENT_DAYS * DAY
         self.clients = {id: row for id, row in self.clients.items() if row.at >= young or row.at // DAY >= days[0]}

@@ -173,7 +173,5 @@ def has_write(db: sqlite3.Connection, write: LastWrite) -> bool:
     if counter != write.counter or not write.thread:
         # A later write that incremented the counter may have deleted the thread.
         return counter >= write.counter
-    found = db.execute(
-        f"SELECT t.id, {LAST_VERSION}, t.epoch FROM threads t WHERE t.id = ?", (write.thread,)
-    ).fetchone()
-    return found is not None and found[1] >= write.version and crc32(found[2].encode()) == write.epoch
+    found = db.execute(f"SELECT {LAST_VERSION}, t.epoch FROM threads t WHERE t.id = ?", (write.thread,)).fetchone()
+    return found is not None and found[0] >= write.version and crc32(found[1].encode()) == write.epoch

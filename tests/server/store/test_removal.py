@@ -87,7 +87,7 @@ async def test_what_a_killed_server_has_not_removed_is_removed_after_a_restart(k
 
 
 async def test_neither_a_check_nor_a_backup_shows_what_is_left(killed: Path, tmp_path: Path) -> None:
-    assert list(check_store(killed)) == [(f"{killed}: 1 threads, 0 changes, nothing is damaged", False)]
+    assert list(check_store(killed)) == [(f"{killed}: 1 thread, 0 changes, nothing is damaged", False)]
     copy = tmp_path / "copy.db"
     assert back_up(killed, copy) == 1
     assert count_rest(copy) == 0
