@@ -267,7 +267,7 @@ def _encode(key: str, value: Any) -> tuple[Literal["text", "json", "bytes"], byt
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"the value of {key!r} is neither a str, nor bytes, nor JSON: {error}") from None
     if b"null" in data and has_non_finite(value):
-        raise ValueError(f"the value of {key!r} is not JSON: it contains an infinite number or NaN")
+        raise ValueError(f"the value of {key!r} is not JSON: it has a number that is infinite or not a number")
     return "json", data
 
 
