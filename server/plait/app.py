@@ -1,4 +1,4 @@
-"""Plait: the ASGI application, which combines threads, store, limits and identity."""
+"""Plait: the ASGI application, which combines threads, store, limits and authentication."""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -54,9 +54,9 @@ _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 class Plait(AgentHost):
     """Serves Thread classes over WebSockets and HTTP: an ASGI application.
 
-    Run it with `plait serve`, or mount it in another application and give that one its `lifespan`. `async with app:`
-    runs it without a server, so that you can use the handles that `thread` returns. Settings in the environment
-    (`PLAIT_STORE` and so on) override the keywords. Raises TypeError or ValueError for an invalid setting.
+    Run it with `plait serve`, or mount it in another application and pass `lifespan` to that application.
+    `async with app:` runs it without a server, so that you can use the handles that `thread` returns. Environment
+    variables (`PLAIT_STORE` and so on) override the keywords. Raises TypeError or ValueError for an invalid setting.
     """
 
     def __init__(
@@ -143,24 +143,24 @@ class Plait(AgentHost):
             await self._store.__aexit__(None, None, None)
 
     async def check_store(self) -> None:
-        """Open and close the store, to check that it can be opened. Raises StoreError."""
+        """Open and close the store. Raises StoreError if that fails."""
         async with self._store:
             pass
 
     def check_secret(self) -> None:
-        """Raise SettingError if there are agents, and no secret to sign the ids of their threads with."""
+        """Raise SettingError if the app has agents but no secret, which signs the ids of their threads."""
         if self._runs.agents and not self._thread_ids.has_secret:
             raise SettingError(
-                "the app has agents and no secret, with which the ids of their threads are signed: set PLAIT_SECRET to "
-                'what `python -c "import secrets; print(secrets.token_hex(32))"` prints, and keep it over restarts'
+                "the app has agents but no secret to sign the ids of their threads: set PLAIT_SECRET to the output of "
+                '`python -c "import secrets; print(secrets.token_hex(32))"`, and keep it when the server restarts'
             )
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted.
 
-        The garbage collector of the process runs rarely until the end, unless the process has set its thresholds.
-        Raises SettingError if there are agents and no secret.
+        Until it ends, the garbage collector of the process runs less often, unless the process has set its thresholds.
+        Raises SettingError if the app has agents but no secret.
         """
         self.check_secret()
         with collecting_rarely():
@@ -180,16 +180,16 @@ class Plait(AgentHost):
     def drain(self) -> Awaitable[None]:
         """Begin to shut down: refuse requests and sockets, finish running turns and runs, then close the sockets.
 
-        A server calls this when it is told to stop, and goes on listening until what it returns is done, so that
-        clients are told to try again. It need not be awaited. Leaving the app does the rest.
+        A server calls this when it is told to stop, and keeps listening until the returned awaitable is done, so that
+        clients are told to try again. You need not await it. Leaving the app ends everything else.
         """
         return self._context.shutdown()
 
     def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
         """Allow the host that a server listens on.
 
-        In development, 404 answers list the kinds for everybody, errors show the text of every exception, and agents
-        need no secret.
+        In development, 404 answers list the kinds, errors contain the text of every exception, and agents need no
+        secret.
         """
         self._site.listen(host)
         self._context.lists_kinds = self._node.failures.shows_text = in_development
@@ -198,19 +198,19 @@ class Plait(AgentHost):
 
     @property
     def addresses(self) -> Addresses:
-        """The number of connections of each address, for a server that also counts those without a request."""
+        """The number of connections of each address. A server adds those that have not sent a request yet."""
         return self._context.addresses
 
     def mount(self, path: str, app: ASGIApp) -> None:
         """Serve another ASGI application under a path, as with `app.mount("/ag-ui", AgUi(app))`."""
         if not path.startswith("/") or path.endswith("/"):
-            raise ValueError(f"{path!r} is not a path to mount at: use one such as '/ag-ui'")
+            raise ValueError(f"{path!r} is not a path to mount at: use a path such as '/ag-ui'")
         self._site.mount(path, app)
 
     # Threads
 
     def thread(self, kind: type[Thread[Any]], name: str) -> Handle:
-        """Return a handle with which server code uses a thread. Raises NotFound."""
+        """Return a handle of a thread, for server code. Raises NotFound."""
         return self._node.handle(kind, name)
 
     async def threads(
@@ -225,10 +225,11 @@ class Plait(AgentHost):
     ) -> AsyncIterator[ThreadKey]:
         """Iterate over the stored threads by kind and name: those of a kind, whose names begin with `prefix`.
 
-        With `user_id`, only those of the sessions of a user (None: of nobody); with `metadata`, only those that have
-        these members in the metadata of their values, for which each thread is read. `after` is the last thread of an
-        earlier listing, and `limit` the most threads to list. They are read a page at a time; threads that begin or end
-        in the meantime may be missing. Raises StoreError, and NotFound for an empty user id.
+        With `user_id`, only the threads of a user's sessions (None: of anonymous sessions). With `metadata`, only
+        threads whose values have these members in their metadata; this reads each thread. `after` is the last thread
+        of an earlier listing, and `limit` the most threads to list. The store is read a page at a time, so threads
+        that are created or destroyed during the iteration may be missing. Raises StoreError, and NotFound for an empty
+        user id.
         """
         found = list_threads(
             self._store,
@@ -246,42 +247,45 @@ class Plait(AgentHost):
     async def sessions(
         self, kind: type[Thread[Any]] | str, user_id: str | None
     ) -> AsyncIterator[tuple[str | None, str]]:
-        """Iterate over the sessions of a user (None: of nobody) in threads of a kind, as user and session ids.
+        """Iterate over the sessions of a user (None: anonymous ones) in threads of a kind, as user and session ids.
 
-        Very long ids are known once an agent has run in the session.
+        A session with a very long id is listed after an agent has run in it.
         """
         async for key in self.threads(kind=kind, user_id=user_id):
             if (session := await find_session(self._store, key)) is not None:
                 yield session
 
     async def import_thread(self, data: str | bytes, *, name: str | None = None, replace: bool = False) -> Handle:
-        """Make a thread of the JSON that `Handle.to_json` returned, under another name if one is given.
+        """Create a thread from the JSON that `Handle.to_json` returned, under another name if one is given.
 
-        An older state is migrated. Fields that the class does not have are left out, missing ones get their defaults.
-        With `replace`, the state and the values of a thread that is there are replaced, in one change. Returns when it
-        is durable. Raises InvalidState for JSON that is no thread of the class, NotFound for an unknown kind, Conflict
-        when there is such a thread, or one with a state that would get none (destroy it first), TooLarge, NewerState,
+        A state of an older `state_version` is migrated. Fields that the class lacks are dropped, and missing ones get
+        their defaults. With `replace`, the state and the values of an existing thread are replaced in one change.
+        Returns when the change is durable.
+
+        Raises InvalidState for JSON that is not a thread of the class, NotFound for an unknown kind, Conflict if the
+        thread exists, or if its state would be replaced by none (destroy it first), TooLarge, NewerState,
         MigrationFailed and what `validate_state_change` raises.
         """
         key = await import_thread(self._node, data, name=name, replace=replace)
         return self._node.handle(self._node.kind(key.kind).cls, key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
-        """End a thread for good, after the turns before: run `on_destroyed`, delete all of it, and close its sockets.
+        """Destroy a thread, after the turns before: run `on_destroyed`, delete all of its data and close its sockets.
 
-        When this returns, the deletion is durable. A thread that cannot be loaded is deleted without `on_destroyed`, as
-        is one of a kind, given as a str, that the app does not have. Raises NotFound when there is no such thread,
-        StoreError when it could not be deleted: it is then as it was stored, but after Indeterminate it may be gone.
-        What `on_start` raises in a sleeping thread that is woken for `on_destroyed` is raised, too, and the thread
-        stays. Raises Unavailable when the server shuts down before the end, and Readonly in an rpc that a readonly
-        client of the thread has called.
+        When this returns, the deletion is durable. A thread that cannot be loaded is deleted without `on_destroyed`,
+        and so is a thread of a kind, given as a str, that the app does not have.
+
+        Raises NotFound if there is no such thread; StoreError if it could not be deleted (it is unchanged then, but
+        after Indeterminate it may be deleted); Unavailable if the server shuts down first; and Readonly in an rpc that
+        a readonly client of the thread has called. A sleeping thread is woken for `on_destroyed`: if its `on_start`
+        raises, that exception is raised, and the thread is not destroyed.
         """
         await self._node.destroy(ThreadKey(_kind_name(kind), name))
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
 
-        The app must not be running. A dry run writes nothing, and a server may have the SQLite file open.
+        The app must not be running. A dry run writes nothing; during one, a server may have the SQLite file open.
         """
         store = self._store.reader() if dry_run and isinstance(self._store, SqliteStore) else self._store
         async with store:
@@ -290,7 +294,7 @@ class Plait(AgentHost):
                     yield each
 
     def types(self) -> dict[str, str]:
-        """Return the types of the threads for clients: the contents of the files that `plait types` writes, by name.
+        """Return the types of the threads for clients: the files that `plait types` writes, by name.
 
         Raises NoTypes for a type that JSON Schema cannot describe.
         """
@@ -332,7 +336,7 @@ def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[K
     kinds = [cls._kind.for_app() for cls in classes]
     names = [kind.name for kind in kinds]
     if reserved := INNER_KINDS.intersection(names):
-        raise ValueError(f"plait has a kind {min(reserved)!r} of its own: set another with `kind = ...`")
+        raise ValueError(f"the kind {min(reserved)!r} is reserved: set another with `kind = ...`")
     if len(set(names)) < len(names):
         raise ValueError(f"two classes have the same kind: {', '.join(sorted(names))}")
     for kind in kinds:

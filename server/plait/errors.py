@@ -6,15 +6,15 @@ PlaitError
 ├── Reject              validate_state_change refused the change
 ├── Readonly            the connection may not change the state
 ├── TooLarge            a frame, a state or its nesting is over a limit
-├── TooMany             too many messages or connections
+├── TooMany             a limit on messages, connections or turns is exceeded
 ├── Unauthenticated     authentication required
 ├── Forbidden           the principal may not do this
-├── NotFound            there is no such kind, name or version
+├── NotFound            there is no such kind, thread, name or version
 ├── Destroyed           the thread was destroyed
 ├── MethodNotFound      there is no such rpc
-├── Conflict            the state has changed since the version that the change was made on
+├── Conflict            the state has changed, and a change based on an older version no longer fits
 ├── Gap                 an earlier push of the same client is missing, or was refused
-├── Unanswerable        a push was sent again after its outcome was forgotten
+├── Unanswerable        a push was sent again after the server had forgotten its outcome
 ├── Outdated            the client was built for an incompatible schema of the state
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
 ├── Busy                a run was refused because another one is running
@@ -25,7 +25,7 @@ PlaitError
     ├── MigrationFailed a stored state could not be migrated to its class's state_version
     ├── NewerState      a state was stored by newer code
     ├── Fenced          another process has written this thread
-    ├── Indeterminate   it is not known what was stored, or only a part was
+    ├── Indeterminate   it is not known whether a change was stored, or only a part of it was
     └── RolledBack      a change was made in a transaction that was rolled back
 """
 
@@ -132,7 +132,7 @@ class TooLarge(PlaitError):
 
 
 class TooMany(PlaitError):
-    """There are too many messages or connections: a limit is exceeded."""
+    """A limit on the number of messages, connections, turns or threads is exceeded."""
 
     code = "rate_limited"
     status = 429
@@ -177,7 +177,7 @@ class NotFound(PlaitError):
 
 
 class Destroyed(PlaitError):
-    """The thread was destroyed; its name may be used again for a new one."""
+    """The thread was destroyed; a new thread may use its name."""
 
     code = "destroyed"
     status = 410
@@ -192,7 +192,7 @@ class MethodNotFound(PlaitError):
 
 
 class Conflict(PlaitError):
-    """The state has changed since the version that a change was made on, and the change no longer fits."""
+    """The state has changed, and a change that was based on an older version no longer fits."""
 
     code = "conflict"
     status = 412
@@ -213,7 +213,7 @@ class Unanswerable(PlaitError):
 
 
 class Outdated(PlaitError):
-    """The client was built for a schema of the state that is not compatible with the present one."""
+    """The client was built for a schema of the state that is not compatible with the current one."""
 
     code = "outdated"
     status = 409
@@ -250,7 +250,7 @@ class CallFailed(PlaitError):
 
 
 class StoreError(PlaitError):
-    """The store could not read or write; of what was asked for, nothing was stored."""
+    """The store could not read or write; nothing of the requested write was stored."""
 
     code = "store_error"
     status = 503
@@ -301,14 +301,14 @@ class Fenced(StoreError):
 
 
 class Indeterminate(StoreError):
-    """It is not known whether a change was stored, or only a part of what was asked for was: do not just repeat it."""
+    """It is not known whether a change was stored, or only a part of it was: check before repeating it."""
 
     code = "indeterminate"
     status = 500
 
 
 class RolledBack(StoreError):
-    """A change was made in a transaction that has raised, or whose block has awaited something, and is not stored."""
+    """A change is not stored, because the block of its transaction raised or awaited something."""
 
     code = "rolled_back"
     status = 500
@@ -320,9 +320,9 @@ def operator_message(error: BaseException) -> str:
 
 
 def escape_traceback(record: logging.LogRecord) -> bool:
-    """Escape halves of surrogate pairs in the traceback of a log record: a file in UTF-8 does not take them.
+    """Escape halves of surrogate pairs in the traceback of a log record, as UTF-8 cannot encode them.
 
-    A filter for loggers that are given what an author's code raised, as that may quote what a client has sent.
+    A filter for loggers of exceptions from the author's code, which may quote what a client has sent.
     """
     if record.exc_info:
         traceback = logging.Formatter().formatException(record.exc_info)

@@ -1,4 +1,4 @@
-"""Limits on what clients may send, and the token buckets that enforce the rates."""
+"""Limits on what clients may send, and the token buckets that enforce rates."""
 
 import math
 from collections.abc import Hashable
@@ -18,11 +18,11 @@ __all__ = [
 ]
 
 _HUGE: Final = 2**62
-# Full buckets are not removed while there are fewer than this.
+# Below this number, full buckets are kept.
 _FEW_BUCKETS: Final = 1_000
 # The limits that may be fractions.
 _RATES: Final = frozenset({"messages_per_second"})
-# The smallest values with which clients can still be served; for the other limits it is 1.
+# The lowest values with which clients can still be served; for the other limits it is 1.
 _LEAST: Final[dict[str, float]] = {
     "frame": 1_000,
     "state": 64,
@@ -65,13 +65,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # rate, and the burst.
     messages_per_second: float = 200
     message_burst: int = 1_000
-    # Bytes of a connection's messages whose turns have not ended, with 1 KiB added for each turn; above it messages,
-    # calls and pushes are refused.
+    # Bytes of a connection's messages whose turns have not ended, plus 1 KiB for each of these turns. Above it, further
+    # messages, calls and pushes are refused.
     backlog: int = 4 * 1024 * 1024
     # Turns, and runs of agents, of one connection (over HTTP: of one principal or address) that may wait in a thread.
     waiting_turns: int = 256
     waiting_runs: int = 8
-    # Bytes that may wait for a peer that does not read; above it the socket is closed with 1013.
+    # Bytes that may wait for a peer that does not read. Above it, the socket is closed with 1013.
     write_buffer: int = 4 * 1024 * 1024
     # Bytes of a connection's presence.
     presence: int = 16 * 1024
@@ -149,7 +149,7 @@ class TokenBucket:
         return wait
 
     def seconds_until(self, count: float, now: float) -> float:
-        """Return how many seconds until there are `count` tokens; after a charge there may be less than 0."""
+        """Return the seconds until there are `count` tokens. After a charge, the number of tokens may be negative."""
         self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
         self._seen = now
         if self._tokens >= count:
@@ -157,7 +157,7 @@ class TokenBucket:
         return (count - self._tokens) / self._rate if self._rate > 0 else math.inf
 
     def charge(self, count: float) -> None:
-        """Take tokens that may not be there yet; the callers after this one wait for them."""
+        """Take tokens in advance; later callers wait until they have been refilled."""
         self._tokens -= count
 
 
@@ -191,7 +191,7 @@ class TokenBuckets:
 
 
 class RateLimiter:
-    """Accepts messages of one client at a rate, and refuses the others; detects clients that ignore the refusals."""
+    """Limits the rate of one client's messages, and detects clients that ignore refusals."""
 
     __slots__ = ("_burst", "_refused", "_taken", "is_exceeded")
 
@@ -199,7 +199,7 @@ class RateLimiter:
         self._taken = TokenBucket(rate, burst, now)
         self._refused = TokenBucket(rate, burst, now)
         self._burst = burst
-        # Whether the client ignores the refusals, so that it should be disconnected.
+        # Whether the client ignores refusals and should be disconnected.
         self.is_exceeded = False
 
     def take(self, now: float) -> float:

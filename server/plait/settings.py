@@ -58,8 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: str = "sqlite:///plait.db"
     # Origins of other sites whose pages may use this server, such as `https://example.com`; `*` for all.
     allowed_origins: tuple[str, ...] = ()
-    # Host names that this server answers to, such as `example.com` or `*.example.com`; `*` for all. If empty, and
-    # without `authenticate`: localhost, the machine's own name, and IP addresses.
+    # Host names of this server, such as `example.com` or `*.example.com`; `*` for all. If empty, and without
+    # `authenticate`: localhost, the machine's own name, and IP addresses.
     allowed_hosts: tuple[str, ...] = ()
     # A folder of pages to serve at `/`.
     static: str | None = None
@@ -129,7 +129,7 @@ def find_unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[
 
 @contextmanager
 def as_setting_error(name: str) -> Iterator[None]:
-    """Raise a ValueError of the block as one that names the setting, as `make_setting_error` does."""
+    """Replace a ValueError of the block by one that names the setting, from `make_setting_error`."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Finds the known name that a misspelt one probably means, for error messages."""
+"""Suggests the known name that a misspelt name probably means, for error messages."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def find_nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def find_misspelt(name: str, known: Iterable[str], *, inflected: bool) -> str | None:
-    """Return the known name of which `name` is a misspelling, None if it is none.
+    """Return the known name that `name` misspells, None if there is none.
 
     Stricter than `find_nearest`: `on_conect` means `on_connect`, but `on_step` does not mean `on_stop`, nor
     `on_start_game` `on_start`. With `inflected`, the last word may have another ending: `on_closed` means `on_close`.

@@ -745,10 +745,10 @@ async def test_migrate_lists_the_members_that_stored_states_have_and_the_type_la
     done = plait(folder, "migrate", "game:app", *(["--dry-run"] if dry_run else []))
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "plait: 1 threads of notebook would lose /by_name/*/title, which the type lacks",
+        "plait: 1 thread of notebook would lose /by_name/*/title, which the type lacks",
         "plait: 2 threads of notebook would lose /notes/*/title, which the type lacks",
-        "plait: 1 threads of notebook would lose /old~1er, which the type lacks",
-        "plait: raise state_version, and add a @migrate that says what becomes of it",
+        "plait: 1 thread of notebook would lose /old~1er, which the type lacks",
+        "plait: increase state_version, and add a @migrate function that converts these members",
     ]
     what = "to migrate" if dry_run else "migrated"
     line = f"2 up to date, 0 {what}, 0 failed, 0 of kinds that the app does not have, 2 would lose members\n"

@@ -198,7 +198,7 @@ async def test_a_store_is_checked_backed_up_and_restored(store: Path) -> None:
         async with http(server.address) as web:
             assert (await web.post("/threads/room/1/rpc/add")).json() == {"result": 2}
             done = plait(folder, "check")
-            assert (done.returncode, done.stdout) == (0, "plait.db: 100 threads, 1 changes, nothing is damaged\n")
+            assert (done.returncode, done.stdout) == (0, "plait.db: 100 threads, 1 change, nothing is damaged\n")
             done = plait(folder, "backup", "plait.db", "copy.db")
             assert (done.returncode, done.stdout) == (0, "copy.db has the 100 threads of plait.db\n")
             assert "copy.db exists" in complaint(folder, "backup", "plait.db", "copy.db")
@@ -225,7 +225,7 @@ def test_damage_is_told_and_the_command_fails(store: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "room/7 cannot be read: the snapshot of version 0 is damaged",
-        "plait.db: 100 threads, 0 changes, 1 damaged places",
+        "plait.db: 100 threads, 0 changes, 1 damaged place",
     ]
 
 

@@ -12,7 +12,17 @@ import msgspec
 from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import (
+    ChangeRow,
+    ClientRow,
+    IdleThread,
+    Record,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+    ThreadRow,
+    Write,
+)
 from plait.web.fairness import FairScheduler, Ticket
 
 __all__ = ["FakeTransport", "TroubledStore"]
@@ -210,13 +220,13 @@ class TroubledStore:
             await self._task
         await self.inner.__aexit__(kind, error, trace)
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         if self._load_failure is not None:
             failure, self._load_failure = self._load_failure, None
             raise failure
         return await self.inner.load(key, version=version)
 
-    async def find(self, key: ThreadKey) -> Header | None:
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
         return await self.inner.find(key)
 
     async def changes(

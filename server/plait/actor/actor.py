@@ -28,7 +28,7 @@ from plait.state.merger import Merger
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import PushLog
 from plait.state.records import Records
-from plait.store.protocol import Store, Stored, ThreadKey
+from plait.store.protocol import Store, StoredThread, ThreadKey
 
 __all__ = ["Actor"]
 
@@ -42,7 +42,7 @@ class Actor(Facade):
         self,
         key: ThreadKey,
         kind: Kind,
-        stored: Stored | None,
+        stored: StoredThread | None,
         store: Store,
         limits: Limits,
         *,

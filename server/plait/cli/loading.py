@@ -1,4 +1,4 @@
-"""Finds the app that a command names."""
+"""Loads the app that is named on the command line."""
 
 import importlib
 import inspect
@@ -27,7 +27,7 @@ _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "plat
 class LoadError(Exception):
     """The app cannot be loaded; the message says in one line why, and what to do.
 
-    `trace` is the app's own part of the traceback, if there is one.
+    `trace` is the part of the traceback in the app's own code, if there is one.
     """
 
     def __init__(self, message: str, *, trace: str = "") -> None:
@@ -57,7 +57,7 @@ def load_plait(target: str) -> Plait:
 
 
 def find_plaits(app: object) -> list[Plait]:
-    """Return the app if it is a Plait, otherwise those mounted in it that its routes and middleware show."""
+    """Return the app if it is a Plait, otherwise the Plaits that are mounted in it or wrapped by it."""
     found: dict[int, Plait] = {}
     seen: set[int] = set()
     left = [app]
@@ -75,7 +75,7 @@ def find_plaits(app: object) -> list[Plait]:
 
 
 def check_target(target: str) -> tuple[str, str]:
-    """Return the module and the attribute of a target. Raises LoadError if it has another form."""
+    """Return the module and the attribute of a target. Raises LoadError if it is not module:attribute."""
     module, _, attribute = target.partition(":")
     if module.endswith(".py") or "/" in module:
         path = Path(os.path.relpath(module))
@@ -85,9 +85,7 @@ def check_target(target: str) -> tuple[str, str]:
         folders = "".join(f"{part}." for part in path.parts[:-1])
         raise LoadError(f"{target!r} names a file: write the module, {folders}{place}")
     if not module or not attribute:
-        raise LoadError(
-            f"{target!r} does not say what to serve: write module:attribute, such as {module or 'game'}:app"
-        )
+        raise LoadError(f"{target!r} does not name an app: write module:attribute, such as {module or 'game'}:app")
     return module, attribute
 
 
@@ -139,7 +137,7 @@ def _find_apps(module: ModuleType) -> list[str]:
 
 
 def _make_error(name: str, error: Exception) -> LoadError:
-    """Return the error for a module that raises; plait's own errors have no trace."""
+    """Return the error for a module that raises; errors raised by plait have no trace."""
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename is not None:
         *shown, _ = traceback.format_exception_only(error)

@@ -13,7 +13,7 @@ from plait.actor.client_types import NoTypes
 from plait.app import Plait
 from plait.cli.loading import LoadError, load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
-from plait.cli.options import StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.options import StoreFile, Target, count, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.threads import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
@@ -35,7 +35,7 @@ cli.command(threads)
 
 @cli.command
 def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], store: StoreFile = "plait.db") -> None:
-    """Print the stored state of a thread as JSON."""
+    """Print the stored state of a thread as JSON. A server may have the store open."""
     kind, _, name = thread.partition("/")
     if not kind or not name:
         fail(f"{thread!r} is not a thread; use kind/name, such as game-room/room-1")
@@ -54,7 +54,7 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
 
 @cli.command
 def check(store: StoreFile = "plait.db") -> None:
-    """Read all of a store and list what is damaged. A server may have the store open."""
+    """Read a whole store and list the damaged places. A server may have the store open."""
     damaged = False
     try:
         for line, is_damage in check_store(find_store(store)):
@@ -68,7 +68,7 @@ def check(store: StoreFile = "plait.db") -> None:
 
 @cli.command
 def backup(store: StoreFile, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
-    """Copy a store to one file. A server may have the store open."""
+    """Copy a store to a new file. A server may have the store open."""
     try:
         print(back_up_store(find_store(store), to))
     except PlaitError as error:
@@ -88,9 +88,12 @@ def restore(backup: Annotated[Path, Parameter(help="A file made by `plait backup
 def migrate(
     target: Target,
     *,
-    dry_run: Annotated[bool, Parameter(help="Change nothing, and report what would fail.", negative="")] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(help="Change nothing, and report what would fail. A server may have the store open.", negative=""),
+    ] = False,
 ) -> None:
-    """Migrate every stored thread of an app to its class's state_version."""
+    """Migrate every stored thread of an app to its class's state_version. No server may have the store open."""
     try:
         app = load_plait(target)
         failures = asyncio.run(_migrate(app, dry_run=dry_run))
@@ -109,10 +112,11 @@ async def _migrate(app: Plait, *, dry_run: bool) -> int:
             lost.update((key.kind, place) for place in error.lost)
         elif error is not None:
             print(f"plait: {operator_message(error)}", file=sys.stderr)
-    for (kind, place), count in sorted(lost.items()):
-        print(f"plait: {count} threads of {kind} would lose {place}, which the type lacks", file=sys.stderr)
+    for (kind, place), number in sorted(lost.items()):
+        threads_of_kind = f"{count(number, 'thread')} of {kind}"
+        print(f"plait: {threads_of_kind} would lose {place}, which the type lacks", file=sys.stderr)
     if lost:
-        print("plait: raise state_version, and add a @migrate that says what becomes of it", file=sys.stderr)
+        print("plait: increase state_version, and add a @migrate function that converts these members", file=sys.stderr)
     line = f"{outcomes['current']} up to date, {outcomes['migrated']} {'to migrate' if dry_run else 'migrated'}"
     line += f", {outcomes['failed']} failed, {outcomes['unknown']} of kinds that the app does not have"
     print(f"{line}, {outcomes['lossy']} would lose members" if lost else line)

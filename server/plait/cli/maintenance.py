@@ -1,4 +1,4 @@
-"""Checks, backs up and restores a store's file, and shows, exports or deletes a thread of it."""
+"""Checks, backs up and restores a store's file, and shows, exports or deletes one of its threads."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -7,14 +7,15 @@ from urllib.parse import quote
 
 from plait.agents.address import read_session_name
 from plait.agents.session_names import decode_session
+from plait.cli.options import count
 from plait.errors import CorruptThread, NotFound, StoreError
 from plait.node.export import describe_stored
 from plait.state.history import replay_document
-from plait.store.copies import back_up, restore
+from plait.store.backup import back_up, restore
 from plait.store.deletion import delete_thread
 from plait.store.inspection import Inspection, read_whole
 from plait.store.lock import StoreLock
-from plait.store.protocol import Header, Record, Stored, ThreadKey
+from plait.store.protocol import Record, StoredThread, ThreadHeader, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
@@ -32,31 +33,31 @@ def check_store(path: Path) -> Iterator[tuple[str, bool]]:
     for line in inspection.run():
         damaged += 1
         yield line, True
-    verdict = f"{damaged} damaged places" if damaged else "nothing is damaged"
-    yield f"{path}: {inspection.threads} threads, {inspection.changes} changes, {verdict}", False
+    verdict = count(damaged, "damaged place") if damaged else "nothing is damaged"
+    yield f"{path}: {count(inspection.threads, 'thread')}, {count(inspection.changes, 'change')}, {verdict}", False
 
 
 def back_up_store(path: Path, target: Path) -> str:
     """Copy a store's file, which a server may have open, and return a summary. Raises StoreError."""
     threads = back_up(path, target)
-    return f"{target} has the {threads} threads of {path}"
+    return f"{target} has the {count(threads, 'thread')} of {path}"
 
 
 def restore_store(backup: Path, path: Path) -> str:
     """Replace a store's file with a backup, and return a summary. Raises StoreError."""
     threads, kept = restore(backup, path)
-    line = f"{path} has the {threads} threads of {backup}, with new epochs"
+    line = f"{path} has the {count(threads, 'thread')} of {backup}, with new epochs"
     return f"{line}; the old file is kept as {kept}" if kept else line
 
 
 def export_thread(path: Path, key: ThreadKey) -> str:
-    """Return a thread of a store's file as JSON, as `Handle.to_json` does. Raises NotFound and StoreError."""
+    """Return a stored thread as JSON, as `Handle.to_json` does. Raises NotFound and StoreError."""
     _, stored, records = _read(path, key)
     return describe_stored(key, stored, records)
 
 
 def describe_thread(path: Path, key: ThreadKey) -> str:
-    """Return what `export_thread` does, with what is known beside that. Raises NotFound and StoreError."""
+    """Return what `export_thread` does, with the version, epoch and idle time. Raises NotFound and StoreError."""
     header, stored, records = _read(path, key)
     since = header.idle_since
     about = {
@@ -72,14 +73,14 @@ def describe_thread(path: Path, key: ThreadKey) -> str:
     return encode_json(about | exported).decode()
 
 
-def _read(path: Path, key: ThreadKey) -> tuple[Header, Stored, list[Record]]:
+def _read(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]]:
     if (found := read_whole(path, key)) is None:
         raise NotFound(f"there is no thread {key} in {path}")
     return found
 
 
 async def destroy_thread(path: Path, key: ThreadKey) -> str:
-    """Delete a thread of a store's file, and return a summary. Raises NotFound and StoreError."""
+    """Delete a stored thread, and return a summary. Raises NotFound and StoreError."""
     try:
         StoreLock(path).close()
     except StoreError:

@@ -1,4 +1,4 @@
-"""The arguments that several commands have, and how a command fails."""
+"""Arguments that several commands share, and how a command fails."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from plait.errors import PlaitError, operator_message
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 
-__all__ = ["StoreFile", "Target", "fail", "find_file", "find_store", "give_up", "show_store"]
+__all__ = ["StoreFile", "Target", "count", "fail", "find_file", "find_store", "give_up", "show_store"]
 
 Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
 StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
@@ -51,6 +51,11 @@ def find_file(store: str) -> Path:
     return path
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 thread` or `2 threads`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:
     """Print the app's part of the traceback and the error, and exit."""
     if isinstance(error, LoadError):
@@ -59,6 +64,6 @@ def give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:
 
 
 def fail(message: str) -> NoReturn:
-    """Print what is wrong in one line, and exit."""
+    """Print an error in one line, and exit."""
     print("plait:", " ".join(message.split("\n")), file=sys.stderr)
     raise SystemExit(1)

@@ -29,7 +29,7 @@ Port = Annotated[
     int,
     Parameter(help="Port to listen on.", env_var="PLAIT_PORT", validator=validators.Number(gte=0, lte=65535)),
 ]
-Level = Annotated[LogLevel, Parameter(help="The minimum level of log lines.", env_var="PLAIT_LOG_LEVEL")]
+Level = Annotated[LogLevel, Parameter(help="The lowest level that is logged.", env_var="PLAIT_LOG_LEVEL")]
 
 
 def serve_command(
@@ -44,7 +44,8 @@ def serve_command(
     tls_key: Annotated[str | None, Parameter(help="PEM file of its key.", env_var="PLAIT_TLS_KEY")] = None,
     log_level: Level = "info",
     proxy_headers: Annotated[
-        bool, Parameter(help="Trust X-Forwarded-For and -Proto.", env_var="PLAIT_PROXY_HEADERS")
+        bool,
+        Parameter(help="Use X-Forwarded-For and X-Forwarded-Proto of trusted proxies.", env_var="PLAIT_PROXY_HEADERS"),
     ] = False,
     trusted_proxies: Annotated[
         str, Parameter(help="Addresses of trusted proxies, comma-separated.", env_var="PLAIT_TRUSTED_PROXIES")
@@ -92,9 +93,9 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
         check_target(target)
     except LoadError as error:
         give_up(error)
-    # Shells make background processes ignore SIGINT, and watchfiles keeps that; `plait serve` must stop.
+    # Shells make background processes ignore SIGINT, and `plait serve` would inherit that from watchfiles.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # watchfiles also warns of the exception by which it stops.
+    # watchfiles logs the exception that stops it as a warning.
     logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
     command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
     command += ["--host", host, "--port", str(port), "--log-level", log_level]
@@ -127,7 +128,7 @@ def _check_tls(certificate: str | None, key: str | None) -> None:
 
 
 def _load_app(target: str, host: str, *, in_development: bool) -> tuple[Any, list[Plait], Settings]:
-    """Return an app, the Plaits in it, which are checked and ready to be served, and the settings of the server."""
+    """Return an app, the Plaits in it after checking and preparing them, and the settings of the server."""
     try:
         app = load(target)
         plaits = find_plaits(app)

@@ -19,7 +19,7 @@ from plait.store.sqlite import SqliteStore
 
 __all__ = ["threads"]
 
-threads = App(name="threads", help="List the threads of a store, show, export, import or end one of them.")
+threads = App(name="threads", help="List, show, export, import and destroy the threads of a store.")
 
 Kind = Annotated[str, Parameter(help="The thread's kind.")]
 Name = Annotated[str, Parameter(help="The thread's name.")]
@@ -32,7 +32,9 @@ def list_threads(
     *,
     kind: Annotated[str | None, Parameter(help="Only threads of this kind.")] = None,
     prefix: Annotated[str, Parameter(help="Only threads whose names begin with this.")] = "",
-    all: Annotated[bool, Parameter(help="Also those in which plait keeps kv and users.", negative="")] = False,
+    all: Annotated[
+        bool, Parameter(help="Also list the threads in which plait keeps kv and users.", negative="")
+    ] = False,
 ) -> None:
     """List the threads of a store, each with its version. A server may have the store open."""
 
@@ -50,7 +52,7 @@ def list_threads(
 
 @threads.command
 def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
-    """Print what is stored of a thread as JSON, with its version. A server may have the store open."""
+    """Print a stored thread as JSON, with its version and epoch. A server may have the store open."""
     path = find_file(store)
     try:
         print(msgspec.json.format(describe_thread(path, ThreadKey(kind, name)), indent=2))
@@ -64,7 +66,7 @@ def export(
     name: Name,
     store: StoreFile = "plait.db",
     *,
-    out: Annotated[Path | None, Parameter(help="The file to write; by default it is printed.")] = None,
+    out: Annotated[Path | None, Parameter(help="The file to write. By default the JSON is printed.")] = None,
 ) -> None:
     """Write a thread as JSON: its state and values. A server may have the store open."""
     path = find_file(store)
@@ -83,12 +85,12 @@ def export(
 @threads.command(name="import")
 def import_(
     target: Target,
-    file: Annotated[Path, Parameter(help="The file that `plait threads export` has written.")],
+    file: Annotated[Path, Parameter(help="A file made by `plait threads export`.")],
     *,
-    name: Annotated[str | None, Parameter(help="Another name for the thread.")] = None,
-    replace: Annotated[bool, Parameter(help="Replace a thread that is there.", negative="")] = False,
+    name: Annotated[str | None, Parameter(help="Import it under this name.")] = None,
+    replace: Annotated[bool, Parameter(help="Replace the thread if it exists.", negative="")] = False,
 ) -> None:
-    """Store an exported thread in an app, which migrates and checks it. No server may have the store open."""
+    """Store an exported thread in an app, after migrating and checking it. No server may have the store open."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -97,7 +99,7 @@ def import_(
     async def store() -> str:
         app = load_plait(target)
         if isinstance(app._store, MemoryStore):
-            raise LoadError(f"{target} keeps its threads in memory: nothing would be left of an import")
+            raise LoadError(f"{target} keeps its threads in memory, where an import would be lost")
         async with app:
             handle = await app.import_thread(data, name=name, replace=replace)
             return str(handle._key)
@@ -118,7 +120,7 @@ def destroy(
     *,
     yes: Annotated[bool, Parameter(help="Do not ask for confirmation.", negative="")] = False,
 ) -> None:
-    """Delete a thread of a store for good, without its on_destroyed. No server may have the store open."""
+    """Delete a thread without calling its on_destroyed. No server may have the store open."""
     path, key = find_store(store), ThreadKey(kind, name)
 
     async def look(file: SqliteStore) -> None:
@@ -128,7 +130,7 @@ def destroy(
 
     show_store(look, store)
     if not yes:
-        print(f"Delete {key} and everything stored of it? [y/N] ", end="", flush=True)
+        print(f"Delete {key} and all of its data? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             fail("nothing was deleted")
     try:

@@ -40,7 +40,7 @@ _TYPES: Final = {
 
 
 class KVEntry(msgspec.Struct, frozen=True):
-    """What `kv.get` found: `exists` is False, and the rest None, if there is nothing, or it has expired."""
+    """The result of `kv.get`: if there is no entry, or it has expired, `exists` is False and the rest is None."""
 
     exists: bool
     data: Any = None
@@ -56,10 +56,10 @@ class KVStats(msgspec.Struct, frozen=True):
 
 
 class KV:
-    """Durable entries by namespace and key; a namespace begins with its first entry.
+    """Durable entries by namespace and key; the first entry creates its namespace.
 
     What is written is durable when the call returns, also in a run that raises later. In a run, each call is a
-    checkpoint. The methods raise StoreError, and ValueError for a name or a key that cannot be one.
+    checkpoint. The methods raise StoreError, and ValueError for an invalid name or key.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KV:
         self._wake = wake
         self._destroy = destroy
         self._limits = limits
-        # Called at each use: raises to interrupt a run.
+        # Called by each method: raises to interrupt a run.
         self._check = check
         self._clock = clock
         # The last namespace that was swept.
@@ -86,7 +86,7 @@ class KV:
     # Entries
 
     async def get(self, namespace: str, key: str) -> KVEntry:
-        """Return an entry; `data` is a str, bytes, or JSON, as it was set."""
+        """Return an entry; `data` has the type that was set: str, bytes or JSON."""
         escaped = _check_key(key)
         found = await self._do(namespace, lambda thread: thread.read(escaped, self._now()))
         if found is None:
@@ -106,9 +106,9 @@ class KV:
     ) -> None:
         """Set an entry to a str, bytes, or anything that encodes as JSON.
 
-        It expires after `ttl` seconds, never with None, and without `ttl` as the namespace says. Raises TypeError for
-        a value that is no JSON, ValueError for a number that is infinite or not a number, and TooLarge for one of more
-        than `Limits.record` bytes.
+        It expires after `ttl` seconds, or never with None; without `ttl`, after the namespace's default. Raises
+        TypeError for a value that cannot be JSON, ValueError for an infinite number or NaN, and TooLarge for a value
+        over `Limits.record`.
         """
         escaped = _check_key(key)
         if ttl is not msgspec.UNSET:
@@ -143,7 +143,7 @@ class KV:
         return await self._do(namespace, collect)
 
     async def stats(self, namespace: str) -> KVStats:
-        """Return how much there is in a namespace."""
+        """Return the number and the size of a namespace's entries."""
 
         async def add_up(thread: Namespace) -> KVStats:
             sizes = [entry.size async for entry in thread.descriptions("", self._now())]
@@ -164,15 +164,15 @@ class KV:
         return sorted(found)
 
     async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
-        """Begin a namespace, or change an old one: entries without a `ttl` of their own expire after so many seconds.
+        """Create a namespace, or change its default: entries that are set without `ttl` expire after so many seconds.
 
-        Entries that were set before keep theirs.
+        Entries that were set before keep their expiry.
         """
         _check_ttl(ttl)
         await self._do(name, lambda thread: thread.set_default(ttl))
 
     async def delete_namespace(self, name: str) -> None:
-        """Remove a namespace, if it is there, and all of its entries."""
+        """Remove a namespace and all of its entries, if there is one."""
         self._check()
         with suppress(NotFound):
             await self._destroy(_key_of(name))
@@ -180,18 +180,18 @@ class KV:
     # Expiry
 
     def start(self) -> None:
-        """Begin to remove what has expired from the store."""
+        """Begin to remove expired entries from the store."""
         self._sweeper = asyncio.create_task(self._run(), name="plait kv sweeper")
 
     async def stop(self) -> None:
-        """Remove no more."""
+        """Stop removing expired entries."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
             self._sweeper = None
 
     async def sweep(self) -> None:
-        """Remove the entries of the next namespaces that have expired. Raises StoreError."""
+        """Remove expired entries of the next namespaces. Raises StoreError."""
         rows = await self._store.threads(kind=NAMESPACE, after=self._swept, limit=_PAGE)
         self._swept = rows[-1].key if len(rows) == _PAGE else None
         for row in rows:
@@ -202,7 +202,7 @@ class KV:
                     is_page_full = True
                     while is_page_full:
                         is_page_full = await _namespace_of(actor).sweep(self._now(), _PAGE) == _PAGE
-                        await asyncio.sleep(0)  # Let others run between the pages.
+                        await asyncio.sleep(0)  # Other tasks run between the pages.
 
     # Inside
 
@@ -212,7 +212,9 @@ class KV:
             try:
                 await self.sweep()
             except PlaitError as error:
-                log.error("expired entries of kv are not removed: %s", operator_message(error))
+                log.error(
+                    "expired entries of kv could not be removed and will be tried again: %s", operator_message(error)
+                )
 
     async def _do(self, namespace: str, work: Callable[[Namespace], Awaitable[T]]) -> T:
         key = _key_of(namespace)
@@ -222,7 +224,7 @@ class KV:
             return await work(_namespace_of(actor))
 
     def _now(self) -> int:
-        """Return the time, in microseconds."""
+        """Return the current time in microseconds."""
         return int(self._clock() * 1e6)
 
 

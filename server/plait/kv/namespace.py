@@ -20,26 +20,26 @@ NAMESPACE: Final = "plait-kv"
 """The kind of namespaces."""
 
 DUE: Final = "due"
-"""The part whose keys say when entries expire, in that order."""
+"""The part whose keys are the times at which entries expire, in that order."""
 
-# The part with two records for each entry, its description and its data, which are read together; and the part with
-# the description alone, for listings.
+# The part with two records for each entry, its description and its data, which are read together.
 _ENTRIES: Final = "entries"
+# The part with the descriptions alone, for listings.
 _INDEX: Final = "index"
 _SETTINGS: Final = "settings"
 
-# What a record's key cannot have, and what has a meaning in ours.
+# The characters that the key of a record cannot have, and those with a meaning in the keys of this file.
 _ODD: Final = re.compile("[\x00-\x20\x7f-\x9f\ud800-\udfff%*]")
-# Bytes of a key in the store; of one that would be longer, a beginning and a hash are kept.
+# Bytes of a key in the store. A longer key is replaced by its first bytes and a hash.
 _LONGEST: Final = 480
 _BEGINNING: Final = 400
 _PAGE: Final = 1000
 
 
 class Description(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of an entry beside its data; `expires` is in microseconds since the epoch."""
+    """An entry without its data; `expires` is in microseconds since the epoch."""
 
-    # As `escape` returns it, as the key of the record may be a hash.
+    # The whole escaped key: the key of the record may have a hash.
     key: str
     form: Literal["text", "json", "bytes"]
     content_type: str
@@ -52,23 +52,23 @@ _decode_ttl: Final = msgspec.json.Decoder(float | None).decode
 
 
 class Namespace(Thread[Any]):
-    """Holds the entries of a namespace. Keys are given as `escape` returns them, times in microseconds."""
+    """Holds the entries of a namespace. Its methods take escaped keys, and times in microseconds."""
 
     kind = NAMESPACE
 
     def __init__(self) -> None:
-        # Seconds after which entries expire for which no `ttl` is given.
+        # Seconds after which an entry expires that was set without a `ttl`.
         self.default_ttl: float | None = None
-        # The keys that were written while somebody reads.
+        # For each reader, the keys that were written while it reads.
         self._watches: list[set[str]] = []
 
     async def on_start(self) -> None:
-        """Read the default."""
+        """Read the default `ttl`."""
         if (data := await self._core.records.read(_SETTINGS, "ttl")) is not None:
             self.default_ttl = _decode_ttl(data)
 
     async def set_default(self, ttl: float | None) -> None:
-        """Set the default, also of a namespace that is begun by that."""
+        """Set the default `ttl`, which creates the namespace if there is none."""
         commit = self._core.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
         commit.then(lambda error: self._take_default(ttl) if error is None else None)
         await commit
@@ -86,7 +86,7 @@ class Namespace(Thread[Any]):
         return self._write(records, [name])
 
     async def read(self, key: str, now: int) -> tuple[Description, bytes] | None:
-        """Return an entry and its data, None if there is none, or if it has expired."""
+        """Return an entry and its data, None if there is none or it has expired."""
         name = _record_key(key)
         with self._watch() as written:
             found = await self._core.records.list(_ENTRIES, prefix=f"{name} ", limit=2)
@@ -105,7 +105,7 @@ class Namespace(Thread[Any]):
             await self._write(_removals([name]), [name])
 
     async def descriptions(self, prefix: str, now: int) -> AsyncIterator[Description]:
-        """Iterate over the entries whose keys begin with `prefix`, and that have not expired."""
+        """Iterate over the entries that have not expired and whose keys begin with `prefix`."""
         after, start = "", _cut(prefix)
         while True:
             with self._watch() as written:
@@ -120,7 +120,7 @@ class Namespace(Thread[Any]):
             after = rows[-1].key
 
     async def sweep(self, now: int, limit: int) -> int:
-        """Remove entries that have expired; return how many of at most `limit` that are due were looked at."""
+        """Remove expired entries; return how many due times were read, at most `limit`."""
         with self._watch() as written:
             rows = await self._core.records.list(DUE, limit=limit)
             due = [row.key for row in rows if read_due(row.key) <= now]
@@ -138,7 +138,7 @@ class Namespace(Thread[Any]):
 
     @contextmanager
     def _watch(self) -> Iterator[set[str]]:
-        """Collect the keys that are written during the block, of which what was read may be outdated."""
+        """Collect the keys that are written during the block. What the block has read of them may be outdated."""
         written: set[str] = set()
         self._watches.append(written)
         try:
@@ -156,24 +156,24 @@ class Namespace(Thread[Any]):
         return commit
 
     def _remove_expired(self, names: list[str], written: set[str]) -> None:
-        """Remove entries, except those that were set again since they were read; nobody waits for that."""
+        """Remove entries, except those that were set again since they were read, without waiting for the store."""
         if left := [name for name in names if name not in written]:
-            with suppress(PlaitError):  # The thread is being stopped: it is done another time.
+            with suppress(PlaitError):  # The thread is stopping; the entries are removed another time.
                 self._write(_removals(left), left)
 
 
 def escape(text: str) -> str:
-    """Return any text without characters that a record's key, or a thread's name, cannot have."""
+    """Replace the characters that the key of a record or the name of a thread cannot have."""
     return _ODD.sub(_escape_one, text)
 
 
 def unescape(escaped: str) -> str:
-    """Return what `escape` was given."""
+    """Undo `escape`."""
     return re.sub("(?:%[0-9A-F]{2})+", _unescape_some, escaped)
 
 
 def read_due(key: str) -> int:
-    """Return the time of a key of the part `DUE`."""
+    """Return the time in a key of the part `DUE`."""
     return int(key[:16], 16)
 
 
@@ -193,7 +193,7 @@ def _record_key(escaped: str) -> str:
 
 
 def _cut(escaped: str) -> str:
-    """Return what the record's keys of all keys that begin with `escaped` begin with."""
+    """Return the prefix of the record keys of all keys that begin with `escaped`."""
     return escaped.encode()[:_BEGINNING].decode(errors="ignore")
 
 
@@ -207,7 +207,7 @@ def _removals(names: Iterable[str]) -> list[Record]:
 
 
 def _due_key(expires: int, now: int, name: str) -> str:
-    # Rounded up to a step of about a tenth of the time that is left: an entry that is set often has few of them.
+    # Rounded up by about a tenth of the time that is left, so that an entry that is set often has few due times.
     step = 1 << max((expires - now).bit_length() - 4, 0)
     return f"{-(-expires // step) * step:016x} {name}"
 

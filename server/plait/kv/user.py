@@ -1,4 +1,4 @@
-"""A user: values that one person's threads share."""
+"""The values of a user, which all threads share."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -31,11 +31,11 @@ class UserThread(Thread[Any]):
 
 
 class User:
-    """The values of a user, the same in all threads: JSON by keys, together at most `Limits.record` bytes (1 MiB).
+    """The values of a user, which all threads share: JSON by key, together at most `Limits.record` bytes (1 MiB).
 
-    What is written or read is durable when the call returns, also in a run that raises later; so what was read should
-    be changed by `update` or `push`, between which nothing comes. In a run, each call is a checkpoint. `id` is the
-    user's. The methods raise StoreError. Raises NotFound for an empty id.
+    What is written or read is durable when the call returns, also in a run that raises later. To change a value that
+    was read, use `update` or `push`, which are atomic. In a run, each call is a checkpoint. The methods raise
+    StoreError. `id` is the user's id; an empty one raises NotFound.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class User:
         self.id = id
         self._key = ThreadKey(USER, user_prefix(id))
         self._wake = wake
-        # Called at each use: raises to interrupt a run.
+        # Called by each method: raises to interrupt a run.
         self._check = check
 
     # Reading
@@ -74,7 +74,7 @@ class User:
         return await self._read(lambda values: values.size())
 
     async def metadata(self) -> dict[str, Any]:
-        """Return what `set_metadata` has set, `{}` if nothing has."""
+        """Return the metadata, `{}` if none was set."""
         return await self._read(lambda values: values.metadata())
 
     # Writing
@@ -84,7 +84,7 @@ class User:
         await self._do(lambda values: values.set(key, value))
 
     async def delete(self, key: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if there is one."""
         await self._do(lambda values: values.delete(key))
 
     async def clear(self) -> None:
@@ -92,18 +92,18 @@ class User:
         await self._do(lambda values: values.clear())
 
     async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
-        """Append to a list, which is made if there is none, and keep its last `max_records` elements.
+        """Append to a list, creating it if needed, and keep its last `max_records` elements.
 
-        Raises TypeError for a value that is no list.
+        Raises TypeError if the value is not a list.
         """
         await self._do(lambda values: values.push(key, value, max_records))
 
     async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
-        """Set a value to what a function makes of the present one, or of `default`, and return it."""
+        """Replace a value with `change(value)`, or `change(default)` if there is none, and return the new value."""
         return await self._do(lambda values: values.update(key, change, default))
 
     async def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Replace the metadata whole."""
+        """Replace the whole metadata."""
         await self._do(lambda values: values.set_metadata(metadata))
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from plait.parts.part import find_parts
 from plait.state.history import replay_json
 from plait.state.migrations import migrate_state
 from plait.state.types import parse_json_error
-from plait.store.protocol import Record, Stored, ThreadKey
+from plait.store.protocol import Record, StoredThread, ThreadKey
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 
 __all__ = ["describe_stored", "export_thread", "import_thread"]
@@ -81,7 +81,7 @@ async def export_thread(node: Node, key: ThreadKey) -> str:
         return await wait_for_durable(encode_json(export).decode(), actor.after)
 
 
-def describe_stored(key: ThreadKey, stored: Stored, records: Iterable[Record]) -> str:
+def describe_stored(key: ThreadKey, stored: StoredThread, records: Iterable[Record]) -> str:
     """Return what `export_thread` does, of what is stored. Raises CorruptThread."""
     parts: dict[str, dict[str, msgspec.Raw]] = {}
     session: bytes | None = None
@@ -162,7 +162,7 @@ def _read_state(key: ThreadKey, kind: Kind, export: Export, limits: Limits) -> t
     """Return whether the thread gets a state, and which: the exported one, migrated, or else the initial one."""
     if not bytes(export.state):
         return kind.has_initial_state, kind.initial_state() if kind.has_initial_state else None
-    stored = Stored("", 0, bytes(export.state), (), export.state_version)
+    stored = StoredThread("", 0, bytes(export.state), (), export.state_version)
     data = migrate_state(key, kind, stored) or stored.snapshot
     assert data is not None
     return True, kind.state_type.read(data, limits)

@@ -29,7 +29,7 @@ from plait.node.expiry import Expiry
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
-from plait.store.protocol import Store, Stored, ThreadKey, Write
+from plait.store.protocol import Store, StoredThread, ThreadKey, Write
 
 __all__ = ["Lifecycle"]
 
@@ -38,7 +38,7 @@ log = logging.getLogger("plait.node")
 T = TypeVar("T")
 
 
-MakeActor = Callable[[ThreadKey, Kind, Stored | None, int], Actor]
+MakeActor = Callable[[ThreadKey, Kind, StoredThread | None, int], Actor]
 """Makes the actor of a thread, given what was loaded of it and the number of its owner."""
 
 
@@ -118,7 +118,7 @@ class Lifecycle:
         with telling_store_errors(self._instruments):
             slot.fence = await self._store.claim(slot.key)
 
-    def _warn_of_losses(self, key: ThreadKey, kind: Kind, stored: Stored) -> None:
+    def _warn_of_losses(self, key: ThreadKey, kind: Kind, stored: StoredThread) -> None:
         """Log once for each kind that its type lacks members of a stored state: a field was renamed or removed."""
         if lost := find_lost(key, kind, stored):
             self._lossy.add(kind.name)

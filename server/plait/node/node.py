@@ -21,7 +21,7 @@ from plait.node.handle import Handle
 from plait.node.lifecycle import Lifecycle
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
-from plait.store.protocol import Store, Stored, ThreadKey
+from plait.store.protocol import Store, StoredThread, ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
@@ -267,7 +267,7 @@ class Node:
             raise TooMany(many, limit="awake_threads")
         self._lifecycle.wake(slot, kind)
 
-    def _make_actor(self, key: ThreadKey, kind: Kind, stored: Stored | None, fence: int) -> Actor:
+    def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         return Actor(
             key,
             kind,

@@ -13,7 +13,7 @@ from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
 from plait.state.types import UNDECODED, StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
@@ -60,7 +60,7 @@ class History:
         self,
         key: ThreadKey,
         state_type: StateType,
-        stored: Stored | None,
+        stored: StoredThread | None,
         *,
         retention: Retention = DEFAULT_RETENTION,
         state_version: int = 1,
@@ -252,7 +252,7 @@ class History:
             bytes=keep.bytes,
         )
 
-    def _replay(self, stored: Stored) -> Revision:
+    def _replay(self, stored: StoredThread) -> Revision:
         data = replay_json(self.key, stored)
         try:
             # Decode plain states, too: a state that cannot be decoded must prevent the thread from waking.
@@ -280,19 +280,19 @@ def _max_ops_size(ops: Iterable[Op], size: int) -> int:
     return max(worth, 3 * size) if any(op.op == "splice" or _IN_LIST.search(op.path) for op in ops) else worth
 
 
-def replay_json(key: ThreadKey, stored: Stored) -> bytes:
+def replay_json(key: ThreadKey, stored: StoredThread) -> bytes:
     """Return the stored state as JSON; a snapshot is returned without decoding it. Raises CorruptThread."""
     if not stored.changes and stored.snapshot is not None:
         return stored.snapshot
     return encode_json(replay_document(key, stored))
 
 
-def replay_document(key: ThreadKey, stored: Stored) -> Any:
+def replay_document(key: ThreadKey, stored: StoredThread) -> Any:
     """Return the stored state as a tree of dicts and lists. Raises CorruptThread."""
     return deque(replay_steps(key, stored), maxlen=1).pop()
 
 
-def replay_steps(key: ThreadKey, stored: Stored) -> Iterator[Any]:
+def replay_steps(key: ThreadKey, stored: StoredThread) -> Iterator[Any]:
     """Yield the document after every 100 replayed operations, the stored state last. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.history import History, replay_document
 from plait.state.types import StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, Snapshot, Store, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.diff import diff
 
@@ -88,7 +88,7 @@ Outcome = Literal["current", "migrated", "failed", "lossy", "unknown"]
 _AT_ONCE: Final = 100
 
 
-def migrate_state(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | None:
+def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> bytes | None:
     """Return the stored state migrated to the version of its class, as JSON; None when it has that, or no state.
 
     Raises MigrationFailed, NewerState or CorruptThread.
@@ -121,7 +121,7 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: Stored) -> bytes | N
     return data if kind.state_type.is_plain else encode_json(state)
 
 
-def find_lost(key: ThreadKey, kind: StateClass, stored: Stored) -> list[str]:
+def find_lost(key: ThreadKey, kind: StateClass, stored: StoredThread) -> list[str]:
     """Return the places of the members that a stored state has and its type lacks. Raises CorruptThread."""
     if not stored.has_state or kind.state_type.is_plain:
         return []
@@ -134,7 +134,9 @@ def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
     return f"{key} loses {places} with its next change: the type lacks it; raise state_version, and add a @migrate"
 
 
-async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored: Stored, *, fence: int = 0) -> Stored:
+async def migrate_thread(
+    store: Store, key: ThreadKey, kind: StateClass, stored: StoredThread, *, fence: int = 0
+) -> StoredThread:
     """Migrate a stored thread by a durable change with the source "migration", and return it as it is stored after.
 
     `fence` is the number of the thread's owner.
@@ -158,7 +160,7 @@ async def migrate_thread(store: Store, key: ThreadKey, kind: StateClass, stored:
         fence=fence,
     )
     await store.submit(write)
-    return Stored(stored.epoch, version, data, (), kind.state_version, stored.secret, stored.clients)
+    return StoredThread(stored.epoch, version, data, (), kind.state_version, stored.secret, stored.clients)
 
 
 async def migrate_all(

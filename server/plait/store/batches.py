@@ -1,4 +1,4 @@
-"""What all stores share: the writes that wait, which of them share a transaction, their owners and their outcomes."""
+"""The queue of writes that all stores use: which writes share a transaction, who may write, and the outcomes."""
 
 import asyncio
 import logging
@@ -16,30 +16,31 @@ __all__ = ["Batches", "Group", "Outcome"]
 
 log = logging.getLogger("plait.store")
 
-# Bytes of large writes in one transaction; the other writes wait for it.
+# The most bytes of large writes in one transaction: all other writes wait for it.
 _MOST: Final = 1024 * 1024
-# Smaller writes are never postponed because of their size.
+# Writes below this size are never postponed.
 _LARGE: Final = 16 * 1024
-# Seconds after which a batch is late, and for which the loop then pauses at the end of each unit.
+# Seconds after which a batch is late, and how long the loop then pauses at the end of each unit.
 _LATE: Final = 0.002
 _PAUSE: Final = 0.00001
 
 
 class Group:
-    """The waiting writes of one thread, in order. A unit is what was submitted without an await in between."""
+    """The waiting writes of one thread, in order. A unit is the writes submitted without an await in between."""
 
     __slots__ = ("futures", "sizes", "starts", "unit", "writes")
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
         self.futures: list[asyncio.Future[int]] = []
-        # The number of the last unit, and the index of the first write of each, and their sizes in bytes.
+        # The number of the last unit.
         self.unit = -1
+        # By unit: the index of its first write, and its size in bytes.
         self.starts: list[int] = []
         self.sizes: list[int] = []
 
     def add(self, write: Write, future: asyncio.Future[int], unit: int) -> int:
-        """Add a write of the unit with this number, and return about how many bytes it has."""
+        """Add a write of the unit with this number, and return its approximate size in bytes."""
         size = 0
         for row in write.changes:
             size += len(row.ops)
@@ -58,7 +59,7 @@ class Group:
         return size
 
     def split(self, units: int) -> tuple["Group", "Group"]:
-        """Return the first units, and the others."""
+        """Return the first units as one group, and the others as another."""
         at = self.starts[units]
         first, rest = Group(), Group()
         first.writes, rest.writes = self.writes[:at], self.writes[at:]
@@ -71,7 +72,7 @@ class Group:
     def count_following(self, stored: tuple[str, int] | None) -> tuple[int, StoreError | None]:
         """Return how many of the writes can follow the stored epoch and version, and why the next one cannot.
 
-        A unit of which one write cannot follow is not counted at all.
+        If one write of a unit cannot follow, no write of the unit is counted.
         """
         for index, write in enumerate(self.writes):
             if (error := write.refusal(stored)) is not None:
@@ -85,19 +86,19 @@ Outcome = tuple[int, StoreError | None]
 
 
 class Batches:
-    """Collects the waiting writes of an open store, hands them over one batch at a time, and settles their futures.
+    """Collects the waiting writes of an open store, writes one batch at a time, and resolves the futures.
 
-    `write` is given the groups of a batch and returns a future of their outcomes. If it raises, it is not known what
-    became of the batch. `claim` and `release` are those of the Store protocol.
+    `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
+    are not known. `claim` and `release` are those of the Store protocol.
     """
 
     __slots__ = (
+        "_batch_done",
         "_began",
         "_claims",
         "_counter",
         "_is_ending",
         "_loop",
-        "_settled",
         "_size",
         "_unit",
         "_waiting",
@@ -118,9 +119,9 @@ class Batches:
         # The batch that is being written, and when that began.
         self._writing: Mapping[ThreadKey, Group] = {}
         self._began = 0.0
-        # Done when the batch is settled; None if nothing waits for that.
-        self._settled: asyncio.Future[None] | None = None
-        # The numbers of the present owners. Those of earlier ones are never used again.
+        # Done when the batch is; None if nothing waits for it.
+        self._batch_done: asyncio.Future[None] | None = None
+        # The fences of the current owners. A fence is never used again.
         self._claims: dict[ThreadKey, int] = {}
         self._counter = count(1)
 
@@ -134,7 +135,7 @@ class Batches:
         self._loop = asyncio.get_running_loop()
 
     def submit(self, write: Write) -> asyncio.Future[int]:
-        """Queue a write, as `Store.submit` does. The writes submitted in this iteration of the loop are a unit."""
+        """Queue a write, as `Store.submit` does. The writes submitted in one iteration of the loop are a unit."""
         loop, key = self._loop, write.key
         future: asyncio.Future[int]
         if loop is None:
@@ -154,11 +155,10 @@ class Batches:
         return future
 
     async def claim(self, key: ThreadKey) -> int:
-        """Return the number of a new owner, when the writes of earlier ones have ended."""
+        """Return the fence of a new owner, after the writes of earlier owners have ended."""
         owner = self._claims.get(key)
         fence = self._claims[key] = next(self._counter)
-        # All that waits has the same fence, as a claim ends when nothing waits. The writes of an owner who was released
-        # are carried out.
+        # All waiting writes have the same fence, as a claim ends when none waits. Those of a released owner are stored.
         if (group := self._waiting.get(key)) is not None and group.writes[0].fence == owner:
             self._fail_waiting(key, _make_fenced(key))
         while key in self._waiting or key in self._writing:
@@ -166,12 +166,12 @@ class Batches:
         return fence
 
     def release(self, key: ThreadKey, fence: int) -> None:
-        """End an ownership. The owner's writes that wait are still written."""
+        """End an ownership. The owner's waiting writes are still stored."""
         if self._claims.get(key) == fence:
             del self._claims[key]
 
     async def close(self) -> None:
-        """Refuse further writes, and wait until the waiting ones are settled."""
+        """Refuse further writes, and wait for the waiting ones."""
         self._loop = None
         while self._waiting or self._writing:
             await self._wait_for_batch()
@@ -184,19 +184,19 @@ class Batches:
         if not self._writing:
             self._begin_batch()
         elif time.monotonic() - self._began > _LATE:
-            # A busy loop takes the GIL back before the store's OS thread gets it.
+            # Release the GIL: a busy loop would take it back before the store's OS thread gets it.
             time.sleep(_PAUSE)
 
     def _begin_batch(self) -> None:
         if self._waiting:
             batch = self._writing = self._take()
             self._began = time.monotonic()
-            self._write(list(batch.values())).add_done_callback(partial(self._settle, batch))
-        elif self._settled is not None:
-            _finish(self._settled)
-            self._settled = None
+            self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
+        elif self._batch_done is not None:
+            _finish(self._batch_done)
+            self._batch_done = None
 
-    def _settle(self, batch: Mapping[ThreadKey, Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
+    def _finish_batch(self, batch: Mapping[ThreadKey, Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
         self._writing = {}
         if (failure := work.exception()) is not None:
             log.error("the store's writer failed", exc_info=failure)
@@ -211,13 +211,13 @@ class Batches:
                         future.set_result(count)
                 if error is not None:
                     self._fail(key, group.futures[stored:], error)
-        if self._settled is not None:
-            _finish(self._settled)
-            self._settled = None
+        if self._batch_done is not None:
+            _finish(self._batch_done)
+            self._batch_done = None
         self._begin_batch()
 
     def _fail(self, key: ThreadKey, futures: Sequence[asyncio.Future[int]], error: StoreError) -> None:
-        """Fail these writes of a thread, and those that wait: their owner does not know yet that these have failed."""
+        """Fail these writes of a thread, and its waiting ones: their owner did not know of the failure."""
         for future in futures:
             if not future.done():
                 future.set_exception(error)
@@ -231,22 +231,22 @@ class Batches:
                     future.set_exception(error)
 
     async def _wait_for_batch(self) -> None:
-        if self._settled is None:
-            self._settled = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._settled)
+        if self._batch_done is None:
+            self._batch_done = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._batch_done)
 
     def _take(self) -> Mapping[ThreadKey, Group]:
         """Remove and return the writes of the next batch, whole units.
 
-        If all would be too large for one transaction, small units go first, and then one large unit of each thread in
-        turn.
+        If all of them would be too large for one transaction, it has the small units, and one large unit of each thread
+        in turn.
         """
         batch, self._waiting = self._waiting, {}
         if self._size <= _MOST:
             self._size = 0
             return batch
         taken: dict[ThreadKey, Group] = {}
-        # The threads that wait for the first time go before those of which a large unit is taken.
+        # In the next batch, threads that have no large unit in this one come first.
         rest, served = dict[ThreadKey, Group](), dict[ThreadKey, Group]()
         large = 0
         for key, group in batch.items():
@@ -261,10 +261,10 @@ class Batches:
             if units == len(group.sizes):
                 taken[key] = group
                 continue
-            put_off = group
+            left = group
             if units:
-                taken[key], put_off = group.split(units)
-            (served if has_large else rest)[key] = put_off
+                taken[key], left = group.split(units)
+            (served if has_large else rest)[key] = left
         self._waiting = rest | served
         self._size = sum(sum(group.sizes) for group in self._waiting.values())
         return taken

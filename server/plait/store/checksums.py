@@ -1,4 +1,4 @@
-"""Checksums of stored rows: rows are verified when they are read, as SQLite does not detect damaged values."""
+"""Checksums of stored rows, verified when the rows are read: SQLite does not detect damaged values."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def checksum_record(thread: int, record: Record) -> int:
 
 
 def checksum_thread(key: ThreadKey, state_version: int, secret: bytes, *, is_stateless: bool = False) -> int:
-    """Return the checksum of a thread's row, without the epoch: a damaged epoch only makes clients take a snapshot."""
+    """Return the checksum of a thread's row. The epoch is left out: if it is damaged, clients just load the state."""
     mark = b" stateless" if is_stateless else b""
     return crc32(mark, crc32(secret, crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode())))
 
@@ -76,9 +76,9 @@ def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
 def read_records(
     key: ThreadKey, thread: int, part: str, rows: Iterable[Sequence[Any]], *, prefix: str = "", size: int | None = None
 ) -> list[Record]:
-    """Return a part's records from their rows (key, value, checksum), up to the first without the prefix.
+    """Return a part's records from their rows (key, value, checksum), up to the first key without the prefix.
 
-    With `size`, none is returned after the one at which the values reach that many bytes. Raises CorruptThread.
+    With `size`, the last one is that at which the values reach so many bytes. Raises CorruptThread.
     """
     found: list[Record] = []
     begun = _begin_record(thread, part)
@@ -98,12 +98,12 @@ def read_records(
 
 
 def _begin_record(thread: int, part: str) -> int:
-    """Return what the checksums of a part's records begin with."""
+    """Return the start of the checksums of a part's records."""
     return crc32(f"{thread} {part} ".encode())
 
 
 def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes, bool]:
-    """Return head, state_version, secret and whether it began without a state from a thread's row.
+    """Return from a thread's row: head, state_version, secret, and whether it was created without a state.
 
     The row ends with the checksum. Raises CorruptThread.
     """

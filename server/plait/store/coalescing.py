@@ -1,4 +1,4 @@
-"""Several writes of a thread, made into one."""
+"""Combines several writes of a thread into one."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,9 +8,9 @@ __all__ = ["coalesce"]
 
 
 def coalesce(writes: Sequence[Write]) -> Sequence[Write]:
-    """Return writes with the same effect as these, of which each follows the one before: one, or one per deletion.
+    """Combine consecutive writes of a thread: return one write, or one more for each deletion.
 
-    A thread that the writes begin and delete again is left out.
+    Writes that create a thread and delete it again are dropped.
     """
     if len(writes) < 2:
         return writes if not writes or not _is_void(writes[0]) else ()
@@ -37,7 +37,7 @@ def _merge(writes: Sequence[Write]) -> Write:
     if len(writes) == 1:
         return writes[0]
     first, last = writes[0], writes[-1]
-    # The row of a client's last push replaces the earlier ones, and so does the last value of a record.
+    # The last row of a client replaces its earlier ones, and so does the last value of a record.
     clients: dict[str, ClientRow] = {}
     records: dict[tuple[str, str], Record] = {}
     changes: list[ChangeRow] = []
@@ -74,7 +74,7 @@ def _merge(writes: Sequence[Write]) -> Write:
 
 
 def _merge_prunes(prunes: Iterable[Prune | None]) -> Prune | None:
-    """Return the bounds that forget what any of these does."""
+    """Return bounds that remove what any of these removes."""
     found = [prune for prune in prunes if prune is not None]
     if len(found) < 2:
         return found[0] if found else None

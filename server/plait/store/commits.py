@@ -1,7 +1,6 @@
 """The SQL statements that write to a SQLite store's file. Runs in the OS thread of the writer."""
 
 import sqlite3
-import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,12 +14,12 @@ from plait.store.checksums import (
     checksum_thread,
 )
 from plait.store.coalescing import coalesce
-from plait.store.protocol import CLIENT_DAYS, DAY, ChangeRow, ClientRow, Prune, Record, Snapshot, ThreadKey, Write
-from plait.store.removal import STEP, remove_rows
-from plait.store.rows import HEAD
-from plait.store.schema import rewrite_version
+from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
+from plait.store.removal import STEP, prune_log, remove_rows
+from plait.store.rows import SELECT_HEAD
+from plait.store.schema import rewrite_format
 
-__all__ = ["Head", "Heads", "Result", "commit", "make_refusal"]
+__all__ = ["BatchResult", "Head", "Heads", "commit", "make_refusal"]
 
 _INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at, checksum) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT_CLIENT: Final = """
@@ -32,34 +31,17 @@ INSERT INTO records (thread, part, key, value, checksum) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (thread, part, key) DO UPDATE SET value = excluded.value, checksum = excluded.checksum
 """
 _DELETE_RECORD: Final = "DELETE FROM records WHERE thread = ? AND part = ? AND key = ?"
-# The id of a deleted thread is not used again while rows of it are left.
+# Do not use the id of a deleted thread again while rows of it are left.
 _INSERT_THREAD: Final = """
 INSERT INTO threads (kind, name, epoch, state_version, secret, head, stateless, checksum, id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1 + max(
     coalesce((SELECT max(id) FROM threads), 0), coalesce((SELECT max(thread) FROM removed), 0)))
 """
 _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
-_RAISE_COUNTER: Final = """
+_INCREMENT_COUNTER: Final = """
 INSERT INTO counter (id, value) VALUES (0, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value
 """
 _SET_IDLE_SINCE: Final = "UPDATE threads SET idle_since = nullif(?, 0) WHERE id = ?"
-# The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
-_PAST_AGE: Final = """
-SELECT max(version) FROM changes WHERE thread = :thread AND at < :at AND version < coalesce(
-    (SELECT min(version) FROM changes WHERE thread = :thread AND at BETWEEN :at AND :now), 9223372036854775807)
-"""
-_PAST_BYTES: Final = """
-SELECT max(version) FROM (
-    SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
-) WHERE size > ?
-"""
-# A wrong clock must not expire clients: keep them until others have pushed on as many different days.
-_FORGET_CLIENTS: Final = """
-DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at / :day < (
-    SELECT min(day) FROM (
-        SELECT DISTINCT at / :day AS day FROM clients WHERE thread = :thread AND at <= :now
-        ORDER BY day DESC LIMIT :days))
-"""
 
 
 class Head(NamedTuple):
@@ -70,37 +52,38 @@ class Head(NamedTuple):
     version: int
 
 
-# Only the writer changes the file, so it can cache the heads of the threads that it wrote last.
+# Only the writer changes the file, so it can cache the heads of the threads that it has written.
 Heads = dict[ThreadKey, Head]
 
 _HEADS_KEPT: Final = 10_000
 
 
-class Result:
-    """What became of a batch."""
+class BatchResult:
+    """The outcome of a batch."""
 
     __slots__ = ("counter", "deleted", "has_rest", "is_in_doubt", "outcomes", "written")
 
     def __init__(self, groups: int) -> None:
         # The outcome of each group.
         self.outcomes: list[Outcome] = [(0, None)] * groups
-        # The row ids of deleted threads; a thread that was written after that may have the same one.
+        # The row ids of deleted threads. A thread that was written later may have the id of one of them.
         self.deleted: list[int] = []
-        # Whether rows of them are left.
+        # Whether some of their rows are left.
         self.has_rest = False
-        # The heads of the threads that have newer versions or are new, in order.
+        # The heads of the threads that are new or have a newer version, in order.
         self.written: list[Head] = []
-        # The counter, if it was raised: by deletions, and by transactions after which no thread has a newer version.
+        # The counter, if this batch incremented it: by a deletion, or by a transaction that left every thread at its
+        # version.
         self.counter: int | None = None
-        # Whether the log may have the commit of a transaction that failed.
+        # Whether the log may contain the commit of a transaction that failed.
         self.is_in_doubt = False
 
 
-def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Group]) -> Result:
+def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Group]) -> BatchResult:
     """Write a batch in one transaction."""
     if len(heads) > _HEADS_KEPT:
         heads.clear()
-    result = Result(len(batch))
+    result = BatchResult(len(batch))
     try:
         _transact(db, heads, list(enumerate(batch)), result)
     except BaseException:
@@ -111,7 +94,7 @@ def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Group]) -> Resu
     return result
 
 
-def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, Group]], result: Result) -> None:
+def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, Group]], result: BatchResult) -> None:
     try:
         if len(groups) == 1 and (head := _write_alone(db, heads, groups[0][1])) is not None:
             result.outcomes[groups[0][0]] = 1, None
@@ -148,7 +131,7 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
 
 
 def make_refusal(key: ThreadKey, cause: Exception) -> StoreError:
-    """Return the error of a write that is certainly not stored."""
+    """Return the error of a write that is known not to be stored."""
     error = StoreError(f"{key} could not be written: {cause}")
     error.__cause__ = cause
     error.is_logged = True
@@ -164,16 +147,16 @@ def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
 def _may_be_in_log(error: Exception) -> bool:
     """Whether a statement that failed may have written a commit to the log, where a restart would find it.
 
-    The commit is written last, so that a failed write cannot have written it; a sync may fail after it.
+    The commit is written last, so it is not in the log if the write itself failed. It is if only the sync after it did.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_WRITE
 
 
 def _overwrite(db: sqlite3.Connection) -> bool:
-    """Write over what a failed transaction may have left in the log, and return whether that succeeded."""
+    """Overwrite the commit that a failed transaction may have left in the log, and return whether that succeeded."""
     try:
-        rewrite_version(db)
+        rewrite_format(db)
     except sqlite3.Error:
         return False
     return True
@@ -200,7 +183,7 @@ def _write_alone(db: sqlite3.Connection, heads: Heads, group: Group) -> Head | N
 
 
 class _Transaction:
-    """One transaction: threads are begun and deleted at once, the rows of the others are inserted together."""
+    """One transaction: `accept` creates and deletes threads, and `insert` inserts all other rows together."""
 
     __slots__ = ("_accepted", "_db", "_heads", "_removable", "counter", "deleted", "has_rest", "written")
 
@@ -208,7 +191,7 @@ class _Transaction:
         self._db = db
         self._heads = heads
         self._accepted: list[tuple[int, Write]] = []
-        # Bytes of deleted threads that this transaction may still remove.
+        # How many bytes of deleted threads this transaction may still remove.
         self._removable = STEP
         self.deleted: list[int] = []
         self.has_rest = False
@@ -216,10 +199,10 @@ class _Transaction:
         self.counter: int | None = None
 
     def accept(self, group: Group) -> Outcome:
-        """Accept the writes of a thread that follow its stored version."""
+        """Accept those writes of a thread that follow its stored version."""
         key, db = group.writes[0].key, self._db
         head = self._heads.get(key)
-        if head is None and (row := db.execute(HEAD, key).fetchone()):
+        if head is None and (row := db.execute(SELECT_HEAD, key).fetchone()):
             head = Head(*row)
         before = head
         count, error = group.count_following(None if head is None else (head.epoch, head.version))
@@ -231,7 +214,7 @@ class _Transaction:
                 head = None
                 continue
             if head is None:
-                thread = self._begin_thread(write)
+                thread = self._insert_thread(write)
             else:
                 thread = head.thread
                 if write.state_version is not None:
@@ -270,11 +253,11 @@ class _Transaction:
             db.executemany(_INSERT_SNAPSHOT, snapshots)
         for thread, write in self._accepted:
             if write.prune is not None:
-                _prune(db, thread, write.prune)
+                prune_log(db, thread, write.prune)
         if self.deleted or (self._accepted and not self.written):
-            (self.counter,) = db.execute(_RAISE_COUNTER).fetchone()
+            (self.counter,) = db.execute(_INCREMENT_COUNTER).fetchone()
 
-    def _begin_thread(self, write: Write) -> int:
+    def _insert_thread(self, write: Write) -> int:
         key, version = write.key, write.state_version or 1
         checksum = checksum_thread(key, version, write.secret, is_stateless=write.is_stateless)
         values = (*key, write.epoch, version, write.secret, write.version, write.is_stateless, checksum)
@@ -297,7 +280,7 @@ class _Transaction:
         self.deleted.append(thread)
 
     def _write_records(self, thread: int, records: Sequence[Record]) -> None:
-        # The last record of a key counts.
+        # If a key has several records, the last one is stored.
         last = {(record.part, record.key): record for record in records}
         deleted = [(thread, *key) for key, record in last.items() if record.value is None]
         stored = [_record_values(thread, record) for record in last.values() if record.value is not None]
@@ -306,8 +289,7 @@ class _Transaction:
         self._db.executemany(_INSERT_RECORD, stored)
 
 
-# sqlite3 looks for an adapter for each bytes parameter, which takes longer than copying a small one; for a bytearray it
-# does not.
+# sqlite3 looks for an adapter of each bytes parameter, which takes longer than copying a small value to a bytearray.
 
 
 def _change_values(thread: int, row: ChangeRow) -> tuple[Any, ...]:
@@ -325,20 +307,3 @@ def _snapshot_values(thread: int, row: Snapshot) -> tuple[Any, ...]:
 def _record_values(thread: int, record: Record) -> tuple[Any, ...]:
     value = record.value or b""
     return thread, record.part, record.key, bytearray(value), checksum_record(thread, record)
-
-
-def _prune(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
-    """Forget what is older than the newest snapshot that is past a bound."""
-    bounds, now = [prune.version], time.time_ns() // 1000
-    if prune.at:
-        bounds += db.execute(_PAST_AGE, {"thread": thread, "at": prune.at, "now": now}).fetchone()
-    if prune.bytes is not None:
-        bounds += db.execute(_PAST_BYTES, (thread, prune.bytes)).fetchone()
-    bound = max(each or 0 for each in bounds)
-    (oldest,) = db.execute(
-        "SELECT max(version) FROM snapshots WHERE thread = ? AND version <= ?", (thread, bound)
-    ).fetchone()
-    if oldest is not None:
-        db.execute("DELETE FROM changes WHERE thread = ? AND version <= ?", (thread, oldest))
-        db.execute("DELETE FROM snapshots WHERE thread = ? AND version < ?", (thread, oldest))
-    db.execute(_FORGET_CLIENTS, {"thread": thread, "now": now, "day": DAY, "days": CLIENT_DAYS})

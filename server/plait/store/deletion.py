@@ -1,10 +1,10 @@
-"""The deletion of a thread that is asleep."""
+"""Deletes a sleeping thread."""
 
-from plait.store.protocol import Header, Store, ThreadKey, Write
+from plait.store.protocol import Store, ThreadHeader, ThreadKey, Write
 
 __all__ = ["delete_thread"]
 
 
-async def delete_thread(store: Store, key: ThreadKey, found: Header, *, fence: int) -> None:
-    """Delete a thread as it was found in the store; `fence` is the number of its owner. Raises StoreError."""
+async def delete_thread(store: Store, key: ThreadKey, found: ThreadHeader, *, fence: int) -> None:
+    """Delete a thread whose stored header is `found`; `fence` is the owner's number. Raises StoreError."""
     await store.submit(Write(key, found.epoch, found.version, found.version, fence=fence, is_deletion=True))

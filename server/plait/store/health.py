@@ -17,7 +17,7 @@ log = logging.getLogger("plait.store")
 
 # Seconds between log lines while writes fail.
 _LOG_EVERY: Final = 1.0
-# Seconds after the last failed write before another is tried, to see whether writes work again.
+# Seconds after a failed write before a test write is made.
 _TRY_AFTER: Final = 5.0
 
 
@@ -48,11 +48,11 @@ class Health:
         self.trouble, self._failed = None, 0
 
     def should_try(self, now: float) -> bool:
-        """Whether to try a write: the last one failed some time ago, and none has been tried since."""
+        """Whether to make a test write: writes fail, and the last one failed some time ago."""
         return self.trouble is not None and now - self._last_failure >= _TRY_AFTER
 
     def postpone(self, now: float) -> None:
-        """Record that a write was tried and failed."""
+        """Put off the next test write."""
         self._last_failure = now
 
     # Inside

@@ -1,4 +1,4 @@
-"""Whether a store's file is the one that the server opened, and whether the log next to a file belongs to it."""
+"""Detects that a store's file was replaced while it was open, and that the log next to a file is another file's."""
 
 import os
 import secrets
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.lock import NO_ORIGIN, LogMark, Origin, read_log_mark
+from plait.store.lock import NO_STAMP, FileStamp, LogIdentity, read_log_identity
 
 __all__ = ["FileIdentity", "check_log", "is_foreign_log", "make_log_path", "set_log_aside"]
 
-# How often, and after how many seconds, a file that looks foreign is read again.
+# A file that looks foreign is read again up to so many times, with so many seconds in between.
 _READS: Final = 50
 _READ_AFTER: Final = 0.01
-# What is found in a file that was cut short.
-_CUT: Final = Origin(-1, 0)
+# Stands for the stamp of a file that was truncated.
+_TRUNCATED: Final = FileStamp(-1, 0)
 # Where the salts are in a log.
 _SALTS: Final = slice(16, 24)
 
@@ -25,22 +25,22 @@ _SALTS: Final = slice(16, 24)
 class FileIdentity:
     """The files of an open SQLite database in WAL mode: the database and its log.
 
-    SQLite keeps writing to a file that was deleted or replaced, and those writes would be lost. A file can be replaced
-    in place, too: whenever its size or time has changed, it must have what only this server writes. Copies of it that
-    were made before are older.
+    SQLite keeps writing to a file that was deleted or replaced, and those writes would be lost. A file can also be
+    overwritten in place. So whenever its size or time has changed, its stamp must be one that only this server writes;
+    a copy of the file has an older stamp.
     """
 
-    def __init__(self, path: Path, before: Origin) -> None:
-        """`before` is what the server that was killed has written; `NO_ORIGIN` if there was none."""
+    def __init__(self, path: Path, before: FileStamp) -> None:
+        """`before` is the stamp of a server that crashed and left its log; `NO_STAMP` if none did."""
         # Absolute, as the working directory may change.
         self._path = path.absolute()
         self._log = make_log_path(self._path)
         self._file_id, self._log_id = _identify(self._path), _identify(self._log)
-        # What the server writes into the file, and what was last read of that from the file without its log.
-        self.own = before if before.run else Origin(secrets.randbits(62) + 1, 0)
-        self._seen = read_origin(self._path, 0)
-        # Its size and time before that.
-        self._looks = 0, 0
+        # The stamp that the server wrote last, and the one that was last read from the file without its log.
+        self.own = before if before.server else FileStamp(secrets.randbits(62) + 1, 0)
+        self._seen = _read_stamp(self._path, 0)
+        # The size and time of the file when `_seen` was read.
+        self._size_and_time = 0, 0
         self._salts = 0
 
     def has_log(self) -> bool:
@@ -48,7 +48,7 @@ class FileIdentity:
         return self._log_id is None or _identify(self._log) == self._log_id
 
     def has_file(self) -> bool:
-        """Whether the database is still at its path, and what it was. Raises OSError."""
+        """Whether the database is still at its path and was not overwritten. Raises OSError."""
         for _ in range(_READS):
             try:
                 status = self._path.stat()
@@ -56,54 +56,55 @@ class FileIdentity:
                 return False
             if (status.st_dev, status.st_ino) != self._file_id:
                 return False
-            looks = status.st_size, status.st_mtime_ns
-            if looks == self._looks:
+            size_and_time = status.st_size, status.st_mtime_ns
+            if size_and_time == self._size_and_time:
                 return True
-            if (found := read_origin(self._path, self._looks[0])).fits(self.own.run, self._seen):
-                self._seen, self._looks = found, looks
+            if (found := _read_stamp(self._path, self._size_and_time[0])).may_follow(self.own.server, self._seen):
+                self._seen, self._size_and_time = found, size_and_time
                 return True
-            # Another process may be writing a part of the log to the file.
+            # Another process may be copying a part of the log into the file.
             time.sleep(_READ_AFTER)
         return False
 
-    def take_mark(self) -> LogMark | None:
-        """Return what a later server must know of the log, if the log has begun again since. Raises OSError.
+    def take_log_identity(self) -> LogIdentity | None:
+        """Return the identity of the log if SQLite has begun it again since the last call, otherwise None.
 
-        Call it when the file has been found.
+        Call it after `has_file`. Raises OSError.
         """
         salts = _read_salts(self._log)
         if salts in (0, self._salts):
             return None
         self._salts = salts
-        return LogMark(salts, self.own.run, *self._seen, self._looks[0])
+        return LogIdentity(salts, self.own.server, *self._seen, self._size_and_time[0])
 
 
-def read_origin(path: Path, size: int) -> Origin:
-    """Return what a server has written into a file, without the file's log; `NO_ORIGIN` if it has nothing.
+def _read_stamp(path: Path, size: int) -> FileStamp:
+    """Return the stamp in a file, without reading its log; `NO_STAMP` if it has none.
 
-    A file with less than `size` bytes must be whole. Otherwise it may have a part of its log: SQLite writes the pages
-    of a log one by one, and may have been killed, or have met a full disk.
+    A file with less than `size` bytes was truncated. A larger one may have a part of its log: SQLite copies the pages
+    of a log one by one, and a crash or a full disk may have interrupted it.
     """
     is_smaller = size > 0 and (not path.exists() or path.stat().st_size < size)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             if not is_smaller:
-                # Go by the file's size, not by the one that its first page tells.
+                # Use the file's size instead of the one in its first page.
                 db.execute("PRAGMA writable_schema = ON")
-            return Origin(*(db.execute("SELECT run, step FROM origin").fetchone() or NO_ORIGIN))
-    except (sqlite3.Error, UnicodeDecodeError):  # It is empty, damaged, or of another format or application.
-        return _CUT if is_smaller else NO_ORIGIN
+            return FileStamp(*(db.execute("SELECT server, step FROM stamp").fetchone() or NO_STAMP))
+    except (sqlite3.Error, UnicodeDecodeError):  # It is empty, damaged, or of another application.
+        return _TRUNCATED if is_smaller else NO_STAMP
 
 
 def is_foreign_log(path: Path) -> bool:
-    """Whether the log next to a file is that of another file, which a server had open at this path.
+    """Whether the log next to a file belongs to another file, which a server had open at this path.
 
     A server may have the file open. Raises OSError.
     """
-    mark = read_log_mark(path)  # First: the file is never older than the mark.
-    if mark is None or _read_salts(make_log_path(path)) != mark.salts:
+    identity = read_log_identity(path)  # Read it first, so that the file is never older.
+    if identity is None or _read_salts(make_log_path(path)) != identity.salts:
         return False
-    return not read_origin(path, mark.size).fits(mark.run, Origin(mark.seen_run, mark.seen_step))
+    seen = FileStamp(identity.seen_server, identity.seen_step)
+    return not _read_stamp(path, identity.size).may_follow(identity.server, seen)
 
 
 def check_log(path: Path) -> None:

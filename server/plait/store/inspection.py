@@ -1,4 +1,4 @@
-"""The check of a SQLite store's file: every row is read and compared with its checksum."""
+"""Checks a SQLite store's file: reads every row and compares it with its checksum."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from plait.store import rows, schema
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.health import explain
 from plait.store.identity import check_log
-from plait.store.protocol import Header, Record, Stored, ThreadKey
+from plait.store.protocol import Record, StoredThread, ThreadHeader, ThreadKey
 
 __all__ = ["Inspection", "connect", "read_whole"]
 
@@ -40,8 +40,8 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def read_whole(path: Path, key: ThreadKey) -> tuple[Header, Stored, list[Record]] | None:
-    """Return all of a thread's present, None if there is no such thread; a server may have the file open.
+def read_whole(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]] | None:
+    """Return a thread's header, state and records, None if there is no such thread; a server may have the file open.
 
     Raises StoreError.
     """
@@ -61,7 +61,11 @@ class Inspection:
     """
 
     def __init__(
-        self, path: Path, *, replay: Callable[[ThreadKey, Stored], object], decode: Callable[[ThreadKey, bytes], object]
+        self,
+        path: Path,
+        *,
+        replay: Callable[[ThreadKey, StoredThread], object],
+        decode: Callable[[ThreadKey, bytes], object],
     ) -> None:
         self._path = path
         self._replay = replay
@@ -119,7 +123,7 @@ class Inspection:
             yield f"{key} cannot be read: {error}"
 
     def _inspect_rows(self, db: sqlite3.Connection, key: ThreadKey, id: int, thread: tuple[Any, ...]) -> Iterator[str]:
-        """Yield a line for each damaged row of a thread, also for rows that its current state does not need."""
+        """Yield a line for each damaged row of a thread, including rows that its current state does not need."""
         last: int | None = None
 
         def check_change(row: Any) -> None:
@@ -131,7 +135,7 @@ class Inspection:
                 raise StoreError(f"{key} cannot be read: changes are missing between versions {before} and {row[0]}")
 
         def check_snapshot(row: Any) -> None:
-            self._replay(key, Stored("", row[0], read_snapshot(key, id, row), (), 1))
+            self._replay(key, StoredThread("", row[0], read_snapshot(key, id, row), (), 1))
 
         def check_record(row: Any) -> None:
             read_records(key, id, row[0], [row[1:]])

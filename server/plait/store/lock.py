@@ -1,28 +1,14 @@
-"""The lock file of a SQLite store: the lock, the mark of the last write, and what is known of the other files."""
+"""The lock file of a SQLite store: the lock, the last durable write, and the identity of the log."""
 
 import os
-import sqlite3
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from zlib import crc32
 
 from plait.errors import StoreError
 
-__all__ = [
-    "LAST",
-    "NO_ORIGIN",
-    "LogMark",
-    "Mark",
-    "Origin",
-    "StoreLock",
-    "has_write",
-    "load_counter",
-    "load_origin",
-    "read_log_mark",
-    "save_heads",
-]
+__all__ = ["NO_STAMP", "FileStamp", "LastWrite", "LogIdentity", "StoreLock", "read_log_identity"]
 
 try:
     import fcntl
@@ -30,53 +16,53 @@ except ImportError:  # On Windows only SQLite's own locks keep two servers apart
     fcntl = None  # type: ignore[assignment]
 
 
-# The lock file has the fields of a Mark and of a LogMark, each followed by a checksum of them.
-_MARK: Final = struct.Struct("<QQQQ")
-_LOG_MARK: Final = struct.Struct("<QqqqQ")
+# The file has the fields of a LastWrite and of a LogIdentity, each followed by a checksum of them.
+_LAST_WRITE: Final = struct.Struct("<QQQQ")
+_LOG_IDENTITY: Final = struct.Struct("<QqqqQ")
 _CHECKSUM: Final = struct.Struct("<Q")
-_LOG_MARK_AT: Final = _MARK.size + _CHECKSUM.size
+_LOG_IDENTITY_AT: Final = _LAST_WRITE.size + _CHECKSUM.size
 
 
-class Origin(NamedTuple):
-    """What the server that has a file open writes into it: the number of its run, by chance, and a growing number.
+class FileStamp(NamedTuple):
+    """What a server writes into the file that it has open: its random number, and a number that it increments.
 
-    A run ends with its log: after a crash, the next server continues it.
+    A server that finds the log of one that crashed takes over its number.
     """
 
-    run: int
+    server: int
     step: int
 
-    def fits(self, run: int, seen: Self) -> bool:
-        """Whether a file in which `seen` was found before, and which only this run has written since, may have this."""
-        return self == seen or (self.run == run and (seen.run != run or self.step >= seen.step))
+    def may_follow(self, server: int, seen: Self) -> bool:
+        """Whether a file with this stamp may be the one that had `seen`, if only this server wrote to it since."""
+        return self == seen or (self.server == server and (seen.server != server or self.step >= seen.step))
 
 
-NO_ORIGIN: Final = Origin(0, 0)
-"""What a file has before a server writes to it."""
+NO_STAMP: Final = FileStamp(0, 0)
+"""The stamp of a file to which no server has written one."""
 
 
-class LogMark(NamedTuple):
-    """Which file a log belongs to.
+class LogIdentity(NamedTuple):
+    """Which database file a log (`-wal`) belongs to."""
 
-    It has the salts of the log, which SQLite chooses whenever it begins the log again; until then the file has what it
-    had then, or what the run has written since, and is never cut short.
-    """
-
+    # Identify the log: SQLite chooses new salts whenever it begins the log again.
     salts: int
-    run: int
-    seen_run: int
+    # The server that writes to the log.
+    server: int
+    # The stamp and the size of the database when the log began. Since then only this server has written to it, and it
+    # has not become smaller.
+    seen_server: int
     seen_step: int
     size: int
 
 
-class Mark(NamedTuple):
+class LastWrite(NamedTuple):
     """The last durable write.
 
-    It has the row id of its thread, the thread's version after it, a checksum of its epoch, and the counter. A write
-    that has raised the counter has no thread. SQLite's log can only lose its end: if this write is in the file, all
-    earlier writes are.
+    SQLite's log can only lose its end: if this write is in the file, all earlier writes are.
     """
 
+    # The row id of the thread, its version after the write, and a checksum of its epoch. All are 0 after a write that
+    # has incremented the counter.
     thread: int
     version: int
     epoch: int
@@ -84,7 +70,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def of(cls, thread: int, version: int, epoch: str, counter: int) -> Self:
-        """Return the mark of a write to a thread with this epoch."""
+        """Return the description of a write to a thread with this epoch."""
         return cls(thread, version, crc32(epoch.encode()), counter)
 
 
@@ -106,24 +92,24 @@ class StoreLock:
             ) from None
         self._file = file
 
-    def read(self) -> Mark | None:
-        """Return the mark, None if there is none or it is damaged."""
-        data = b"" if self._file is None else os.pread(self._file, _LOG_MARK_AT, 0)
-        fields = _unpack(_MARK, data)
-        return None if fields is None else Mark(*fields)
+    def read_last_write(self) -> LastWrite | None:
+        """Return the last durable write, None if it is not known."""
+        data = b"" if self._file is None else os.pread(self._file, _LOG_IDENTITY_AT, 0)
+        fields = _unpack(_LAST_WRITE, data)
+        return None if fields is None else LastWrite(*fields)
 
-    def write(self, mark: Mark) -> None:
-        """Write a mark, which outlives the process. Raises OSError."""
+    def write_last_write(self, write: LastWrite) -> None:
+        """Record the last durable write. The record outlives the process. Raises OSError."""
         if self._file is not None:
-            os.pwrite(self._file, _pack(_MARK, mark), 0)
+            os.pwrite(self._file, _pack(_LAST_WRITE, write), 0)
 
-    def write_log_mark(self, mark: LogMark) -> None:
-        """Write which file the log belongs to. Raises OSError."""
+    def write_log_identity(self, identity: LogIdentity) -> None:
+        """Record which file the log belongs to. Raises OSError."""
         if self._file is not None:
-            os.pwrite(self._file, _pack(_LOG_MARK, mark), _LOG_MARK_AT)
+            os.pwrite(self._file, _pack(_LOG_IDENTITY, identity), _LOG_IDENTITY_AT)
 
     def clear(self) -> None:
-        """Remove the marks. Raises OSError."""
+        """Remove both records. Raises OSError."""
         if self._file is not None:
             os.ftruncate(self._file, 0)
 
@@ -134,66 +120,24 @@ class StoreLock:
             self._file = None
 
 
-def read_log_mark(path: Path) -> LogMark | None:
-    """Return which file the log of a store belongs to, None if that is not known. Raises OSError."""
+def read_log_identity(path: Path) -> LogIdentity | None:
+    """Return which file the log of a store belongs to, None if it is not known. Raises OSError."""
     try:
-        data = path.with_name(path.name + ".lock").read_bytes()[_LOG_MARK_AT:]
+        data = path.with_name(path.name + ".lock").read_bytes()[_LOG_IDENTITY_AT:]
     except FileNotFoundError:
         return None
-    fields = _unpack(_LOG_MARK, data)
-    return None if fields is None else LogMark(*fields)
+    fields = _unpack(_LOG_IDENTITY, data)
+    return None if fields is None else LogIdentity(*fields)
 
 
-def _pack(fields: struct.Struct, mark: Mark | LogMark) -> bytes:
-    data = fields.pack(*mark)
+def _pack(fields: struct.Struct, values: LastWrite | LogIdentity) -> bytes:
+    data = fields.pack(*values)
     return data + _CHECKSUM.pack(crc32(data))
 
 
 def _unpack(fields: struct.Struct, data: bytes) -> tuple[int, ...] | None:
-    """Return the fields of a mark, None if they are missing or damaged."""
-    if len(data) != fields.size + _CHECKSUM.size or _CHECKSUM.unpack_from(data, fields.size) != (
-        crc32(data[: fields.size]),
-    ):
+    """Return the fields, None if they are missing or damaged."""
+    if len(data) != fields.size + _CHECKSUM.size:
         return None
-    return fields.unpack_from(data)
-
-
-LAST: Final = """max(
-    coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
-    coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
-"""
-"""SQL for the newest version in the rows of the thread `t`."""
-
-
-def save_heads(db: sqlite3.Connection, versions: Mapping[int, int], origin: Origin) -> None:
-    """Store the current versions of threads, given by row id, and an origin, in a transaction of its own."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
-        db.execute("INSERT OR REPLACE INTO origin (id, run, step) VALUES (0, ?, ?)", origin)
-        db.execute("COMMIT")
-    except sqlite3.Error:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def load_counter(db: sqlite3.Connection) -> int:
-    """Return how many transactions have raised the counter."""
-    found = db.execute("SELECT value FROM counter").fetchone()
-    return 0 if found is None else found[0]
-
-
-def load_origin(db: sqlite3.Connection) -> Origin:
-    """Return what the last server has written; `NO_ORIGIN` if there is nothing."""
-    return Origin(*(db.execute("SELECT run, step FROM origin").fetchone() or NO_ORIGIN))
-
-
-def has_write(db: sqlite3.Connection, mark: Mark) -> bool:
-    """Whether the marked write is in the file."""
-    counter = load_counter(db)
-    if counter != mark.counter or not mark.thread:
-        # A later write that raised the counter may have deleted the marked thread.
-        return counter >= mark.counter
-    found = db.execute(f"SELECT t.id, {LAST}, t.epoch FROM threads t WHERE t.id = ?", (mark.thread,)).fetchone()
-    return found is not None and found[1] >= mark.version and crc32(found[2].encode()) == mark.epoch
+    *values, checksum = struct.unpack(fields.format + "Q", data)
+    return tuple(values) if checksum == crc32(data[: fields.size]) else None

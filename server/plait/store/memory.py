@@ -19,11 +19,11 @@ from plait.store.protocol import (
     KNOWN_CLIENTS,
     ChangeRow,
     ClientRow,
-    Header,
     IdleThread,
     Prune,
     Record,
-    Stored,
+    StoredThread,
+    ThreadHeader,
     ThreadKey,
     ThreadRow,
     Write,
@@ -48,7 +48,7 @@ class _Row(msgspec.Struct):
     records: dict[str, dict[str, bytes]] = {}
 
     def apply(self, write: Write) -> None:
-        """Carry out a write that follows this version."""
+        """Apply a write that follows this version."""
         self.version = write.version
         self.state_version = write.state_version or self.state_version
         if write.idle_since is not None:
@@ -63,10 +63,10 @@ class _Row(msgspec.Struct):
             else:
                 part[record.key] = record.value
         if write.prune is not None:
-            self.forget(write.prune)
+            self.prune(write.prune)
 
-    def forget(self, prune: Prune) -> None:
-        """Forget what is older than the newest snapshot that is past a bound."""
+    def prune(self, prune: Prune) -> None:
+        """Remove what is older than the newest snapshot that is past a bound."""
         bound, size, now = prune.version, 0, time.time_ns() // 1000
         # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
         older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)
@@ -78,7 +78,7 @@ class _Row(msgspec.Struct):
         oldest = max((at for at in self.snapshots if at <= bound), default=0)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        # A wrong clock must not expire clients: keep them until others have pushed on CLIENT_DAYS different days.
+        # A wrong clock must not expire clients: keep each until others have pushed on CLIENT_DAYS different days.
         days = sorted({row.at // DAY for row in self.clients.values() if row.at <= now})[-CLIENT_DAYS:]
         young = now - CLIENT_DAYS * DAY
         self.clients = {id: row for id, row in self.clients.items() if row.at >= young or row.at // DAY >= days[0]}
@@ -103,7 +103,7 @@ class MemoryStore:
     ) -> None:
         await self._batches.close()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         row = self._threads.get(key)
         if row is None:
             return None
@@ -113,11 +113,11 @@ class MemoryStore:
         since = max((at for at in row.snapshots if at <= to), default=0)
         changes = [each for each in row.changes if since < each.version <= to]
         clients = frozenset(row.clients) if version is None and len(row.clients) <= KNOWN_CLIENTS else None
-        return Stored(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret, clients)
+        return StoredThread(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret, clients)
 
-    async def find(self, key: ThreadKey) -> Header | None:
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
         row = self._threads.get(key)
-        return None if row is None else Header(row.epoch, row.version, row.idle_since)
+        return None if row is None else ThreadHeader(row.epoch, row.version, row.idle_since)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None

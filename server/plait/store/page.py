@@ -1,4 +1,4 @@
-"""One page of a change log, or of records."""
+"""Reads one page of changes or records."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def take_page(rows: Iterable[T], measure: Callable[[T], int], size: int | None) -> list[T]:
-    """Return rows up to the one at which they reach `size` bytes; the rows after it are not read."""
+    """Return rows up to the one at which they reach `size` bytes, without reading the next one."""
     if size is None:
         return list(rows)
     found: list[T] = []

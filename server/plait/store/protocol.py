@@ -17,13 +17,13 @@ __all__ = [
     "KNOWN_CLIENTS",
     "ChangeRow",
     "ClientRow",
-    "Header",
     "IdleThread",
     "Prune",
     "Record",
     "Snapshot",
     "Store",
-    "Stored",
+    "StoredThread",
+    "ThreadHeader",
     "ThreadKey",
     "ThreadRow",
     "Write",
@@ -34,17 +34,17 @@ DAY: Final = 24 * 3600 * 1_000_000
 """A day, in microseconds."""
 
 CLIENT_DAYS: Final = 30
-"""A client's row is kept for this many days after its last push, and until others have pushed on as many days."""
+"""A client's row is kept this many days after its last push, and until other clients have pushed on as many days."""
 
 KNOWN_CLIENTS: Final = 256
 """How many clients' ids are loaded with a thread; if it has more, each row is looked for when its client joins."""
 
 
 def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
-    """Return the id that others see of a client in the thread with this secret.
+    """Return the id that other clients see of a client, in the thread with this secret.
 
-    It depends on the principal, too; None stands for an anonymous client. Without the secret, nobody can derive the
-    principal or the client from it, or check a guess.
+    It also depends on the principal; None is an anonymous client. Without the secret, the id does not reveal the
+    principal or the client, and a guess cannot be verified.
     """
     return hashlib.blake2b(encode_json((protocol, principal, client)), key=secret, digest_size=12).hexdigest()
 
@@ -71,7 +71,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
 class ClientRow(msgspec.Struct, frozen=True):
     """The outcome of a client's last pushes: `refused` is JSON, `at` is in microseconds since the epoch."""
 
-    # The connection id, so that the pushes of one principal are not taken for another's.
+    # The connection id, so that each principal has its own row.
     client: str
     ref: int
     refused: bytes
@@ -79,13 +79,13 @@ class ClientRow(msgspec.Struct, frozen=True):
 
 
 class Prune(msgspec.Struct, frozen=True):
-    """The bounds of a thread's log: a change that is past any of them may be forgotten.
+    """The bounds of a thread's log: changes outside any of them may be removed.
 
-    The log that is kept begins with a snapshot, so that each of its versions can be read. A change after a recent one
-    is never too old, whatever its time says, as the clock may have been wrong.
+    The remaining log begins with a snapshot, so that each of its versions can be read. A change is never too old if
+    it follows a recent one, whatever its time is, as the clock may have been wrong.
     """
 
-    # Forget changes up to this version, and changes made before this time, in microseconds since the epoch.
+    # Remove changes up to this version, and changes made before this time, in microseconds since the epoch.
     version: int = 0
     at: int = 0
     # Keep the last changes with this many bytes of operations.
@@ -100,7 +100,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A value that a part of a thread keeps under a key; None as the value of a write deletes it."""
+    """A value that a part of a thread keeps under a key. Writing None deletes it."""
 
     part: str
     key: str
@@ -112,31 +112,32 @@ class Write(msgspec.Struct, frozen=True):
 
     key: ThreadKey
     epoch: str
-    # The stored version that this write follows, None for a new thread. If another is stored, the write is Fenced.
+    # The stored version that this write follows, None for a new thread. If the stored version differs, the write is
+    # Fenced.
     after: int | None
-    # The stored version after this write: each change adds 1, and anything else nothing. A new thread begins with 0.
+    # The stored version after this write: `after`, or 0 for a new thread, plus the number of changes.
     version: int
     changes: Sequence[ChangeRow] = ()
     snapshots: Sequence[Snapshot] = ()
     prune: Prune | None = None
     # The clients that made the changes.
     clients: Sequence[ClientRow] = ()
-    # The version of the state's type, if it changes.
+    # The new version of the state's type, None if it does not change.
     state_version: int | None = None
     # The secret of a new thread, from which the connection ids of its clients are derived.
     secret: bytes = b""
     records: Sequence[Record] = ()
-    # The number of the owner, from `Store.claim`; 0 for a thread that nobody has claimed.
+    # The owner's number, from `Store.claim`; 0 for a thread that has no owner.
     fence: int = 0
-    # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None leaves that as it is.
+    # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None changes nothing.
     idle_since: int | None = None
-    # Nothing of the thread can be read after this write, and the next one may begin it again. A store may remove what
-    # the thread had later.
+    # After this write, nothing of the thread can be read, and the next write may create it again. A store may remove
+    # the data later.
     is_deletion: bool = False
 
     @property
     def is_stateless(self) -> bool:
-        """Whether this write begins a thread that has no state at version 0."""
+        """Whether this write creates a thread that has no state at version 0."""
         return self.after is None and not (self.snapshots and self.snapshots[0].version == 0)
 
     def refusal(self, stored: tuple[str, int] | None) -> StoreError | None:
@@ -153,8 +154,8 @@ class Write(msgspec.Struct, frozen=True):
         return None
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """A stored thread: its last snapshot, if there is one, and all changes after that up to `version`."""
+class StoredThread(msgspec.Struct, frozen=True):
+    """A stored thread: its last snapshot, if there is one, and the changes after it up to `version`."""
 
     epoch: str
     version: int
@@ -168,7 +169,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def has_state(self) -> bool:
-        """Whether the thread has a state: one that began with records has none until its first change."""
+        """Whether the thread has a state. A thread that was created with records has none until its first change."""
         return self.snapshot is not None or bool(self.changes)
 
 
@@ -179,17 +180,17 @@ class ThreadRow(msgspec.Struct, frozen=True):
     version: int
 
 
-class Header(msgspec.Struct, frozen=True):
-    """What is stored of a thread besides its data."""
+class ThreadHeader(msgspec.Struct, frozen=True):
+    """The stored epoch, version and idle time of a thread."""
 
     epoch: str
     version: int
-    # Since when it is idle, in microseconds since the epoch; None while it is awake, or if nobody has said so.
+    # Since when it is idle, in microseconds since the epoch; None while it is awake, or if that is not stored.
     idle_since: int | None = None
 
 
 class IdleThread(NamedTuple):
-    """A thread that is asleep, by name, and since when it is idle, in microseconds since the epoch."""
+    """The name of a sleeping thread, and since when it is idle, in microseconds since the epoch."""
 
     since: int
     name: str
@@ -198,10 +199,10 @@ class IdleThread(NamedTuple):
 class Store(Protocol):
     """Stores threads. Entering it opens the store; leaving it writes what is pending and closes it.
 
-    Entering raises StoreError when the store cannot be opened or is already open; an open store stays open. A write is
-    atomic, and so are together the writes of one thread that are submitted without an await in between. The writes of
-    one thread are carried out in the order of `submit`; when one fails, so do all that were submitted to the thread
-    after it, at the same moment. Writes to different threads may share one transaction.
+    Entering raises StoreError if the store cannot be opened, or is already open (it stays open then). A write is
+    atomic, and so are the writes of one thread that are submitted without an await in between. The writes of one
+    thread are made in the order of `submit`. When one fails, all later ones that were submitted to the thread fail at
+    the same moment. Writes to different threads may share one transaction.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -210,38 +211,37 @@ class Store(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
-        """Return a thread, at `version` if one is given; None if there is no such thread, or the version is not kept.
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
+        """Return a thread, at `version` if one is given; None if there is no such thread or version.
 
         Raises CorruptThread when its data is damaged, StoreError when it cannot be read.
         """
         ...
 
-    async def find(self, key: ThreadKey) -> Header | None:
-        """Return the header of a thread, whose data may be damaged; None if there is no such thread."""
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        """Return the header of a thread, even if its data is damaged; None if there is no such thread."""
         ...
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        """Return the changes after a version, in order. The first may be a later one, if the log has been shortened.
+        """Return the changes after a version, in order. If the log was pruned, the first one may have a later version.
 
-        At most `limit` changes are returned, and with `size` none after the one at which the operations reach that
-        many bytes.
+        Returns at most `limit` changes. With `size`, the last one is that at which the operations reach so many bytes.
         """
         ...
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        """Return the changes before a version, the last one first; `limit` and `size` are those of `changes`."""
+        """Return the changes before a version, newest first; `limit` and `size` are those of `changes`."""
         ...
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         """Return the row of a client by its connection id, None if there is none.
 
-        It is kept for 30 days after the client's last push, and until others have pushed on 30 different days, so that
-        a wrong clock does not expire it.
+        It is kept for 30 days after the client's last push, and until other clients have pushed on 30 different days,
+        so that a wrong clock does not expire it.
         """
         ...
 
@@ -261,39 +261,39 @@ class Store(Protocol):
     ) -> list[Record]:
         """Return the records of a part whose keys begin with `prefix`, in the order of the keys' code points.
 
-        The first one has the first key after `after`. At most `limit` records are returned, and with `size` none after
-        the one at which the values reach that many bytes. Raises CorruptThread when one of them is damaged.
+        Returns at most `limit` records, beginning after the key `after`. With `size`, the last one is that at which the
+        values reach so many bytes. Raises CorruptThread when one of them is damaged.
         """
         ...
 
     async def claim(self, key: ThreadKey) -> int:
-        """Become the owner of a thread, and return the number, above 0, that the owner's writes must have as `fence`.
+        """Become the owner of a thread, and return a number above 0, which the owner's writes need as their `fence`.
 
-        When this returns, the writes of earlier owners have ended, and those that they submit later are Fenced.
+        When this returns, the writes of earlier owners have ended. What they submit later is Fenced.
         """
         ...
 
     def release(self, key: ThreadKey, fence: int) -> None:
-        """Give up the ownership of a thread, unless somebody else has claimed it since. Does no I/O.
+        """Give up the ownership of a thread, unless it has another owner by now. Does no I/O.
 
         What the owner has submitted before is still written, before the next claim returns.
         """
         ...
 
     def submit(self, write: Write) -> asyncio.Future[int]:
-        """Queue a write; the future is done when the write is durable, or raises the StoreError that prevented it.
+        """Queue a write. The future is done when the write is durable, or has the StoreError that prevented it.
 
-        The result is the number of writes that became durable with it, at least 1.
-        With Indeterminate it is not known whether the write is durable; with any other error it is not.
+        The result is the number of writes that became durable at once, at least 1. After Indeterminate, it is not
+        known whether the write is durable; after any other error, it is not durable.
         """
         ...
 
     async def check_writes(self) -> None:
-        """Raise StoreError while writes fail or would fail. Called for `/readyz`."""
+        """Raise StoreError while writes fail or would fail. `/readyz` calls it."""
         ...
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
-        """Return an earlier JSON Schema of a kind's state by its hash, None if it is not known."""
+        """Return an earlier JSON Schema of a kind's state by its hash, None if it is not stored."""
         ...
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
@@ -305,18 +305,18 @@ class Store(Protocol):
     ) -> list[ThreadRow]:
         """Return stored threads in the order of kind and name, beginning after `after`.
 
-        With `kind`, only those of a kind, and with `prefix`, only those whose names begin with it.
+        With `kind`, only the threads of that kind. With `prefix`, only threads whose names begin with it.
         """
         ...
 
     async def idle_threads(
         self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
     ) -> list[IdleThread]:
-        """Return threads of a kind that are idle since `until` or longer, those for longest first, after `after`."""
+        """Return the threads of a kind that have been idle since `until` or before, longest first, after `after`."""
         ...
 
     async def mark_idle(self, kind: str, at: int) -> None:
-        """Let the threads of a kind of which it is not known since when they are idle be idle since `at`.
+        """Set `idle_since = at` for every thread of the kind that has none.
 
         Called before any thread of the kind is awake.
         """

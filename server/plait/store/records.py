@@ -1,4 +1,4 @@
-"""The names and sizes of records."""
+"""Checks the names and sizes of records."""
 
 import re
 from typing import Final

@@ -1,18 +1,22 @@
-"""The removal of the rows of deleted threads, a part at a time. Runs in the OS thread of the writer."""
+"""Removes old changes, and the rows of deleted threads in steps. Runs in the writer's OS thread."""
 
 import sqlite3
+import time
 from contextlib import closing
 from typing import Final
 
-__all__ = ["STEP", "has_removed", "remove_all", "remove_rows", "remove_step"]
+from plait.store.protocol import CLIENT_DAYS, DAY, Prune
+
+__all__ = ["STEP", "has_removed", "prune_log", "remove_all", "remove_rows", "remove_step"]
 
 STEP: Final = 1024 * 1024
-"""Bytes that are removed in one transaction; the writes of all threads wait for it."""
+"""The bytes that one transaction removes. The writes of all threads wait for it."""
 
-# Bytes that a row counts beside its value, and threads without rows in one transaction.
+# The bytes that a row takes beside its value.
 _ROW: Final = 256
+# The most threads that one transaction removes.
 _THREADS: Final = 1000
-# By table: what its rows are ordered by in a thread, and what is large in them.
+# By table: the columns that order the rows of a thread, and the column of the value.
 _TABLES: Final = {
     "changes": ("version", "ops"),
     "snapshots": ("version", "state"),
@@ -20,11 +24,46 @@ _TABLES: Final = {
     "records": ("part, key", "value"),
 }
 
+# The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
+_PAST_AGE: Final = """
+SELECT max(version) FROM changes WHERE thread = :thread AND at < :at AND version < coalesce(
+    (SELECT min(version) FROM changes WHERE thread = :thread AND at BETWEEN :at AND :now), 9223372036854775807)
+"""
+_PAST_BYTES: Final = """
+SELECT max(version) FROM (
+    SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM changes WHERE thread = ?
+) WHERE size > ?
+"""
+# A wrong clock must not expire clients: keep each until other clients have pushed on as many different days.
+_FORGET_CLIENTS: Final = """
+DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at / :day < (
+    SELECT min(day) FROM (
+        SELECT DISTINCT at / :day AS day FROM clients WHERE thread = :thread AND at <= :now
+        ORDER BY day DESC LIMIT :days))
+"""
+
+
+def prune_log(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
+    """Remove what is older than the newest snapshot that is past a bound, and clients that have not pushed for long."""
+    bounds, now = [prune.version], time.time_ns() // 1000
+    if prune.at:
+        bounds += db.execute(_PAST_AGE, {"thread": thread, "at": prune.at, "now": now}).fetchone()
+    if prune.bytes is not None:
+        bounds += db.execute(_PAST_BYTES, (thread, prune.bytes)).fetchone()
+    bound = max(each or 0 for each in bounds)
+    (oldest,) = db.execute(
+        "SELECT max(version) FROM snapshots WHERE thread = ? AND version <= ?", (thread, bound)
+    ).fetchone()
+    if oldest is not None:
+        db.execute("DELETE FROM changes WHERE thread = ? AND version <= ?", (thread, oldest))
+        db.execute("DELETE FROM snapshots WHERE thread = ? AND version < ?", (thread, oldest))
+    db.execute(_FORGET_CLIENTS, {"thread": thread, "now": now, "day": DAY, "days": CLIENT_DAYS})
+
 
 def remove_rows(db: sqlite3.Connection, thread: int, size: int) -> int:
-    """Remove rows of a thread up to the one at which they reach `size` bytes, and return how many bytes are left.
+    """Remove rows of a thread until they reach `size` bytes, and return how many bytes were not needed.
 
-    None of the thread's rows is left unless that is 0.
+    If that is more than 0, the thread has no more rows.
     """
     for table, (key, value) in _TABLES.items():
         count, of_thread = 0, f"FROM {table} WHERE thread = ?"
@@ -33,7 +72,7 @@ def remove_rows(db: sqlite3.Connection, thread: int, size: int) -> int:
                 count, size = count + 1, max(0, size - length - _ROW)
                 if not size:
                     break
-        # By number, as a damaged key may be no text.
+        # Select by position, because a damaged key may not be text.
         first = f"SELECT {key} {of_thread} ORDER BY {key} LIMIT ?"
         db.execute(f"DELETE {of_thread} AND ({key}) IN ({first})", (thread, thread, count))
         if not size:
@@ -42,7 +81,7 @@ def remove_rows(db: sqlite3.Connection, thread: int, size: int) -> int:
 
 
 def remove_step(db: sqlite3.Connection) -> bool:
-    """Remove about 1 MiB of what deleted threads have left, in a transaction, and return whether more is left."""
+    """Remove about 1 MiB of the rows of deleted threads, in one transaction, and return whether more are left."""
     db.execute("BEGIN IMMEDIATE")
     try:
         left = STEP
@@ -61,11 +100,11 @@ def remove_step(db: sqlite3.Connection) -> bool:
 
 
 def remove_all(db: sqlite3.Connection) -> None:
-    """Remove all that deleted threads have left."""
+    """Remove all rows of deleted threads."""
     while remove_step(db):
         pass
 
 
 def has_removed(db: sqlite3.Connection) -> bool:
-    """Whether deleted threads have left any rows."""
+    """Whether deleted threads have rows left."""
     return db.execute("SELECT 1 FROM removed LIMIT 1").fetchone() is not None

@@ -8,22 +8,22 @@ from typing import Final
 
 from plait.errors import CorruptThread
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
-from plait.store.lock import LAST
 from plait.store.page import take_page
 from plait.store.protocol import (
     KNOWN_CLIENTS,
     ChangeRow,
     ClientRow,
-    Header,
     IdleThread,
     Record,
-    Stored,
+    StoredThread,
+    ThreadHeader,
     ThreadKey,
     ThreadRow,
 )
+from plait.store.schema import LAST_VERSION
 
 __all__ = [
-    "HEAD",
+    "SELECT_HEAD",
     "find",
     "load",
     "load_all_records",
@@ -40,15 +40,15 @@ __all__ = [
     "save_schema",
 ]
 
-HEAD: Final = f"SELECT t.id, t.epoch, {LAST} FROM threads t WHERE t.kind = ? AND t.name = ?"
-_FIND: Final = f"SELECT t.epoch, {LAST}, t.idle_since FROM threads t WHERE t.kind = ? AND t.name = ?"
+SELECT_HEAD: Final = f"SELECT t.id, t.epoch, {LAST_VERSION} FROM threads t WHERE t.kind = ? AND t.name = ?"
+_FIND: Final = f"SELECT t.epoch, {LAST_VERSION}, t.idle_since FROM threads t WHERE t.kind = ? AND t.name = ?"
 _IDLE: Final = """
 SELECT idle_since, name FROM threads
 WHERE kind = ? AND idle_since IS NOT NULL AND idle_since <= ? AND (idle_since, name) > (?, ?)
 ORDER BY idle_since, name LIMIT ?
 """
 _THREAD: Final = f"""
-SELECT t.id, t.epoch, {LAST}, t.head, t.state_version, t.secret, t.stateless, t.checksum FROM threads t
+SELECT t.id, t.epoch, {LAST_VERSION}, t.head, t.state_version, t.secret, t.stateless, t.checksum FROM threads t
 WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
@@ -57,9 +57,9 @@ _RECORDS: Final = "SELECT key, value, checksum FROM records WHERE thread = ? AND
 
 @contextmanager
 def read_transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Let all statements of the block read the file as it is at the first one; the block may be inside of another.
+    """Make all statements of the block see the file as the first one does. Blocks can be nested.
 
-    Without it, the row id of a deleted thread could be that of another thread at the next statement.
+    Without it, the next statement could find another thread under the row id of one that was deleted.
     """
     if db.in_transaction:
         yield
@@ -72,7 +72,7 @@ def read_transaction(db: sqlite3.Connection) -> Iterator[None]:
             db.execute("COMMIT")
 
 
-def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored | None:
+def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> StoredThread | None:
     """Return a thread, at `version` if one is given. Raises CorruptThread."""
     with read_transaction(db):
         found = db.execute(_THREAD, key).fetchone()
@@ -100,7 +100,7 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> Stored 
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are stored")
     if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
-    return Stored(epoch, to, state, changes, state_version, secret, clients)
+    return StoredThread(epoch, to, state, changes, state_version, secret, clients)
 
 
 def _load_clients(db: sqlite3.Connection, thread: int) -> frozenset[str] | None:
@@ -111,10 +111,10 @@ def _load_clients(db: sqlite3.Connection, thread: int) -> frozenset[str] | None:
     return frozenset(found) if len(found) <= KNOWN_CLIENTS else None
 
 
-def find(db: sqlite3.Connection, key: ThreadKey) -> Header | None:
+def find(db: sqlite3.Connection, key: ThreadKey) -> ThreadHeader | None:
     """Return the header of a thread, None if there is none."""
     found = db.execute(_FIND, key).fetchone()
-    return None if found is None else Header(*found)
+    return None if found is None else ThreadHeader(*found)
 
 
 def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
@@ -125,7 +125,7 @@ def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int,
 def load_changes_before(
     db: sqlite3.Connection, key: ThreadKey, version: int, limit: int, size: int | None
 ) -> list[ChangeRow]:
-    """Return changes before a version, the last one first."""
+    """Return changes before a version, newest first."""
     return _load_some_changes(db, key, "AND version < ? ORDER BY version DESC LIMIT ?", (version, limit), size)
 
 
@@ -163,7 +163,7 @@ def load_records(
     db: sqlite3.Connection, key: ThreadKey, part: str, prefix: str, after: str, *, limit: int, size: int | None
 ) -> list[Record]:
     """Return records of a part in the order of their keys. Raises CorruptThread."""
-    # Of two lower bounds, SQLite would use one to find the first row, and skip the rows below the other.
+    # Use one lower bound: with two, SQLite would search by one of them and scan the rows below the other.
     bound, first = (">", after) if after >= prefix else (">=", prefix)
     which = f"{_RECORDS} AND key {bound} ? ORDER BY key LIMIT ?"
     with read_transaction(db):
@@ -190,13 +190,13 @@ def load_all_records(db: sqlite3.Connection, key: ThreadKey) -> list[Record]:
 def load_threads(
     db: sqlite3.Connection, kind: str | None, prefix: str, after: ThreadKey | None, limit: int
 ) -> list[ThreadRow]:
-    """Return stored threads in the order of kind and name: of a kind, with a prefix, beginning after `after`."""
+    """Return stored threads by kind and name: those of a kind, with a prefix, after `after`."""
     first = max(after or ThreadKey("", ""), ThreadKey(kind or "", ""))
     values: tuple[str | int, ...]
     if kind is None:
         where, values = "(kind, name) > (?, ?) AND substr(name, 1, ?) = ?", (*first, len(prefix), prefix)
     else:
-        # The names with a prefix follow one another.
+        # The names with a prefix are next to each other in this order.
         where, values = "kind = ? AND name > ? AND name >= ?", (kind, first.name if first.kind == kind else "", prefix)
     if kind is not None and first.kind > kind:
         return []
@@ -204,17 +204,17 @@ def load_threads(
     with read_transaction(db):
         with closing(db.execute(which, (*values, limit))) as rows:
             keys = [ThreadKey(*row) for row in takewhile(lambda row: row[1].startswith(prefix), rows)]
-        return [ThreadRow(key, db.execute(HEAD, key).fetchone()[2]) for key in keys]
+        return [ThreadRow(key, db.execute(SELECT_HEAD, key).fetchone()[2]) for key in keys]
 
 
 def load_idle(db: sqlite3.Connection, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
-    """Return threads of a kind that are idle since `until` or longer, those for longest first."""
+    """Return the threads of a kind that have been idle since `until` or before, the longest idle ones first."""
     rows = db.execute(_IDLE, (kind, until, *(after or (-(2**63), "")), limit))
     return [IdleThread(*row) for row in rows]
 
 
 def mark_idle(db: sqlite3.Connection, kind: str, at: int) -> None:
-    """Set since when the threads of a kind are idle, where that is not known, in a transaction of its own."""
+    """Set the idle time of the threads of a kind that have none, in a transaction of its own."""
     db.execute("UPDATE threads SET idle_since = ? WHERE kind = ? AND idle_since IS NULL", (at, kind))
 
 

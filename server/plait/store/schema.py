@@ -1,22 +1,38 @@
-"""The tables of a SQLite store's file. Runs in the OS threads of the connections."""
+"""The tables of a SQLite store's file, and the rows about the whole file. Runs in the OS threads of the connections."""
 
 import sqlite3
 import time
+from collections.abc import Mapping
 from typing import Final
+from zlib import crc32
 
 from plait.errors import StoreError
+from plait.store.lock import NO_STAMP, FileStamp, LastWrite
 
-__all__ = ["begin_new_epochs", "check", "check_threads", "prepare", "rewrite_version"]
+__all__ = [
+    "LAST_VERSION",
+    "begin_new_epochs",
+    "check",
+    "check_threads",
+    "has_write",
+    "load_counter",
+    "load_stamp",
+    "prepare",
+    "rewrite_format",
+    "save_heads",
+]
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
 # Files of any other format are refused.
 _FORMAT: Final = 6
 _CHECK_SECONDS: Final = 1.0
-# `head` is a recent version of the thread: it is updated about a second after a change. `stateless` is 1 for a thread
-# that had no state at version 0. `idle_since` is NULL while the thread is awake, and where the class has no
-# `expires_after`. `counter` has at most one row: the number of transactions that deleted a thread, or after which no
-# thread had a newer version. `removed` has the ids of deleted threads whose rows are not all removed. `origin` has at
-# most one row: the `Origin` of lock.py. Large rows have row ids: otherwise SQLite would rewrite neighbouring rows.
+# - threads.head: a recent version of the thread, updated about a second after a change.
+# - threads.stateless: 1 if the thread had no state at version 0.
+# - threads.idle_since: NULL while the thread is awake, or if its class has no `expires_after`.
+# - counter, one row at most: how many transactions deleted a thread, or left every thread at its version.
+# - removed: the ids of deleted threads that still have rows.
+# - stamp, one row at most: a FileStamp.
+# Tables with large rows have row ids: without them, SQLite would rewrite the neighbours of a changed row.
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE threads (
@@ -47,7 +63,7 @@ CREATE TABLE schemas (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE counter (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT;
 CREATE TABLE removed (thread INTEGER PRIMARY KEY) STRICT;
-CREATE TABLE origin (id INTEGER PRIMARY KEY CHECK (id = 0), run INTEGER NOT NULL, step INTEGER NOT NULL) STRICT;
+CREATE TABLE stamp (id INTEGER PRIMARY KEY CHECK (id = 0), server INTEGER NOT NULL, step INTEGER NOT NULL) STRICT;
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_FORMAT};
 COMMIT;
@@ -110,11 +126,52 @@ def check_threads(db: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(f"malformed: {found}")
 
 
+LAST_VERSION: Final = """max(
+    coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
+    coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
+"""
+"""SQL for the newest version in the rows of the thread `t`."""
+
+
 def begin_new_epochs(db: sqlite3.Connection) -> None:
     """Give each thread a new epoch, so that no client resumes from a version that this file does not have."""
     db.execute("UPDATE threads SET epoch = lower(hex(randomblob(8)))")
 
 
-def rewrite_version(db: sqlite3.Connection) -> None:
-    """Write a value that the file has already: the smallest possible write."""
+def rewrite_format(db: sqlite3.Connection) -> None:
+    """Write the format's number again: the smallest possible write."""
     db.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+def save_heads(db: sqlite3.Connection, versions: Mapping[int, int], stamp: FileStamp) -> None:
+    """Store the current versions of threads, given by row id, and a stamp, in a transaction of its own."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
+        db.execute("INSERT OR REPLACE INTO stamp (id, server, step) VALUES (0, ?, ?)", stamp)
+        db.execute("COMMIT")
+    except sqlite3.Error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def load_stamp(db: sqlite3.Connection) -> FileStamp:
+    """Return the stamp that the last server has written; `NO_STAMP` if there is none."""
+    return FileStamp(*(db.execute("SELECT server, step FROM stamp").fetchone() or NO_STAMP))
+
+
+def load_counter(db: sqlite3.Connection) -> int:
+    """Return how often the counter was incremented."""
+    found = db.execute("SELECT value FROM counter").fetchone()
+    return 0 if found is None else found[0]
+
+
+def has_write(db: sqlite3.Connection, write: LastWrite) -> bool:
+    """Whether the file has this write."""
+    counter = load_counter(db)
+    if counter != write.counter or not write.thread:
+        # A later write that incremented the counter may have deleted the thread.
+        return counter >= write.counter
+    found = db.execute(f"SELECT {LAST_VERSION}, t.epoch FROM threads t WHERE t.id = ?", (write.thread,)).fetchone()
+    return found is not None and found[0] >= write.version and crc32(found[1].encode()) == write.epoch

@@ -1,7 +1,7 @@
 """A store in one SQLite file: one writer with group commit, and one reader.
 
-`batches.py` says which writes share a transaction. A transaction is one call in the writer's OS thread. One that fails
-is repeated one thread at a time, so that only the thread that caused the failure is refused.
+`batches.py` decides which writes share a transaction. A transaction is one call in the writer's OS thread. If it fails,
+it is repeated for one thread at a time, so that only the writes of the thread that caused the failure are refused.
 """
 
 import asyncio
@@ -23,7 +23,17 @@ from plait.store.batches import Batches, Group, Outcome
 from plait.store.health import Health, explain
 from plait.store.identity import check_log
 from plait.store.lock import StoreLock
-from plait.store.protocol import ChangeRow, ClientRow, Header, IdleThread, Record, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import (
+    ChangeRow,
+    ClientRow,
+    IdleThread,
+    Record,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+    ThreadRow,
+    Write,
+)
 from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -32,7 +42,7 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 log = logging.getLogger("plait.store")
 
-# Seconds after a change until the head in the thread's row is updated.
+# Seconds after a change until the head in the row of its thread is updated.
 _SAVE_HEADS_AFTER: Final = 1.0
 # Seconds after which a removal that failed is tried again.
 _REMOVE_AFTER: Final = 60.0
@@ -49,7 +59,7 @@ class _Connection(aiosqlite.Connection):
     def post(
         self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Run a function in the OS thread; the future has its result."""
+        """Run a function in the OS thread, and return a future of its result."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tx.put_nowait((future, partial(function, self._conn, *args, **kwargs)))
         return future
@@ -86,7 +96,7 @@ class SqliteStore:
         self._work: Writer | None = None
         self._health = Health()
         self._saving_heads: asyncio.TimerHandle | None = None
-        # Removes the rows that deleted threads have left.
+        # Removes the rows of deleted threads.
         self._removing: asyncio.Task[None] | None = None
 
     def reader(self) -> "SqliteStore":
@@ -125,10 +135,10 @@ class SqliteStore:
     ) -> None:
         await self._close()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         return await self._read(key, rows.load, key, version)
 
-    async def find(self, key: ThreadKey) -> Header | None:
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
         return await self._read(key, rows.find, key)
 
     async def changes(
@@ -252,14 +262,14 @@ class SqliteStore:
         keeps_log = True
         if self._writer is not None and self._work is not None:
             keeps_log = await self._writer.post(self._work.end)
-        # The last connection to close checkpoints the log, which a read-only one cannot do: close the writer last, but
-        # not if the file was replaced.
+        # The last connection to close checkpoints the log, which a read-only one cannot do: close the writer last,
+        # unless the file was replaced.
         for connection in (self._reader, self._writer) if keeps_log else (self._writer, self._reader):
             if connection is not None:
                 await connection.close()
         if self._lock is not None:
             if self._work is not None:
-                with suppress(OSError):  # Where the log is left, the next start finds that it is another file's.
+                with suppress(OSError):  # The next start detects that the log is another file's.
                     self._work.leave_log()
             self._lock.close()
             self._lock = None
@@ -267,7 +277,7 @@ class SqliteStore:
         self._is_entered = False
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
-        """Give a batch to the writer."""
+        """Pass a batch to the writer."""
         assert self._writer is not None
         assert self._work is not None
         work = self._writer.post(self._work.commit, batch)
@@ -289,7 +299,7 @@ class SqliteStore:
 
     def _begin_removal(self) -> None:
         if self._removing is None and self._work is not None and self._work.has_rest and self._batches.is_open:
-            # It belongs to the store, not to the turn whose write ends here.
+            # The task belongs to the store, not to the turn whose write ends here.
             self._removing = asyncio.get_running_loop().create_task(self._remove(), context=Context())
 
     async def _remove(self) -> None:
@@ -308,7 +318,7 @@ class SqliteStore:
         self._saving_heads = None
         if self._batches.is_open and self._writer is not None and self._work is not None:
             saving = self._writer.post(self._work.save_heads)
-            # After a failure, it is tried again after the next change.
+            # After a failure, the next change tries again.
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 

@@ -12,19 +12,9 @@ from typing import Final, TypeVar
 from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
-from plait.store.commits import Heads, Result, commit, make_refusal
+from plait.store.commits import BatchResult, Heads, commit, make_refusal
 from plait.store.identity import FileIdentity, set_log_aside
-from plait.store.lock import (
-    NO_ORIGIN,
-    LogMark,
-    Mark,
-    Origin,
-    StoreLock,
-    has_write,
-    load_counter,
-    load_origin,
-    save_heads,
-)
+from plait.store.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
 from plait.store.removal import has_removed, remove_step
 
 __all__ = ["Writer"]
@@ -34,7 +24,7 @@ log = logging.getLogger("plait.store")
 # Seconds between two checks of the files, while transactions follow one another.
 _CHECK_EVERY: Final = 0.005
 
-M = TypeVar("M", Mark, LogMark)
+T = TypeVar("T", LastWrite, LogIdentity)
 
 
 class Writer:
@@ -44,32 +34,32 @@ class Writer:
         self._path = path
         self._lock = lock
         self._heads: Heads = {}
-        # By row id: the current versions of threads whose rows have an older head.
+        # By row id: the current versions of threads whose stored heads are older.
         self._stale: dict[int, int] = {}
-        # The stored counter, which tells apart the writes after which no thread has a newer version.
+        # The stored counter, which identifies the last write if that left every thread at its version.
         self._counter = 0
         self._identity: FileIdentity | None = None
         self._warned: set[str] = set()
         # When the files were last checked.
         self._checked = 0.0
-        # Whether the file at the path is not the open one, so that writes would be lost.
+        # Whether another file is at the path, so that writes to the open one would be lost.
         self.is_lost = False
         self._is_replaced = False
-        # Whether a server that was killed has left a log.
-        self._has_former_log = False
-        # Whether the log may have a write that the reader does not see, and that a restart would find.
+        # Whether a server that crashed has left a log.
+        self._has_old_log = False
+        # Whether the log may contain a write that readers do not see, but that a restart would find.
         self.is_in_doubt = False
-        # Whether rows of deleted threads are left.
+        # Whether deleted threads have rows left.
         self.has_rest = False
 
     def open(self, db: sqlite3.Connection, synchronous: str) -> None:
-        """Prepare the file for writing. Raises StoreError for a file that plait did not write."""
-        # With less than full durability, a power failure may have lost changes that clients have seen.
-        self._has_former_log = _has_content(f"{self._path}-wal")
-        may_have_lost = synchronous != "FULL" and self._has_former_log
+        """Prepare the file for writing. Raises StoreError for a file that this plait did not write."""
+        # Without full durability, a power failure may have lost changes that clients have seen.
+        self._has_old_log = _has_content(f"{self._path}-wal")
+        may_have_lost = synchronous != "FULL" and self._has_old_log
         schema.prepare(db, synchronous)
         schema.check_threads(db)
-        self._counter = load_counter(db)
+        self._counter = schema.load_counter(db)
         self.has_rest = has_removed(db)
         has_lost = self._has_lost(db)
         if has_lost:
@@ -84,7 +74,7 @@ class Writer:
 
     def begin(self, db: sqlite3.Connection) -> None:
         """Record the identity of the files. Call it when all connections are open. Raises OSError."""
-        self._identity = FileIdentity(self._path, load_origin(db) if self._has_former_log else NO_ORIGIN)
+        self._identity = FileIdentity(self._path, schema.load_stamp(db) if self._has_old_log else NO_STAMP)
         try:
             self.save_heads(db)
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -116,24 +106,24 @@ class Writer:
         for head in result.written:
             if head.version:  # The row of a new thread has its version, which is usually 0.
                 self._stale[head.thread] = head.version
-        self._mark(result)
+        self._record_last_write(result)
         return result.outcomes
 
     def save_heads(self, db: sqlite3.Connection) -> None:
         """Store the current versions of threads in their rows, to detect a loss of their last changes.
 
-        The file's origin gets another step, to tell it from copies that were made before.
+        The file also gets a new stamp, which earlier copies of it do not have.
         """
         identity = self._identity
         if not self.is_lost and identity is not None:
-            origin = Origin(identity.own.run, identity.own.step + 1)
-            save_heads(db, self._stale, origin)
-            identity.own = origin
+            stamp = FileStamp(identity.own.server, identity.own.step + 1)
+            schema.save_heads(db, self._stale, stamp)
+            identity.own = stamp
             self._stale = {}
             self._is_found()
 
     def end(self, db: sqlite3.Connection) -> bool:
-        """Do what is left before the connections are closed, and return whether the log may go into the file."""
+        """Finish before the connections are closed, and return whether the log may be copied into the file."""
         if self._identity is None:
             return True
         self._is_found()
@@ -146,9 +136,9 @@ class Writer:
         return not self._is_replaced
 
     def leave_log(self) -> None:
-        """Rename the log of a file that was replaced, when all connections are closed: it is not the new file's.
+        """Rename the log of a file that was replaced: it does not belong to the new file.
 
-        Raises OSError.
+        Call it after all connections are closed. Raises OSError.
         """
         if self._identity is None:
             return
@@ -156,14 +146,14 @@ class Writer:
             log.error("the last changes of the lost file %s are in %s", self._path, set_log_aside(self._path))
 
     def remove_rest(self, db: sqlite3.Connection) -> None:
-        """Remove a part of the rows that deleted threads have left. Raises sqlite3.Error when it fails."""
+        """Remove some of the rows of deleted threads. Raises sqlite3.Error."""
         if self.is_in_doubt:
             self.try_to_write(db)
         self.has_rest = self._is_found_lately() and remove_step(db)
 
     def try_to_write(self, db: sqlite3.Connection) -> None:
-        """Make a write that changes nothing, and that overwrites one in doubt. Raises sqlite3.Error when it fails."""
-        schema.rewrite_version(db)
+        """Make a write that changes nothing. It overwrites a write in doubt. Raises sqlite3.Error."""
+        schema.rewrite_format(db)
         self.is_in_doubt = False
 
     def check_files(self, db: sqlite3.Connection) -> None:
@@ -174,7 +164,7 @@ class Writer:
     # Inside
 
     def _is_found_lately(self) -> bool:
-        """Whether the files were in place at the last check; they are checked again after a while."""
+        """Whether the files were in place at the last check, which is repeated after a few milliseconds."""
         now = time.monotonic()
         if now - self._checked < _CHECK_EVERY:
             return not self.is_lost
@@ -186,7 +176,7 @@ class Writer:
             return not self.is_lost
         try:
             is_same = self._identity.has_log() and self._identity.has_file()
-            mark = self._identity.take_mark() if is_same else None
+            log_identity = self._identity.take_log_identity() if is_same else None
         except OSError as error:  # An error of the file system does not mean that the file was replaced.
             self._warn_once("cannot check whether %s was deleted or replaced: %s", error)
             return True
@@ -197,15 +187,15 @@ class Writer:
                 "nothing is stored until the server is restarted",
                 self._path,
             )
-        if mark is not None:
-            self._write_mark(self._lock.write_log_mark, mark)
+        if log_identity is not None:
+            self._record(self._lock.write_log_identity, log_identity)
         return is_same
 
     def _has_lost(self, db: sqlite3.Connection) -> bool:
-        mark = self._lock.read()
+        write = self._lock.read_last_write()
         try:
-            return mark is not None and not has_write(db, mark)
-        except sqlite3.DatabaseError:  # The page of that thread is damaged, which does not mean that the end was lost.
+            return write is not None and not schema.has_write(db, write)
+        except sqlite3.DatabaseError:  # The page of that thread is damaged, which does not mean that a write was lost.
             return False
 
     def _refuse(self, batch: Sequence[Group]) -> list[Outcome]:
@@ -216,22 +206,22 @@ class Writer:
             refusals.append((0, error))
         return refusals
 
-    def _mark(self, result: Result) -> None:
+    def _record_last_write(self, result: BatchResult) -> None:
         if result.counter is not None:
             self._counter = result.counter
         if result.written:
             head = result.written[-1]
-            mark = Mark.of(head.thread, head.version, head.epoch, self._counter)
+            write = LastWrite.of(head.thread, head.version, head.epoch, self._counter)
         elif result.counter is not None:
-            mark = Mark(0, 0, 0, self._counter)
+            write = LastWrite(0, 0, 0, self._counter)
         else:
             return
-        self._write_mark(self._lock.write, mark)
+        self._record(self._lock.write_last_write, write)
 
-    def _write_mark(self, write: Callable[[M], None], mark: M) -> None:
+    def _record(self, write: Callable[[T], None], value: T) -> None:
         try:
-            write(mark)
-        except OSError as error:  # Marks only serve to detect a loss; without them nothing is lost.
+            write(value)
+        except OSError as error:  # The lock file only serves to detect a loss; without it nothing is lost.
             self._warn_once("%s.lock could not be written: %s", error)
 
     def _warn_once(self, line: str, error: OSError) -> None:

@@ -9,7 +9,8 @@ from tests.server.store.test_sqlite import change_file, database
 
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
-from plait.store.protocol import Write
+from plait.store.checksums import checksum_change, checksum_snapshot
+from plait.store.protocol import ChangeRow, Write
 from plait.store.sqlite import SqliteStore
 
 
@@ -30,7 +31,7 @@ def problems(path: Path) -> list[str]:
     assert all(each for _, each in lines)
     count = len(lines)
     assert verdict.startswith(f"{path}: ")
-    assert verdict.endswith(f", {count} damaged places" if count else ", nothing is damaged")
+    assert verdict.endswith(f", {count} damaged place{'s' if count > 1 else ''}" if count else ", nothing is damaged")
     return [line for line, _ in lines]
 
 
@@ -45,11 +46,9 @@ async def test_a_sound_store_is_all_read_also_while_a_server_has_it_open(path: P
     ("damage", "said"),
     [
         ("UPDATE changes SET at = at + 1 WHERE version = 2", "change 2 is damaged"),
-        ("UPDATE changes SET ops = x'7b', checksum = NULL WHERE version = 2", "room/one cannot be read: "),
         ("DELETE FROM changes WHERE version = 2", "changes are missing between versions 1 and 3"),
         ("DELETE FROM changes WHERE version = 5", "changes are missing after version 4, up to 5"),
         ("UPDATE snapshots SET state = x'35' WHERE version = 4", "the snapshot of version 4 is damaged"),
-        ("UPDATE snapshots SET state = x'7b', checksum = NULL WHERE version = 0 AND thread = 1", "room/one cannot be"),
         ("DELETE FROM snapshots WHERE thread = 2", "room/two cannot be read: neither a snapshot nor changes"),
         ("UPDATE clients SET ref = 9", "the record of a client's pushes is damaged"),
         ("UPDATE clients SET client = 'd'", "the record of a client's pushes is damaged"),
@@ -63,6 +62,26 @@ async def test_what_is_damaged_is_said_and_nothing_else(path: Path, damage: str,
     change_file(path, damage)
     (line,) = problems(path)
     assert said in line
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE changes SET ops = x'7b', checksum = :change WHERE version = 2",
+        "UPDATE snapshots SET state = x'7b', checksum = :snapshot WHERE version = 0 AND thread = 1",
+    ],
+)
+async def test_a_row_that_is_not_json_is_damage_though_its_checksum_is_right(path: Path, damage: str) -> None:
+    with database(path) as db:
+        source, at = db.execute("SELECT source, at FROM changes WHERE version = 2").fetchone()
+        checksums = {
+            "change": checksum_change(1, ChangeRow(2, b"{", source, at)),
+            "snapshot": checksum_snapshot(1, 0, b"{"),
+        }
+        assert db.execute(damage, checksums).rowcount == 1
+    (line,) = problems(path)
+    assert "room/one cannot be read: " in line
+    assert "is damaged" not in line
 
 
 async def test_all_damage_is_said(path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.server.session.guests import until
 
 from plait import Connection, MemoryStore, NoInstruments, Plait, StoreError, Thread, rpc
 from plait.instruments.combining import combine_instruments
-from plait.store.protocol import Header, ThreadKey, Write
+from plait.store.protocol import ThreadHeader, ThreadKey, Write
 
 KIND = "room"
 PATIENCE = 10.0
@@ -67,7 +67,7 @@ class Failing(TroubledStore):
         self._check("claim")
         return await super().claim(key)
 
-    async def find(self, key: ThreadKey) -> Header | None:
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
         self._check("find")
         return await super().find(key)
 

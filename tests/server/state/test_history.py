@@ -15,7 +15,7 @@ from plait.limits import DEFAULT_LIMITS
 from plait.state.history import History, replay_json
 from plait.state.revision import Revision
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, Snapshot, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.patch import decode_ops
 
 KEY = ThreadKey("room", "one")
@@ -41,13 +41,13 @@ class Shelf:
             self._snapshots = {at: state for at, state in self._snapshots.items() if at >= oldest}
             self.log = [row for row in self.log if row.version > oldest]
 
-    def stored(self, version: int | None = None) -> Stored:
+    def stored(self, version: int | None = None) -> StoredThread:
         """Return what is needed to have the last version, or another one."""
         assert self.version is not None
         to = self.version if version is None else version
         since = max((at for at in self._snapshots if at <= to), default=0)
         rows = [row for row in self.log if since < row.version <= to]
-        return Stored(self._epoch, to, self._snapshots.get(since), rows)
+        return StoredThread(self._epoch, to, self._snapshots.get(since), rows)
 
 
 def change(history: History, state_type: StateType, value: object) -> Write | None:
@@ -593,12 +593,12 @@ def rows(*ops: bytes) -> Iterable[ChangeRow]:
 )
 def test_what_cannot_be_read_is_an_error_that_names_the_thread(snapshot: bytes | None, ops: list[bytes]) -> None:
     with pytest.raises(CorruptThread, match="room/one"):
-        History(KEY, StateType(Any), Stored("epoch", len(ops), snapshot, list(rows(*ops))))
+        History(KEY, StateType(Any), StoredThread("epoch", len(ops), snapshot, list(rows(*ops))))
 
 
 def test_what_is_stored_as_another_type_is_an_error_and_no_empty_state() -> None:
     with pytest.raises(CorruptThread, match="does not fit its class"):
-        History(KEY, StateType(Game), Stored("epoch", 0, b'{"players":[{"name":1}]}', []))
+        History(KEY, StateType(Game), StoredThread("epoch", 0, b'{"players":[{"name":1}]}', []))
 
 
 # What is kept in memory of the log

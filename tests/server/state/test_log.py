@@ -15,7 +15,7 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, ClientRow, Snapshot, Stored, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.patch import Op
 
 KEY = ThreadKey("room", "one")
@@ -37,7 +37,7 @@ class WatchedStore(TroubledStore):
         self.may_read = asyncio.Event()
         self.may_read.set()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         self._read("load", version)
         return await super().load(key, version=version)
 
@@ -66,7 +66,7 @@ class WatchedStore(TroubledStore):
 class Bench:
     """A thread whose state is a number, and its past."""
 
-    def __init__(self, store: WatchedStore, stored: Stored | None, retention: Retention) -> None:
+    def __init__(self, store: WatchedStore, stored: StoredThread | None, retention: Retention) -> None:
         history = History(KEY, ANY, stored, retention=retention)
         self.store = store
         self.pipeline = Pipeline(

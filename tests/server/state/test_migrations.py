@@ -20,7 +20,7 @@ from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerStat
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.state.migrations import migrate, migrate_thread
-from plait.store.protocol import Snapshot, Stored, ThreadKey, Write
+from plait.store.protocol import Snapshot, StoredThread, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 from plait_schemas.patch import Op
 
@@ -469,7 +469,7 @@ async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_lo
 
 
 async def test_a_migration_gets_a_copy_that_it_may_change() -> None:
-    stored = Stored("epoch", 0, b'{"points":3}', ())
+    stored = StoredThread("epoch", 0, b'{"points":3}', ())
     store = await kept_store()
     await store.inner.submit(Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, b'{"points":3}'),)))
     found = await migrate_thread(store, KEY, Second._kind, stored)

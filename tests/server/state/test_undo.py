@@ -25,7 +25,7 @@ from plait.state.pipeline import Pipeline
 from plait.state.retention import Retention
 from plait.state.types import StateType
 from plait.state.undo import redo, undo
-from plait.store.protocol import ChangeRow, Stored, ThreadKey
+from plait.store.protocol import ChangeRow, StoredThread, ThreadKey
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, splice
 
@@ -47,7 +47,7 @@ class SlowStore(TroubledStore):
         self.rows += len(rows)
         return rows
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> Stored | None:
+    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
         await asyncio.sleep(0)
         return await super().load(key, version=version)
 

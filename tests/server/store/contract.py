@@ -19,7 +19,7 @@ from plait.store.protocol import (
     Prune,
     Snapshot,
     Store,
-    Stored,
+    StoredThread,
     ThreadKey,
     ThreadRow,
     Write,
@@ -101,7 +101,7 @@ async def test_of_a_thread_that_was_never_written_nothing_is_stored(store: Store
 async def test_load_returns_the_snapshot_and_all_changes_since(store: Store) -> None:
     async with store:
         await put(store, beginning())
-        assert await store.load(ROOM) == Stored(EPOCH, 0, b"0", [], clients=frozenset())
+        assert await store.load(ROOM) == StoredThread(EPOCH, 0, b"0", [], clients=frozenset())
         await put(store, change(1), change(2))
         stored = await store.load(ROOM)
         assert stored is not None
@@ -327,7 +327,7 @@ async def test_a_pruned_log_still_loads(store: Store) -> None:
 async def test_a_snapshot_may_come_without_a_change(store: Store) -> None:
     async with store:
         await put(store, beginning(), change(1), Write(ROOM, EPOCH, 1, 1, snapshots=(Snapshot(1, b"1"),)))
-        assert await store.load(ROOM) == Stored(EPOCH, 1, b"1", [], clients=frozenset())
+        assert await store.load(ROOM) == StoredThread(EPOCH, 1, b"1", [], clients=frozenset())
         await put(store, change(2))
         assert await versions(store) == (2, [2])
 
@@ -422,7 +422,7 @@ async def test_every_version_that_is_kept_can_be_loaded_and_no_other(store: Stor
         stored = await store.load(ROOM, version=6)
         assert stored is not None
         assert (stored.epoch, stored.snapshot, [row.version for row in stored.changes]) == (EPOCH, b"4", [5, 6])
-        assert await store.load(ROOM, version=8) == Stored(EPOCH, 8, b"8", [])
+        assert await store.load(ROOM, version=8) == StoredThread(EPOCH, 8, b"8", [])
         assert await store.load(ROOM, version=11) is None
         assert await store.load(ROOM, version=-1) is None
 

@@ -5,7 +5,7 @@ import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store.protocol import Header, IdleThread, Store, ThreadKey, ThreadRow, Write
+from plait.store.protocol import IdleThread, Store, ThreadHeader, ThreadKey, ThreadRow, Write
 
 EPOCH = beginning().epoch
 
@@ -28,9 +28,9 @@ async def test_a_thread_is_found_without_its_data(store: Store) -> None:
     async with store:
         assert await store.find(ROOM) is None
         await put(store, beginning(), change(1), change(2))
-        assert await store.find(ROOM) == Header(EPOCH, 2)
+        assert await store.find(ROOM) == ThreadHeader(EPOCH, 2)
         await put(store, Write(OTHER, "e2", None, 0, secret=b"s"))
-        assert await store.find(OTHER) == Header("e2", 0)
+        assert await store.find(OTHER) == ThreadHeader("e2", 0)
         await put(store, delete(2, epoch=EPOCH))
         assert await store.find(ROOM) is None
 

@@ -10,7 +10,7 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, client_r
 
 from plait.errors import Fenced, StoreError, TooLarge
 from plait.limits import Limits
-from plait.store.protocol import Record, Store, Stored, ThreadKey, ThreadRow, Write
+from plait.store.protocol import Record, Store, StoredThread, ThreadKey, ThreadRow, Write
 from plait.store.records import check_record
 
 
@@ -133,7 +133,7 @@ async def test_a_thread_may_begin_with_records_and_has_no_state_until_its_first_
         await put(store, put_records(("a", b"1"), after=None))
         nothing = await store.load(ROOM)
         assert nothing is not None
-        assert nothing == Stored("e1", 0, None, [], secret=b"s", clients=frozenset())
+        assert nothing == StoredThread("e1", 0, None, [], secret=b"s", clients=frozenset())
         assert not nothing.has_state
         assert await store.load(ROOM, version=0) == msgspec.structs.replace(nothing, clients=None)
         assert await store.threads() == [ThreadRow(ROOM, 0)]
@@ -337,7 +337,7 @@ async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
         for some in [[*first, *again]] if is_in_one_breath else [[write] for write in (*first, *again)]:
             await put(store, *some)
         assert await everything(store) == [
-            Stored("e2", 1, b"7", list(again[1].changes), clients=frozenset()),
+            StoredThread("e2", 1, b"7", list(again[1].changes), clients=frozenset()),
             list(again[1].changes),
             list(again[1].changes),
             None,
@@ -371,7 +371,7 @@ async def test_a_large_thread_is_deleted_at_once_and_others_may_begin_with_its_n
 
 def everything_of_new(new: Sequence[Write]) -> list[object]:
     """Return `everything` but the threads, of a thread that begins with writes of a snapshot and records."""
-    return [Stored("e2", 0, b"0", [], clients=frozenset()), [], [], None, None, list(new[1].records)]
+    return [StoredThread("e2", 0, b"0", [], clients=frozenset()), [], [], None, None, list(new[1].records)]
 
 
 @pytest.mark.parametrize("seed", range(8))

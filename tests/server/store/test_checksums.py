@@ -120,10 +120,10 @@ async def test_a_bit_that_is_turned_is_an_error_or_changes_nothing(path: Path, t
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         # A client whose id is damaged is one that nobody knows, and for a snapshot that is not found there is the one
         # before it; `plait check` finds both.
-        found = db.execute(
+        roots = db.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name IN ('clients', 'sqlite_autoindex_snapshots_1')"
         )
-        others = [root - 1 for (root,) in found]
+        others = [root - 1 for (root,) in roots]
     data = path.read_bytes()
     places = [at for at, byte in enumerate(data) if byte and at // 4096 not in others]
     assert len(data) == pages * 4096

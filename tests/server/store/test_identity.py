@@ -18,8 +18,8 @@ from tests.server.store.test_writer import WRITE_AND_DIE, log_of
 
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
-from plait.store.copies import back_up, restore
-from plait.store.lock import NO_ORIGIN, Origin
+from plait.store.backup import back_up, restore
+from plait.store.lock import NO_STAMP, FileStamp
 from plait.store.sqlite import SqliteStore
 
 
@@ -42,9 +42,9 @@ def checkpoint(path: Path) -> None:
 async def until_saved(path: Path) -> None:
     """Wait until the file has another step."""
     with database(path) as db:
-        before = db.execute("SELECT step FROM origin").fetchone()
+        before = db.execute("SELECT step FROM stamp").fetchone()
         async with asyncio.timeout(10):
-            while db.execute("SELECT step FROM origin").fetchone() == before:  # noqa: ASYNC110
+            while db.execute("SELECT step FROM stamp").fetchone() == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
@@ -203,13 +203,15 @@ async def test_a_file_and_its_log_may_be_moved_together_and_a_log_that_was_moved
         assert (await versions(store))[0] == 30
 
 
-def test_a_file_fits_as_it_was_seen_and_as_its_run_has_written_it_after_that() -> None:
-    before = Origin(3, 9)
-    assert all(found.fits(7, before) for found in (before, Origin(7, 1)))
-    assert not any(found.fits(7, before) for found in (NO_ORIGIN, Origin(3, 8), Origin(3, 10), Origin(5, 9)))
-    after = Origin(7, 2)
-    assert all(found.fits(7, after) for found in (after, Origin(7, 3)))
-    assert not any(found.fits(7, after) for found in (NO_ORIGIN, Origin(7, 1), Origin(3, 9)))
+def test_a_stamp_may_follow_itself_and_earlier_ones_of_its_server() -> None:
+    before = FileStamp(3, 9)
+    assert all(found.may_follow(7, before) for found in (before, FileStamp(7, 1)))
+    assert not any(
+        found.may_follow(7, before) for found in (NO_STAMP, FileStamp(3, 8), FileStamp(3, 10), FileStamp(5, 9))
+    )
+    after = FileStamp(7, 2)
+    assert all(found.may_follow(7, after) for found in (after, FileStamp(7, 3)))
+    assert not any(found.may_follow(7, after) for found in (NO_STAMP, FileStamp(7, 1), FileStamp(3, 9)))
 
 
 # What is no other file

@@ -11,7 +11,7 @@ from tests.server.store.contract_records import delete, everything, put_records
 from tests.server.store.test_sqlite import run
 
 from plait.cli.maintenance import check_store
-from plait.store.copies import back_up, restore
+from plait.store.backup import back_up, restore
 from plait.store.protocol import Store, ThreadRow
 from plait.store.sqlite import SqliteStore
 
@@ -87,7 +87,7 @@ async def test_what_a_killed_server_has_not_removed_is_removed_after_a_restart(k
 
 
 async def test_neither_a_check_nor_a_backup_shows_what_is_left(killed: Path, tmp_path: Path) -> None:
-    assert list(check_store(killed)) == [(f"{killed}: 1 threads, 0 changes, nothing is damaged", False)]
+    assert list(check_store(killed)) == [(f"{killed}: 1 thread, 0 changes, nothing is damaged", False)]
     copy = tmp_path / "copy.db"
     assert back_up(killed, copy) == 1
     assert count_rest(copy) == 0

@@ -13,7 +13,7 @@ from tests.server.store.test_sqlite import database, make_file_of_format, run
 from tests.server.store.test_writer import WRITE_AND_DIE, log_of
 
 from plait.errors import StoreError
-from plait.store.copies import back_up, restore
+from plait.store.backup import back_up, restore
 from plait.store.sqlite import SqliteStore
 
 

@@ -38,12 +38,12 @@ def back_up(store: Path, target: Path) -> int:
 
 
 def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
-    """Replace a store that no server has open by a backup, and give all its threads new epochs.
+    """Replace a store that no server has open with a backup, and give all its threads new epochs.
 
     Returns the number of threads, and the path to which the replaced file was moved. Raises StoreError.
     """
     if store.exists() and backup.exists() and store.samefile(backup):
-        raise StoreError(f"{backup} is the store itself")
+        raise StoreError(f"{backup} is the store itself: name a backup of it")
     with closing(connect(backup)) as source:
         try:
             intact = source.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
@@ -72,15 +72,15 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
     """Copy a store to one file, sync it to the disk, and return the number of threads."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         target.with_name(target.name + suffix).unlink(missing_ok=True)
-    # Nobody else may read the copy before it has the permissions of the store.
+    # Other users must not read the copy before it has the permissions of the store.
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with closing(sqlite3.connect(target, isolation_level=None)) as copy:
         source.backup(copy)
-        # In WAL mode the copy would need more files than this one.
+        # In WAL mode the copy would consist of more than one file.
         copy.execute("PRAGMA journal_mode = DELETE")
         remove_all(copy)
-        # Without an origin, the server notices when the copy is put in place of its open file.
-        copy.execute("DELETE FROM origin")
+        # A server notices a copy without a stamp that is put in the place of its open file.
+        copy.execute("DELETE FROM stamp")
         if new_epochs:
             schema.begin_new_epochs(copy)
         threads: int = copy.execute("SELECT count(*) FROM threads").fetchone()[0]
@@ -93,7 +93,7 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
 
 
 def _put_in_place(restored: Path, store: Path) -> Path | None:
-    """Replace a store by a file; the old file is kept next to it, even if the process is killed in between."""
+    """Replace a store by a file. The old file is kept next to it, even if the process is killed before the end."""
     kept = None
     log = make_log_path(store)
     if log.exists() and (not store.exists() or is_foreign_log(store)):
