@@ -237,7 +237,7 @@ def test_the_reference_shows_what_a_class_inherits() -> None:
 @pytest.mark.parametrize(
     ("shown", "spelling", "pages"),
     [
-        (plait.Connection, "connection", ("threads", "presence", "identity")),
+        (plait.Connection, "connection", ("connections", "hooks", "presence", "identity")),
         (plait.Context, "ctx", ("agents", "agentuity", "agentscope", "kv")),
     ],
 )
@@ -257,19 +257,31 @@ def test_every_setting_and_its_variable_are_in_the_docs() -> None:
 
 
 def test_the_fields_of_limits_and_retention_are_in_their_tables() -> None:
-    for struct, page in ((Limits, "serving"), (Retention, "history")):
+    for struct, page in ((Limits, "limits"), (Retention, "history")):
         text = PAGES[page].read_text()
         assert [field.name for field in msgspec.structs.fields(struct) if f"| `{field.name}` |" not in text] == []
 
 
 def test_everything_that_a_thread_has_is_in_the_guide() -> None:
-    guide = "".join(PAGES[page].read_text() for page in ("threads", "history", "conflicts", "presence", "evolution"))
+    pages = (
+        "threads",
+        "state",
+        "hooks",
+        "calls",
+        "connections",
+        "lifecycle",
+        "history",
+        "conflicts",
+        "presence",
+        "evolution",
+    )
+    guide = "".join(PAGES[page].read_text() for page in pages)
     names = [name for name in vars(plait.Thread) if not name.startswith("_")]
     assert [name for name in names if not re.search(rf"\b{name}\b", guide)] == []
 
 
 def test_every_metric_is_in_its_table_with_its_type_and_labels() -> None:
-    section = PAGES["serving"].read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    section = PAGES["metrics"].read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(plait_\w+)` \| (\w+) \| (.*?) \|", section, re.MULTILINE)
     found = [(name, type, tuple(re.findall(r"`(\w+)`", labels))) for name, type, labels in rows]
     assert found == [(metric.name, metric.type, metric.labels) for metric in METRICS]
