@@ -42,9 +42,12 @@ WAYS = {
     "native": "plait.v1, states",
     "ops": "plait.v1",
     "cloudflare": "Cloudflare, states",
+    "crossing": "Cloudflare, crossing states",
     "http": "HTTP PUT",
     "ag-ui": "AG-UI",
 }
+
+CROSSING = ("members", "shuffled rows", "rows without ids", "many lists", "big integers", "changed rows")
 
 ATTACKS = (
     Attack("native", "members"),
@@ -54,6 +57,7 @@ ATTACKS = (
     Attack("http", "members", 8),
     Attack("ag-ui", "messages"),
     *(Attack(name, shape) for shape in SHAPES for name in ("cloudflare", "http")),
+    *(Attack("crossing", shape, 2) for shape in CROSSING),
     *(Attack("native", shape) for shape in ("pairs", "shuffled numbers", "deep", "big integers")),
 )
 
@@ -107,8 +111,11 @@ class Attacker:
     def __init__(self, job: AttackJob, bodies: list[bytes]) -> None:
         self._name, self._port = job.attack.name, job.port
         kind = "/ag-ui/echo" if self._name == "ag-ui" else "/threads/note"
-        self._path = f"{kind}/attacked-{next(_names)}"
-        self._bodies = bodies
+        number = next(_names)
+        # Those who cross each other write one thread, each another state at first.
+        is_crossing = self._name == "crossing"
+        self._path = f"{kind}/attacked-{number // job.attack.sockets if is_crossing else number}"
+        self._bodies = bodies[::-1] if is_crossing and number % 2 else bodies
         self._sock, self._unsent = self._open()
         self._until = time.perf_counter() + PATIENCE
 
@@ -160,8 +167,9 @@ class Attacker:
             frames: Callable[[], Iterator[bytes]] = lambda: native_frames(what, self._bodies, native.place)  # noqa: E731
         else:
             sock = socket.create_connection(("127.0.0.1", port), timeout=30)
-            frames = self._states if name == "cloudflare" else self._requests
-            if name == "cloudflare":
+            is_socket = name in ("cloudflare", "crossing")
+            frames = self._states if is_socket else self._requests
+            if is_socket:
                 join(sock, request(self._path, f"127.0.0.1:{port}"))
         unsent = memoryview(b"".join(frames()))
         sock.setblocking(False)

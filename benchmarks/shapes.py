@@ -51,6 +51,18 @@ def _many_lists(n: int) -> Any:
     return {f"k{i}": [(i + j * n) % 9 for j in range(20)] for i in range(20_000)}
 
 
+def _changed_rows(n: int) -> Any:
+    return [{"id": i, "at": (i + n) % 9, "text": "x" * 150} for i in range(4_900)]
+
+
+def _one_number_lists(n: int) -> Any:
+    return {f"k{i}": [(i + n) % 9] for i in range(60_000)}
+
+
+def _spelled(n: int) -> Any:
+    return msgspec.Raw(b"{%b}" % b",".join(b'"k%d":1.%b' % (i, b"0" * (n + 1)) for i in range(60_000)))
+
+
 def _deep(n: int) -> Any:
     value: Any = n
     for _ in range(61):
@@ -79,6 +91,9 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "shuffled rows": _shuffled_rows,
     "rows without ids": _rows_without_ids,
     "many lists": _many_lists,
+    "changed rows": _changed_rows,
+    "lists of one number": _one_number_lists,
+    "numbers spelled otherwise": _spelled,
     "deep": _deep,
     "big integers": _big_integers,
     "small objects": _small_objects,

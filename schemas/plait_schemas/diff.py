@@ -4,6 +4,7 @@
 array. What is the same object on both sides is not walked, and whatever compares equal in C is not walked either.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import eq, is_
@@ -51,7 +52,7 @@ def diff(
     operations would be more than `most`, it is one that replaces all. `path` is where both are in the whole. With
     `by_letters`, changes of texts are the smallest ones (see `TextComparison`).
     """
-    ops: list[Op] = [] if most is None else BoundedOps(most)
+    ops = BoundedOps(most)
     try:
         _diff(old, new, path, ops, _Comparison(keys, TextComparison(by_letters=by_letters), Budget()))
     except TooManyOps:
@@ -66,8 +67,16 @@ class TooManyOps(Exception):
 class BoundedOps(list[Op]):
     """A list of operations that raises TooManyOps, before it is made, instead of having more than `most`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int | None) -> None:
+        self._most: float = math.inf if most is None else most
+        # Differences that may still be looked into: an operation that is deep inside has some on its way.
+        self._left = 2 * self._most
+
+    def expect(self, count: int) -> None:
+        """Raise TooManyOps if so many more differences, which are yet to be looked into, are too many."""
+        self._left -= count
+        if len(self) + count > self._most or self._left < 0:
+            raise TooManyOps
 
     def append(self, op: Op) -> None:
         if len(self) == self._most:
@@ -79,9 +88,10 @@ class BoundedOps(list[Op]):
             self.append(op)
 
 
-def _diff(old: Any, new: Any, path: str, ops: list[Op], how: _Comparison) -> None:
+def _diff(old: Any, new: Any, path: str, ops: BoundedOps, how: _Comparison) -> None:
     if _same(old, new):
         return
+    ops.expect(1)
     match _members(old), _members(new):
         case dict() as before, dict() as after:
             _diff_objects(before, after, path, ops, how)
@@ -98,7 +108,7 @@ def replace(old: Any, new: Any, path: str, keys: Keys | None, texts: TextCompari
     return [Op("replace", path, new)]
 
 
-def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: list[Op], how: _Comparison) -> None:
+def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: BoundedOps, how: _Comparison) -> None:
     if not old.keys() <= new.keys():
         ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
     for key, value in new.items():
@@ -115,7 +125,7 @@ def _part(key: object) -> str:
     return escape(str(key))
 
 
-def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: list[Op], how: _Comparison) -> None:
+def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: BoundedOps, how: _Comparison) -> None:
     start = _common(old, new)
     tail = _common(old[start:][::-1], new[start:][::-1])
     if start + tail == len(old):

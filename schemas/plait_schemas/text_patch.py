@@ -5,6 +5,8 @@ Texts are taken apart a level at a time, into members that are still texts, and 
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import compress, count, islice
+from operator import ne
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +22,7 @@ __all__ = ["Read", "TextDiff"]
 Read = Callable[[bytes, str], Any]
 """Decodes a text that is new, at a JSON pointer; raises what it likes when the text is not to be had."""
 
-_Members = Mapping[str, bytes]
+_Members = Mapping[str, msgspec.Raw]
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -64,8 +66,7 @@ class TextDiff:
         """
         self._known, self._kept = self._kept, {}
         self._texts, self._lists = TextComparison(), Budget()
-        # Each difference has a character or more of its own, in one of both.
-        ops: list[Op] = [] if most is None or len(old) + len(new) <= most else BoundedOps(most)
+        ops = BoundedOps(most)
         try:
             self._diff(old, new, "", read, ops)
         except TooManyOps:
@@ -74,24 +75,29 @@ class TextDiff:
             self._known = {}
         return ops
 
-    def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
+    def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
         if old == new:
             return
         match old[:1] + new[:1]:
             case b"{{":
-                members = self._new(new, path, _objects)
-                if _may_have_doubles(new, members):
-                    # Nobody would look at the first of two members of one name.
-                    read(new, path)
-                self._diff_objects(self._old(old, path, _objects), members, path, read, ops)
+                before, members = self._old(old, path, _members), self._new(new, path, _members)
+                if len(old) != _length(before) or len(new) != _length(members):
+                    compact = msgspec.json.format(old, indent=-1), msgspec.json.format(new, indent=-1)
+                    if compact != (old, new):
+                        self._diff(*compact, path, read, ops)  # Other spaces are no difference.
+                        return
+                    if len(new) != _length(members):
+                        # Nobody would look at the first of two members of one name.
+                        read(new, path)
+                self._diff_objects(before, members, path, read, ops)
             case b"[[" if _is_crowded(old) or _is_crowded(new):
                 ops.append(Op("replace", path, read(new, path)))
             case b"[[":
-                self._diff_arrays(self._old(old, path, _arrays), new, path, read, ops)
+                self._diff_arrays(self._old(old, path, _elements), new, path, read, ops)
             case _:
                 self._replace(old, new, path, read, ops)
 
-    def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: list[Op]) -> None:
+    def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
         value = read(new, path)
         if old[:1] in _OPENING or new[:1] in _OPENING or (old.isdigit() and new.isdigit()):
             # They are different. To decode and encode an integer costs the square of its length.
@@ -111,18 +117,22 @@ class TextDiff:
             self._kept[path] = (text, parts)
         return parts
 
-    def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: list[Op]) -> None:
-        if [*old] != [*new] and not old.keys() <= new.keys():
-            ops.extend(Op("remove", f"{path}/{escape(key)}") for key in old if key not in new)
-        for key, text in new.items():
-            before = old.get(key)
-            if before is None:
-                ops.append(Op("add", at := f"{path}/{escape(key)}", read(text, at)))
-            elif before != text:
-                self._diff(before, text, f"{path}/{escape(key)}", read, ops)
+    def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: BoundedOps) -> None:
+        has_same_keys = [*old] == [*new]
+        removed = [] if has_same_keys or old.keys() <= new.keys() else [key for key in old if key not in new]
+        before = old.values() if has_same_keys else map(old.get, new)
+        different = list(compress(new, map(ne, before, new.values())))
+        ops.expect(len(removed) + len(different))
+        ops.extend(Op("remove", f"{path}/{escape(key)}") for key in removed)
+        for key in different:
+            place, text = f"{path}/{escape(key)}", bytes(new[key])
+            if key in old:
+                self._diff(bytes(old[key]), text, place, read, ops)
+            else:
+                ops.append(Op("add", place, read(text, place)))
 
-    def _diff_arrays(self, old: Sequence[bytes], new: bytes, path: str, read: Read, ops: list[Op]) -> None:
-        elements = self._new(new, path, _arrays)
+    def _diff_arrays(self, old: Sequence[msgspec.Raw], new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
+        elements = self._new(new, path, _elements)
         start, end = 0, min(len(old), len(elements))
         while start < end and old[start] == elements[start]:
             start += 1
@@ -130,25 +140,28 @@ class TextDiff:
         while tail < end - start and old[-1 - tail] == elements[-1 - tail]:
             tail += 1
         key = None if self._keys is None else self._keys.at(path)
-        if start + tail + 1 == len(old) == len(elements) and _have_one_id(old[start], elements[start], key):
-            self._diff(old[start], elements[start], f"{path}/{start}", read, ops)
-            return
+        if start + tail + 1 == len(old) == len(elements):
+            before, after = bytes(old[start]), bytes(elements[start])
+            if _have_one_id(before, after, key):
+                self._diff(before, after, f"{path}/{start}", read, ops)
+                return
         found = edits(_Lists(old, elements, start, tail, key), start + tail, self._lists)
         if found is None:
             ops.append(Op("replace", path, read(new, path)))
             return
-        for kind, index, before, after in found:
+        ops.expect(len(found))
+        for kind, index, at, to in found:
             place = f"{path}/{start + index}"
             if kind == "change":
-                self._diff(old[start + before], elements[start + after], place, read, ops)
+                self._diff(bytes(old[start + at]), bytes(elements[start + to]), place, read, ops)
             elif kind == "remove" or kind == "out":  # noqa: PLR1714 (mypy knows by it what else there is)
                 ops.append(Op("remove", place))
             elif kind == "in":
-                ops.append(Op("add", place, decode_json(old[start + before]), moved=True))
+                ops.append(Op("add", place, decode_json(old[start + at]), moved=True))
             elif kind == "replace":
-                self._replace(old[start + before], elements[start + after], place, read, ops)
+                self._replace(bytes(old[start + at]), bytes(elements[start + to]), place, read, ops)
             else:
-                ops.append(Op("add", place, read(elements[start + after], place)))
+                ops.append(Op("add", place, read(bytes(elements[start + to]), place)))
 
 
 class _Lists:
@@ -156,7 +169,9 @@ class _Lists:
 
     __slots__ = ("_both", "_ids", "_key", "_lists", "_new", "_old", "_repeats")
 
-    def __init__(self, old: Sequence[bytes], new: Sequence[bytes], start: int, tail: int, key: str | None) -> None:
+    def __init__(
+        self, old: Sequence[msgspec.Raw], new: Sequence[msgspec.Raw], start: int, tail: int, key: str | None
+    ) -> None:
         self._lists = old, new
         self._old = old[start : len(old) - tail]
         self._new = new[start : len(new) - tail]
@@ -172,26 +187,26 @@ class _Lists:
     @property
     def ids(self) -> tuple[list[Id | None], list[Id | None]]:
         if self._ids is None:
-            self._ids = _ids_of(self._old, self._key), _ids_of(self._new, self._key)
+            self._ids = _ids_of(list(map(bytes, self._old)), self._key), _ids_of(list(map(bytes, self._new)), self._key)
         return self._ids
 
     def id_at(self, place: int) -> tuple[Id | None, Id | None]:
-        (old,), (new,) = (_ids_of([each[place]], self._key) for each in (self._old, self._new))
+        (old,), (new,) = (_ids_of([bytes(each[place])], self._key) for each in (self._old, self._new))
         return old, new
 
     def different(self, most: int) -> list[int] | None:
-        found = [at for at, (old, new) in enumerate(zip(self._old, self._new, strict=True)) if old != new]
+        found = list(islice(compress(count(), map(ne, self._old, self._new)), most + 1))
         return found if len(found) <= most else None
 
     def old_name(self, index: int) -> bytes:
-        return self._name(self._old[index])
+        return self._name(bytes(self._old[index]))
 
     def new_name(self, index: int) -> bytes:
-        return self._name(self._new[index])
+        return self._name(bytes(self._new[index]))
 
     def _name(self, text: bytes) -> bytes:
         if self._both is None:
-            self._both = set(self._old).intersection(self._new)
+            self._both = set(map(bytes, self._old)).intersection(map(bytes, self._new))
         # What is the same to the letter, or an integer, is not decoded.
         is_known = text.isdigit() or (text in self._both and text[:1] in b"{[")
         return text if is_known else _canonical(decode_json(text))
@@ -200,21 +215,21 @@ class _Lists:
         return {at for at, to in pairs if self._old[at] != self._new[to]}
 
     def is_same(self, old: int, new: int) -> bool:
-        before, after = self._old[old], self._new[new]
+        before, after = bytes(self._old[old]), bytes(self._new[new])
         if before[:1] + after[:1] not in (b"{{", b"[["):
             return False
         return is_same_element(decode_json(before), decode_json(after))
 
     def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
-        olds, news = (self._old[at] for at in old), (self._new[at] for at in new)
-        return [outline(decode_json(text)) for text in olds], [outline(decode_json(text)) for text in news]
+        olds, news = (decode_json(self._old[at]) for at in old), (decode_json(self._new[at]) for at in new)
+        return list(map(outline, olds)), list(map(outline, news))
 
     def shares_ids(self, old: int, new: int) -> bool:
         return shares_ids(decode_json(self._old[old]), decode_json(self._new[new]))
 
     def repeats(self) -> bool:
         if self._repeats is None:
-            self._repeats = any(map(has_repeated, self._lists))  # As they are written.
+            self._repeats = any(has_repeated(list(map(bytes, each))) for each in self._lists)  # As they are written.
         return self._repeats
 
 
@@ -265,21 +280,5 @@ def _is_crowded(text: bytes) -> bool:
     return parts > _MOST_PARTS and len(text) < _BYTES_EACH * parts
 
 
-def _objects(text: bytes) -> dict[str, bytes]:
-    return {key: bytes(member) for key, member in _members(text).items()}
-
-
-def _may_have_doubles(text: bytes, members: _Members) -> bool:
-    """Tell whether the text of an object may have a member twice: it is longer than its members."""
-    if len(text) == _length(members):
-        return False
-    compact = msgspec.json.format(text, indent=-1)
-    return len(compact) != _length(_objects(compact))
-
-
 def _length(members: _Members) -> int:
     return sum(map(len, members.values())) + len(encode_json(list(members))) + len(members)
-
-
-def _arrays(text: bytes) -> list[bytes]:
-    return list(map(bytes, _elements(text)))
