@@ -20,8 +20,8 @@ from tests.running import Process
 import plait
 import plait_client
 from plait import PlaitError
-from plait.adapters.metrics import METRICS
 from plait.cli.main import cli
+from plait.instruments.prometheus import METRICS
 from plait.limits import Limits
 from plait.settings import Settings
 from plait.state.retention import Retention

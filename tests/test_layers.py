@@ -10,8 +10,8 @@ from benchmarks.chains import MODULES, find_imports, is_in, longest_chain, longe
 # From the bottom to the top: what is in a row may import itself and the rows below it.
 LAYERS = (
     ("plait_schemas",),
-    ("plait.errors", "plait.instruments", "plait.limits", "plait.settings", "plait.spelling"),
-    ("plait.adapters.metrics", "plait.adapters.otel"),
+    ("plait.errors", "plait.limits", "plait.settings", "plait.spelling"),
+    ("plait.instruments",),
     ("plait.store",),
     ("plait.state",),
     ("plait.actor",),
@@ -36,8 +36,8 @@ OUTSIDE = {
     "httptools": ("plait.web",),
     "langchain_core": ("plait.adapters.langgraph",),
     "langgraph": ("plait.adapters.langgraph",),
-    "opentelemetry": ("plait.adapters.otel",),
-    "prometheus_client": ("plait.adapters.metrics",),
+    "opentelemetry": ("plait.instruments.otel",),
+    "prometheus_client": ("plait.instruments.prometheus",),
     "pydantic": ("plait.adapters.ag_ui",),
     "pydantic_ai": ("plait.adapters.pydantic_ai",),
     "pydantic_core": ("plait.adapters.pydantic_ai",),
@@ -54,7 +54,7 @@ STARLETTE_TYPES = (
 )
 
 # Imports in a function: of what is not always installed.
-LAZY = {("plait.app", "plait.adapters.metrics"), ("plait.cli.serving", "watchfiles")}
+LAZY = {("plait.instruments.prometheus", "prometheus_client"), ("plait.cli.serving", "watchfiles")}
 
 PACKAGES = sorted({each for row in LAYERS for each in row if "." in each} | {"plait_schemas"})
 # How many files the longest chain of imports has, in a package and in the server. The numbers may only fall.

@@ -39,7 +39,7 @@ from plait.errors import (
     Unauthenticated,
     Unavailable,
 )
-from plait.instruments import Instruments, NoInstruments
+from plait.instruments.protocol import Instruments, NoInstruments
 from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits

@@ -15,7 +15,9 @@ from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
 from plait.agents.session_names import find_session
 from plait.errors import PlaitError
-from plait.instruments import Instruments, combine_instruments
+from plait.instruments.combining import combine_instruments
+from plait.instruments.prometheus import Metrics
+from plait.instruments.protocol import Instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
 from plait.node.export import import_thread
@@ -98,7 +100,10 @@ class Plait(AgentHost):
             self._store: Store = open_store(url) if url or isinstance(store, str) else store
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
-        shown = _make_metrics() if settings.metrics else None
+        try:
+            shown = Metrics() if settings.metrics else None
+        except ModuleNotFoundError:
+            raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
         told = combine_instruments(instruments, () if shown is None else (shown,))
         super().__init__(self._kinds, self._store, limits, told)
         self._compatibility = Compatibility(self._store)
@@ -316,14 +321,6 @@ def _kind_name(kind: type[Thread[Any]] | str) -> str: ...
 def _kind_name(kind: None) -> None: ...
 def _kind_name(kind: type[Thread[Any]] | str | None) -> str | None:
     return kind if isinstance(kind, str) or kind is None else kind._kind.name
-
-
-def _make_metrics() -> Any:
-    try:
-        from plait.adapters.metrics import Metrics  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
-    return Metrics()
 
 
 def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[Kind]:

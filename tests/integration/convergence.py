@@ -189,12 +189,11 @@ class World:
         for member in self.members:
             self.cut(member)
         self.abandoned.clear()
-        for task in (*self._tasks, *self._node._waking.values()):
+        for task in (*self._tasks, *self._node._threads.tasks):
             task.cancel()
         for actor in self._node.actors:
             actor.abort()
-        assert self._node._sweeping is not None
-        self._node._sweeping.cancel()
+        await self._node._sweeper.stop()
         await self.rest()
         await self.disk.__aexit__(None, None, None)
         await self.start()

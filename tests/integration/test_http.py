@@ -569,7 +569,7 @@ async def asleep(app: Plait) -> None:
     """Wait until no thread is awake."""
     node = app._node
     async with asyncio.timeout(TIMEOUT):
-        while node.actors or node._stops.tasks:  # noqa: ASYNC110
+        while node.actors or node._threads.tasks:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

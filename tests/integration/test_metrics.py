@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 from tests.integration.browser import Demo
 from tests.integration.test_board_page import DOING, DONE, add_card, expect_titles
 from tests.running import Process
-from tests.server.adapters.test_metrics import read
+from tests.server.instruments.test_prometheus import read
 
 
 @pytest.fixture

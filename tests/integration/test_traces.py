@@ -7,7 +7,7 @@ from examples.board import PAGES, Board, BoardState
 from playwright.async_api import Page, async_playwright, expect
 from tests.integration.conftest import OPTIONS
 from tests.running import running
-from tests.server.adapters.test_otel import Traced
+from tests.server.instruments.test_otel import Traced
 
 from plait import MemoryStore, Plait, Source
 

@@ -12,7 +12,7 @@ from tests.server.sessions import make_cloudflare
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal
 from plait.actor.thread import Thread
-from plait.instruments import NO_INSTRUMENTS, Instruments
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.handle import Handle
 from plait.node.node import Node

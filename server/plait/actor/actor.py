@@ -19,7 +19,7 @@ from plait.actor.outcome import make_resolver
 from plait.actor.presence import Presence
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
-from plait.instruments import Instruments
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -53,7 +53,7 @@ class Actor(Facade):
         active: dict["Actor", None],
         failures: Failures,
         events: Events | None = None,
-        instruments: Instruments | None = None,
+        instruments: Instruments = NO_INSTRUMENTS,
     ) -> None:
         self.loop = loop = asyncio.get_running_loop()
         self.key = key
@@ -96,7 +96,7 @@ class Actor(Facade):
         thread._core = self
         thread.__init__()
         self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), limits)
-        self.turns = self.pipeline.turns = TurnRunner(self, self.after, instruments)
+        self.turns = self.pipeline.turns = TurnRunner(self, self.after)
         self.hooks = Hooks(self, thread, self.turns)
         self.last_used = loop.time()
         self.active = active
@@ -270,8 +270,7 @@ class Actor(Facade):
             self.pipeline.on_submit = None
 
     def _tell_store_error(self, error: StoreError) -> None:
-        if self.instruments is not None:
-            self.instruments.store_failed(error.code)
+        self.instruments.store_failed(error.code)
 
     def _leave(self, error: PlaitError) -> None:
         """Close the sockets, and refuse others."""
@@ -286,8 +285,7 @@ class Actor(Facade):
         if not self.connections:
             self.active[self] = None  # For its log in memory.
         count = self.connections.broadcast_change(self.pipeline.history.durable, source=commit.source)
-        if self.instruments is not None:
-            self.instruments.change_sent(commit.trace, count)
+        self.instruments.change_sent(commit.trace, count)
         if self.hooks.has("on_state_changed"):
             connection = commit.source if isinstance(commit.source, Connection) else None
             size = len(revision.change.ops) if revision.change is not None else 0

@@ -25,7 +25,7 @@ from plait.actor.thread import Thread
 from plait.actor.transport import Frame, Session, Transport
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import PlaitError, TooMany
-from plait.instruments import TRACE, Instruments, find_outcome
+from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.concurrent import Needs, Past
@@ -93,8 +93,7 @@ class Facade:
     key: ThreadKey
     kind: Kind
     limits: Limits
-    # None if there are none, so that nothing is measured in vain.
-    instruments: Instruments | None
+    instruments: Instruments
     # What clients are told of errors.
     failures: Failures
     # Calls a function when all changes made so far are durable, or with the error if they could not be stored.
@@ -289,9 +288,8 @@ class Facade:
         the exception of a hook, or with the error why nobody may join.
         """
         refusal: PlaitError | None = None
-        # The join of an event stream is told as its request.
-        instruments = None if TRACE in request.scope else self.instruments
-        if instruments is not None:
+        is_message = TRACE not in request.scope  # The join of an event stream is told as its request.
+        if is_message:
             self.begin_message(connection, "join")
         trace = connection.trace
         has_joined = False
@@ -317,9 +315,9 @@ class Facade:
                 connection.leave(refusal.close_code, str(refusal))
                 error = None
             done(error or refusal)
-            if instruments is not None:
+            if is_message:
                 is_gone = not has_joined and (error or refusal) is None
-                instruments.message_ended(trace, "cancelled" if is_gone else find_outcome(error or refusal))
+                self.instruments.message_ended(trace, "cancelled" if is_gone else find_outcome(error or refusal))
 
         self.hooks.connect(connection, request, admit=admit, done=finish)
 
@@ -350,14 +348,12 @@ class Facade:
 
     def message(self, connection: Connection, data: str | bytes) -> None:
         """Run `on_message` for an ordinary message."""
-        if self.instruments is not None:
-            self.begin_message(connection, "message")
+        self.begin_message(connection, "message")
         trace, size = connection.trace, len(data)
         turn = self.hooks.post(
             "on_message", connection, data, connection=connection, by_client=True, size=size, trace=trace
         )
-        if self.instruments is not None:
-            self.end_message(trace, turn)
+        self.end_message(trace, turn)
 
     def request(self, request: Request, done: Done, *, party: Hashable) -> RunningCall:
         """Run `on_request` for a principal or address; call `done` with its response as `call` does."""
@@ -372,14 +368,13 @@ class Facade:
 
         It has the rights of the calling code.
         """
-        trace = None if self.instruments is None else find_trace(self.instruments, "server")
         turn = Turn(
             name,
             partial(work, self.thread),
             owner=self,
             parent=current_turn(),
             origin=find_client_turn(),
-            trace=trace,
+            trace=find_trace(self.instruments, "server"),
         )
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True)
         return turn
@@ -411,9 +406,7 @@ class Facade:
         and before each one of a generator `drain` is awaited.
         """
         args, kwargs = arguments
-        trace = None
-        if self.instruments is not None:
-            trace = connection.trace if connection is not None and by_client else find_trace(self.instruments, "server")
+        trace = connection.trace if connection is not None and by_client else find_trace(self.instruments, "server")
         streaming = None
         if method.is_stream:
             assert sink is not None
@@ -443,23 +436,19 @@ class Facade:
 
     def begin_message(self, connection: Connection, type: str) -> None:
         """Tell that a message has come, which is the cause of what the connection does from now on."""
-        assert self.instruments is not None
         (kind, name), traceparent = self.key, connection.traceparent
         connection.trace = self.instruments.message_began(kind, name, type, traceparent)
 
     def refuse_message(self, connection: Connection, type: str, error: PlaitError) -> None:
         """Tell that a message has come, and is not handled."""
-        if self.instruments is not None:
-            self.begin_message(connection, type)
-            self.instruments.message_ended(connection.trace, error.code)
+        self.begin_message(connection, type)
+        self.instruments.message_ended(connection.trace, error.code)
 
     def end_message(self, trace: Any, turn: RunningCall | None) -> None:
         """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""
-        instruments = self.instruments
-        assert instruments is not None
 
         def tell(_: object, error: BaseException | None) -> None:
-            self.after(lambda failure: instruments.message_ended(trace, find_outcome(failure or error)))
+            self.after(lambda failure: self.instruments.message_ended(trace, find_outcome(failure or error)))
 
         if turn is None:
             tell(None, None)
@@ -468,7 +457,7 @@ class Facade:
 
     def tell_limit(self, error: BaseException) -> None:
         """Tell which limit an error is about, if it is about one."""
-        if self.instruments is not None and isinstance(error, PlaitError) and error.limit is not None:
+        if isinstance(error, PlaitError) and error.limit is not None:
             self.instruments.limit_hit(error.limit)
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:

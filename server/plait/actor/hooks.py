@@ -13,7 +13,7 @@ from plait.actor.mailbox import Turn, current_turn
 from plait.actor.outcome import make_resolver, maybe_await
 from plait.actor.thread import Thread
 from plait.actor.turns import TurnRunner
-from plait.instruments import TRACE
+from plait.instruments.protocol import TRACE
 from plait.state.commit import Maker
 
 __all__ = ["Hooks"]

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from plait.actor.outcome import Done
 from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
-from plait.instruments import Instruments, find_outcome
+from plait.instruments.protocol import find_outcome
 
 __all__ = ["Cause", "Mailbox", "Turn", "current_turn", "find_client_turn", "latest_turn"]
 
@@ -70,7 +70,6 @@ class Turn:
         "connection",
         "has_stored",
         "hurry",
-        "instruments",
         "is_abandoned",
         "is_expired",
         "is_running",
@@ -148,9 +147,8 @@ class Turn:
         self.task: asyncio.Task[Any] | None = None
         # The trace of its cause, and its own from when it begins.
         self.trace = trace
-        # Who is told when it begins and ends, and when it began to wait, which is measured for them only.
-        self.instruments: Instruments | None = None
-        self.since = 0.0
+        # When it began to wait.
+        self.since = perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
@@ -237,10 +235,8 @@ class Turn:
         self.task = task
         _turn.set(self)
         self.is_running = True
-        instruments, began = self.instruments, 0.0
-        if instruments is not None:
-            (kind, name), began = self.owner.key, perf_counter()
-            self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
+        instruments, (kind, name), began = self.owner.instruments, self.owner.key, perf_counter()
+        self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None
         exiting: BaseException | None = None
@@ -264,8 +260,7 @@ class Turn:
                 task.uncancel()
         if error is not None or self.loss is not None:
             error = self._find_error(error)
-        if instruments is not None:
-            instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
+        instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
         if exiting is not None:
             raise exiting

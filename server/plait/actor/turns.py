@@ -5,7 +5,6 @@ import logging
 from collections.abc import Collection, Hashable
 from contextvars import Context
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 from plait.actor.connection import Connection, Gate
@@ -13,7 +12,7 @@ from plait.actor.logs import about
 from plait.actor.mailbox import Mailbox, Turn, current_turn, latest_turn
 from plait.actor.outcome import Done
 from plait.errors import PlaitError, TooMany, Unavailable
-from plait.instruments import Instruments
+from plait.instruments.protocol import Instruments
 from plait.state.source import Source
 
 __all__ = ["TurnRunner", "find_trace"]
@@ -24,12 +23,11 @@ log = logging.getLogger("plait.thread")
 class TurnRunner:
     """Runs the turns of `owner`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
 
-    __slots__ = ("_concurrent", "_gate", "_instruments", "_loop", "_owner", "mailbox", "refusal")
+    __slots__ = ("_concurrent", "_gate", "_loop", "_owner", "mailbox", "refusal")
 
-    def __init__(self, owner: Any, gate: Gate, instruments: Instruments | None = None) -> None:
+    def __init__(self, owner: Any, gate: Gate) -> None:
         self._owner = owner
         self._gate = gate
-        self._instruments = instruments
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
         # Turns that run beside the mailbox's: concurrent rpcs and streams, and the last one.
@@ -50,8 +48,6 @@ class TurnRunner:
         With a `size`, it counts for its connection until it ends, as a message of so many bytes. What `on_destroyed`
         calls of its own thread is answered at once: it can make no change.
         """
-        if self._instruments is not None:
-            turn.instruments, turn.since = self._instruments, perf_counter()
         if turn.by_client and turn.connection is not None:
             turn.party = turn.connection.party or turn.connection
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
@@ -87,16 +83,12 @@ class TurnRunner:
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
         """Run a turn concurrently with others, also while these are held or refused."""
-        if self._instruments is not None:
-            turn.instruments, turn.since = self._instruments, perf_counter()
         turn.on_end(lambda *_: self._finish_concurrent(turn))
         self._concurrent.add(turn)
         turn.start(self._loop, context)
 
     def run_last(self, turn: Turn) -> None:
         """Run a turn while the others are held."""
-        if self._instruments is not None:
-            turn.instruments, turn.since = self._instruments, perf_counter()
         turn.on_end(lambda *_: self._finish_concurrent(turn))
         self._concurrent.add(turn)
         self.mailbox.run_last(turn)

@@ -1,1 +1,1 @@
-"""Instruments, and agents of other projects in threads; each needs an extra of the distribution."""
+"""Agents of other projects in threads; each needs an extra of the distribution."""

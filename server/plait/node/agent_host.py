@@ -15,7 +15,7 @@ from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import check_interrupt, read_attributes
 from plait.agents.runs import Runs
-from plait.instruments import Instruments
+from plait.instruments.protocol import Instruments
 from plait.kv.kv import KV
 from plait.kv.namespace import Namespace
 from plait.kv.user import User, UserThread

@@ -1,28 +1,49 @@
-"""Which awake threads are to be looked at: those that were used since the last look, and those whose time has come."""
+"""Finds the awake threads that have been idle for long enough."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
 from plait.actor.actor import Actor
+from plait.node.threads import Phase, Threads
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Sweeper"]
 
+# Threads that are looked at before other tasks get a turn.
+_BATCH: Final = 1000
 # Times of threads that are no longer awake, or were used again, before they are removed.
 _MOST_OUTDATED: Final = 1000
 
 
 class Sweeper:
-    """Keeps when each of `actors`, the threads that are awake, may have been idle for long enough to be stopped."""
+    """Every `interval` seconds, calls `stop` for threads that have been idle for long enough, and cancels slow turns.
 
-    def __init__(self, actors: Mapping[ThreadKey, Actor]) -> None:
-        self._actors = actors
+    It looks only at the threads that were used since the last time, and at those whose idle time may be over.
+    """
+
+    def __init__(self, threads: Threads, stop: Callable[[Actor], None], *, interval: float) -> None:
+        self._threads = threads
+        self._stop = stop
+        self.interval = interval
         # The threads that were used since the last look, in order; they put themselves here.
         self.active: dict[Actor, None] = {}
         # A heap; a time counts if it is still the `due` of its thread.
         self._times: list[tuple[float, ThreadKey]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look at the threads."""
+        self._task = asyncio.create_task(self._run(), name="plait sweeper")
+
+    async def stop(self) -> None:
+        """Look at them no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
 
     def take(self, now: float) -> list[Actor]:
         """Return the threads to look at, each of which is then used again, passed to `put_off`, or stopped."""
@@ -30,7 +51,7 @@ class Sweeper:
         self.active.clear()
         while self._times and self._times[0][0] <= now:
             due, key = heappop(self._times)
-            actor = self._actors.get(key)
+            actor = self._threads.find_awake(key)
             if actor is not None and actor.due == due:
                 actor.due = inf
                 found.append(actor)
@@ -42,6 +63,33 @@ class Sweeper:
             return
         actor.due = due
         heappush(self._times, (due, actor.key))
-        if len(self._times) > 2 * len(self._actors) + _MOST_OUTDATED:
-            self._times = [(each.due, key) for key, each in self._actors.items() if each.due < inf]
+        if len(self._times) > 2 * self._threads.count + _MOST_OUTDATED:
+            self._times = [(each.due, each.key) for each in self._threads.actors(Phase.AWAKE) if each.due < inf]
             heapify(self._times)
+
+    # Inside
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.interval)
+            await self._look()  # No variable here refers to a thread while this sleeps.
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        for index, actor in enumerate(self.take(loop.time())):
+            if index % _BATCH == _BATCH - 1:
+                await asyncio.sleep(0)
+            self._look_at(actor, loop.time())
+
+    def _look_at(self, actor: Actor, now: float) -> None:
+        """Stop a thread that has been idle for long enough, or find out when to look at it again."""
+        due = actor.sweep(now)
+        slot = self._threads.find(actor.key)
+        if slot.phase is not Phase.AWAKE or slot.actor is not actor:
+            return
+        if due > now:
+            self.put_off(actor, due)
+        elif slot.waiters:  # Callers are about to use it.
+            self.active[actor] = None
+        else:
+            self._stop(actor)

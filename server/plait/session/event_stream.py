@@ -106,7 +106,7 @@ class EventStream:
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the stream is closed."""
         self.connection.is_closed = True
-        if self._queue.is_full and self._actor.instruments is not None:
+        if self._queue.is_full:
             self._actor.instruments.limit_hit("write_buffer")
         self._ended()
         if self._expiry is not None:

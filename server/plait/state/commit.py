@@ -51,7 +51,7 @@ class Commit:
         self.is_done = False
         # The store's outcome of the write; None for one that is not submitted.
         self.outcome: asyncio.Future[int] | None = None
-        # For the instruments: its trace, and when it was made; None if they are not told of it.
+        # For the instruments: its trace, and when it was made; None if it made no version.
         self.trace: Any = None
         self.began: float | None = None
         # The turn that has made it, until it is done.

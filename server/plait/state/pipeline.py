@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
 from plait.errors import Conflict, Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
-from plait.instruments import Instruments
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.state.applying import apply_ops, apply_value, drop_unpaired_moves, measure_op
 from plait.state.commit import Commit, Maker
@@ -88,7 +88,7 @@ class Pipeline:
         validate: Callable[[Any, Any], object] | None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
-        instruments: Instruments | None = None,
+        instruments: Instruments = NO_INSTRUMENTS,
         find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
     ) -> None:
         self.history = history
@@ -458,7 +458,7 @@ class Pipeline:
             # What follows is not done for the turn that has made the change.
             commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
         # Nothing comes between `history.append` and the store.
-        if self._instruments is not None and write.changes:
+        if write.changes:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
             parent = self._find_trace(self._instruments, source)
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
@@ -473,7 +473,7 @@ class Pipeline:
             del self._pending[0]
             is_change = commit.revision is not self.history.durable
             self.history.mark_durable(commit.revision)
-            if self._instruments is not None and commit.began is not None:
+            if commit.began is not None:
                 self._instruments.change_committed(commit.trace, perf_counter() - commit.began, outcome.result())
             if is_change:
                 self._on_commit(commit)
@@ -492,9 +492,10 @@ class Pipeline:
             if self.turns is not None:
                 self.turns.cut(failure, {task for each in self._pending for task in each.tasks})
         failed, self._pending = self._pending, []
-        if self._instruments is not None:
-            _tell_failed(self._instruments, failed, failure.code)
+        self._instruments.store_failed(failure.code)
         for each in failed:  # Before any of them is answered.
+            if each.began is not None:
+                self._instruments.change_failed(each.trace, failure.code)
             each.decide(may_be_stored=isinstance(failure, Indeterminate))
         for each in failed:
             each.finish(failure)
@@ -502,13 +503,6 @@ class Pipeline:
 
 def _fail(callback: Callable[[PlaitError | None], None], loss: PlaitError, _: PlaitError | None) -> None:
     callback(loss)
-
-
-def _tell_failed(instruments: Instruments, failed: Sequence[Commit], code: str) -> None:
-    instruments.store_failed(code)
-    for each in failed:
-        if each.began is not None:
-            instruments.change_failed(each.trace, code)
 
 
 _STOPPED: Final = "the thread has been stopped: get it from the app again"

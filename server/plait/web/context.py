@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -179,10 +178,12 @@ class ServerContext:
         return self.node.drain(self._shutdown_timeout)
 
 
-def find_traceparent(headers: Headers) -> str | None:
+def find_traceparent(scope: Scope) -> str | None:
     """Return the W3C header of a request; None for one that is longer than any valid one."""
-    header = headers.get("traceparent")
-    return None if header is None or len(header) > _LONGEST_TRACEPARENT else header
+    for name, value in scope["headers"]:
+        if name == b"traceparent":
+            return None if len(value) > _LONGEST_TRACEPARENT else value.decode("latin-1")
+    return None
 
 
 def error_response(error: PlaitError | HTTPException) -> Response:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.agents.identity import HEADER, ThreadIds
 from plait.errors import StoreError
+from plait.instruments.prometheus import Metrics
 from plait.settings import Settings, make_setting_error
 from plait.store.protocol import Store
 from plait.web.context import ServerContext, error_body, error_response
@@ -42,13 +44,13 @@ class Site:
         settings: Settings,
         thread_ids: ThreadIds,
         *,
-        metrics: Any,
+        metrics: Metrics | None,
         lifespan: Callable[[Any], AbstractAsyncContextManager[None]],
     ) -> None:
         self._context = context
         self._store = store
         self._settings = settings
-        # What `/metrics` shows; None if it is not served.
+        # Served at `/metrics`, unless they are None.
         self._metrics = metrics
         # `/metrics` asks for no credentials, even with `authenticate`.
         self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=False)
@@ -92,7 +94,7 @@ class Site:
             Route("/plait/client.js", _get_client),
         ]
         if self._metrics is not None:
-            routes.append(Route("/metrics", self._get_metrics))
+            routes.append(Route("/metrics", partial(self._get_metrics, self._metrics)))
         if (folder := self._settings.static) is not None:
             if not folder:
                 raise make_setting_error("static", "'' is not a folder; pass a folder or None")
@@ -127,9 +129,9 @@ class Site:
             return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
         return JSONResponse({"status": "ok"})
 
-    async def _get_metrics(self, request: Request) -> Response:
+    async def _get_metrics(self, metrics: Metrics, request: Request) -> Response:
         self._metrics_hosts.check(request)
-        text, content_type = self._metrics.read(request.headers.get("accept", ""))
+        text, content_type = metrics.read(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 
 

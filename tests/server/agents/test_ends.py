@@ -160,7 +160,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
     Watched.has_told = asyncio.Event()
     store, key = MemoryStore(), ThreadKey("watched", "one")
     app = Plait(Watched, store=store)
-    app._node._expiry._interval = 0.01  # type: ignore[attr-defined]
+    app._node._lifecycle.expiry._interval = 0.01  # type: ignore[attr-defined]
 
     @app.on("thread.destroyed")
     async def tell(thread: Watched) -> None:
@@ -295,7 +295,7 @@ async def test_threads_that_ran_once_leave_no_more_awake_than_the_limit_and_lose
         idle_timeout = 0.0
 
     app = Plait(Brief, store=f"sqlite:///{tmp_path / 'plait.db'}", limits=Limits(awake_threads=300))
-    app._node._sweep_interval = 0.01
+    app._node._sweeper.interval = 0.01
     # How many runs have begun or were refused; those that have begun go on when all have.
     decided, may_go_on = asyncio.Semaphore(0), asyncio.Event()
 

@@ -38,8 +38,8 @@ def take(house: House, now: float) -> list[str]:
 
 
 def stop_sweeping(house: House) -> float:
-    assert house.node._sweeping is not None
-    house.node._sweeping.cancel()
+    assert house.node._sweeper._task is not None
+    house.node._sweeper._task.cancel()
     return asyncio.get_running_loop().time()
 
 

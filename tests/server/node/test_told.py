@@ -12,7 +12,7 @@ from tests.server.rooms import open_house
 from tests.server.session.guests import until
 
 from plait import Connection, MemoryStore, NoInstruments, Plait, StoreError, Thread, rpc
-from plait.instruments import combine_instruments
+from plait.instruments.combining import combine_instruments
 from plait.store.protocol import Header, ThreadKey, Write
 
 KIND = "room"
@@ -130,7 +130,7 @@ async def test_a_thread_that_cannot_be_deleted_while_it_sleeps_is_a_store_error(
     async with open_house(Room, instruments=recorder, store=store) as house:
         actor = await house.actor(Room)
         await actor.store()
-        house.node._begin_to_stop(actor)
+        house.node._lifecycle.stop(actor)
         await until(lambda: recorder.of("slept"))
         store.fails = "submit"
         with pytest.raises(StoreError):

@@ -24,7 +24,7 @@ from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.app import Plait
 from plait.errors import InvalidArguments, NotFound, PlaitError, TooLarge
-from plait.instruments import TRACE
+from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_party
 from plait.web.http.endpoint import Endpoint, Headers

@@ -155,8 +155,7 @@ class Viewer(Lines):
             self.close(1000, "")
         while not self._is_closed and self._position < self._feed.next:
             if self._position < self._feed.first:
-                if self._actor.instruments is not None:
-                    self._actor.instruments.limit_hit("write_buffer")
+                self._actor.instruments.limit_hit("write_buffer")
                 self.close(1013, "the client reads too slowly")
                 return
             entry = self._feed.entry(self._position)

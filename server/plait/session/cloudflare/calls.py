@@ -11,7 +11,7 @@ from plait.actor.facade import Facade, RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame, Transport
 from plait.errors import CallFailed, Forbidden, PlaitError
-from plait.instruments import find_outcome
+from plait.instruments.protocol import find_outcome
 from plait_schemas.cloudflare import Call, Result, encode
 from plait_schemas.codec import UNENCODABLE, printable
 
@@ -34,9 +34,7 @@ class CloudflareCalls:
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
         actor, connection = self._actor, self._connection
-        if (instruments := actor.instruments) is not None:
-            (kind, name), traceparent = actor.key, connection.traceparent
-            connection.trace = instruments.message_began(kind, name, "call", traceparent)
+        actor.begin_message(connection, "call")
         try:
             method = actor.kind.method(call.method)
             if not connection.rights.may_call:
@@ -44,13 +42,11 @@ class CloudflareCalls:
             arguments = method.arguments(call.args, depth=actor.limits.depth)
         except PlaitError as error:
             self.fail(call, str(error))
-            if instruments is not None:
-                instruments.message_ended(connection.trace, error.code)
+            actor.instruments.message_ended(connection.trace, error.code)
             return
         if method.is_stream and self._is_closed:
             # The socket was closed while the call waited for `on_connect`.
-            if instruments is not None:
-                instruments.message_ended(connection.trace, "cancelled")
+            actor.instruments.message_ended(connection.trace, "cancelled")
             return
         turn = actor.call(
             method,
@@ -63,8 +59,7 @@ class CloudflareCalls:
         )
         if method.is_stream:
             self._streams[id(call)] = turn
-            if instruments is not None:
-                actor.end_message(connection.trace, turn)
+            actor.end_message(connection.trace, turn)
 
     def close(self) -> None:
         """Cancel the calls that stream, as the socket is closed; the others finish."""
@@ -89,8 +84,8 @@ class CloudflareCalls:
         elif not method.is_stream:
             nothing = result is None and not method.returns_value
             error = self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
-        if (instruments := self._actor.instruments) is not None and not method.is_stream:
-            instruments.message_ended(trace, "ok" if error is None else find_outcome(error))
+        if not method.is_stream:
+            self._actor.instruments.message_ended(trace, "ok" if error is None else find_outcome(error))
 
     def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
         if what == "error":

@@ -142,7 +142,7 @@ class CloudflareSession:
         if not self._transport.is_backed_up and self._seen.send(frame, revision):
             self._is_behind = False
             return
-        if not self._is_behind and self._actor.instruments is not None:
+        if not self._is_behind:
             self._actor.instruments.reader_lagged(self._actor.key.kind)
         self._is_behind = True
 
@@ -181,8 +181,7 @@ class CloudflareSession:
             self._transport.send(_MCP_FRAME)
             if not self._is_page:
                 self._seen.note_first()
-        if actor.instruments is not None:
-            actor.instruments.joined(actor.key.kind, "cloudflare", sent)
+        actor.instruments.joined(actor.key.kind, "cloudflare", sent)
 
     def _take(self, data: bytes, is_text: bool) -> None:
         try:
@@ -212,7 +211,7 @@ class CloudflareSession:
         match frame:
             case StatePush():
                 self._seen.follow()
-                self._begin_push()
+                self._actor.begin_message(self._connection, "push")
                 error = InvalidState(f"the state is not JSON: {HALF_PAIR}", path="")
                 self._reject(REJECTED, error, self._connection.trace)
             case Call():
@@ -255,8 +254,8 @@ class CloudflareSession:
         if self._actor.is_ending:
             return
         self._seen.follow()
-        self._begin_push()
         connection = self._connection
+        self._actor.begin_message(connection, "push")
         trace = connection.trace
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY), trace)
@@ -276,14 +275,9 @@ class CloudflareSession:
         self._forget_departure()
         commit.then(partial(self._pushed, sent, is_as_sent, commit.version, trace))
 
-    def _begin_push(self) -> None:
-        if self._actor.instruments is not None:
-            self._actor.begin_message(self._connection, "push")
-
     def _end_push(self, trace: Any, outcome: str, code: str) -> None:
-        if (instruments := self._actor.instruments) is not None:
-            instruments.push_answered(self._actor.key.kind, code)
-            instruments.message_ended(trace, outcome)
+        self._actor.instruments.push_answered(self._actor.key.kind, code)
+        self._actor.instruments.message_ended(trace, outcome)
 
     def _pushed(self, sent: int, is_as_sent: bool, version: int, trace: Any, error: BaseException | None) -> None:
         if error is not None:
@@ -365,7 +359,7 @@ class CloudflareSession:
             return
         match frame:
             case StatePush():
-                self._begin_push()
+                self._actor.begin_message(self._connection, "push")
                 self._end_push(self._connection.trace, error.code, error.code)
                 self._tell_rejected(REJECTED)
                 self._send_state_later()  # Send one state for many writes.

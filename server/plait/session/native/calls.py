@@ -11,7 +11,7 @@ from plait.actor.facade import Facade, RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError
-from plait.instruments import find_outcome
+from plait.instruments.protocol import find_outcome
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
 
@@ -34,15 +34,12 @@ class Calls:
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
         actor, connection = self._actor, self._connection
-        if (instruments := actor.instruments) is not None:
-            (kind, name), traceparent = actor.key, connection.traceparent
-            connection.trace = instruments.message_began(kind, name, "call", traceparent)
+        actor.begin_message(connection, "call")
         try:
             self._begin(call, size)
         except PlaitError as error:
             self._fail(call.ref, error)
-            if actor.instruments is not None:
-                actor.instruments.message_ended(connection.trace, error.code)
+            actor.instruments.message_ended(connection.trace, error.code)
 
     def cancel(self, ref: int) -> None:
         """Cancel a stream or a concurrent call; skip any other if it has not begun, and drop its result."""
@@ -74,14 +71,14 @@ class Calls:
         turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
-        if actor.instruments is not None and method.is_stream:
+        if method.is_stream:
             actor.end_message(connection.trace, turn)
 
     def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
         is_cancelled = self._calls.get(call.ref) is not call
         if not is_cancelled:
             error = self._answer(call.ref, method, result, error)
-        if self._actor.instruments is not None and not method.is_stream:
+        if not method.is_stream:
             outcome = "ok" if error is None else "cancelled" if is_cancelled else find_outcome(error)
             self._actor.instruments.message_ended(trace, outcome)
 

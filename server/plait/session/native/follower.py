@@ -130,15 +130,14 @@ class Follower:
 
     def tell_joined(self, protocol: str, joined: Joined) -> None:
         """Tell the instruments what the reader needed to join."""
-        if self._actor.instruments is not None:
-            is_whole, is_more = joined.state is not msgspec.UNSET, joined.ops is not msgspec.UNSET
-            sent = "snapshot" if is_whole else "changes" if is_more else "nothing"
-            self._actor.instruments.joined(self._actor.key.kind, protocol, sent)
+        is_whole, is_more = joined.state is not msgspec.UNSET, joined.ops is not msgspec.UNSET
+        sent = "snapshot" if is_whole else "changes" if is_more else "nothing"
+        self._actor.instruments.joined(self._actor.key.kind, protocol, sent)
 
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
         """Send the frame of a change, as PLAIT encodes it; hold it back from a slow reader, unless `in_step`."""
         if self.is_behind or (self._transport.is_backed_up and not in_step):
-            if not self.is_behind and self._actor.instruments is not None:
+            if not self.is_behind:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self.is_behind = True
             return
@@ -165,8 +164,7 @@ class Follower:
         self._held_size += len(frame.data)
         if self._held_size > self._actor.limits.write_buffer:
             self._held = None
-            if self._actor.instruments is not None:
-                self._actor.instruments.limit_hit("write_buffer")
+            self._actor.instruments.limit_hit("write_buffer")
             self._transport.close(TRY_AGAIN_LATER, "the client reads too slowly")
         elif not self._transport.is_backed_up:
             self.drained()

@@ -4,7 +4,6 @@ What was made on a refused push must be sent again.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -76,8 +75,8 @@ class Pushes:
         self._storing = 0
         # Reads the past for a push.
         self._task: asyncio.Task[None] | None = None
-        # The traces of the pushes that are not answered, in order; None before the first, to save memory.
-        self._traces: deque[Any] | None = None
+        # The traces of the pushes that are not answered, in order. A list, as an empty deque is large.
+        self._traces: list[Any] = []
 
     @property
     def is_under_way(self) -> bool:
@@ -116,17 +115,13 @@ class Pushes:
         """
         if self._actor.is_ending:
             return False
-        if self._actor.instruments is not None:
-            self._actor.begin_message(self._connection, "push")
-            if self._traces is None:
-                self._traces = deque()
-            self._traces.append(self._connection.trace)
+        self._actor.begin_message(self._connection, "push")
+        self._traces.append(self._connection.trace)
         return True
 
     def _drop(self) -> None:
         """Tell the instruments that the last push, for which older changes were read, is not answered."""
-        if self._traces and self._actor.instruments is not None:
-            self._actor.instruments.message_ended(self._traces.pop(), "cancelled")
+        self._actor.instruments.message_ended(self._traces.pop(), "cancelled")
 
     def _is_due(self, push: Push) -> bool:
         """Whether it is the turn of a push; one whose turn it is not is answered."""
@@ -248,7 +243,6 @@ class Pushes:
         """Send the answer to the first push that is not answered."""
         self._answer(answer, version)
         instruments = self._actor.instruments
-        if instruments is not None and self._traces:
-            instruments.push_answered(self._actor.key.kind, outcome)
-            is_made = outcome in ("accepted", "rebased", "repeated")
-            instruments.message_ended(self._traces.popleft(), "ok" if is_made else outcome)
+        instruments.push_answered(self._actor.key.kind, outcome)
+        is_made = outcome in ("accepted", "rebased", "repeated")
+        instruments.message_ended(self._traces.pop(0), "ok" if is_made else outcome)

@@ -1,18 +1,18 @@
 """Answers HTTP requests: limits their bodies, answers their errors, and tells the instruments."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from plait.errors import PlaitError
-from plait.instruments import NO_INSTRUMENTS
+from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, error_body, error_response
-from plait.web.http.observed import serve_observed
+from plait.web.context import ServerContext, error_body, error_response, find_traceparent
 from plait.web.http.request import LimitedRequest
 
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
@@ -21,6 +21,12 @@ Headers = list[tuple[bytes, bytes]]
 
 Answer = Callable[[Request, Headers], Awaitable[Response]]
 """Answers a request; the headers that it adds to the list are sent with its answer, and with that of its error."""
+
+
+# The statuses of a request without an answer: its client has disconnected, or there was an exception, of which the
+# server makes an answer of its own.
+_DISCONNECTED: Final = 499
+_FAILED: Final = 500
 
 
 class Endpoint:
@@ -32,13 +38,26 @@ class Endpoint:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._context.instruments is NO_INSTRUMENTS:
-            await self._serve(scope, receive, send)
-        else:
-            place = self._find_place(scope)
-            await serve_observed(self._serve, self._context, scope, receive, send, place=place)
+        instruments, place = self._context.instruments, self._find_place(scope)
+        # A thread that the app does not have has neither kind nor name.
+        kind, name = place if place is not None and place.kind in self._context.node.kinds else ("", "")
+        trace = scope[TRACE] = instruments.request_began(kind, name, scope["method"], find_traceparent(scope))
+        status = 0
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._serve(scope, receive, send_observed, place)
+        except BaseException:
+            instruments.request_ended(trace, status or _FAILED)
+            raise
+        instruments.request_ended(trace, status or _DISCONNECTED)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, place: ThreadKey | None) -> None:
         request = LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
         headers: Headers = []
         try:
@@ -51,7 +70,7 @@ class Endpoint:
                 self._context.instruments.limit_hit(error.limit)
             response = error_response(error)
         except Exception as error:
-            explained = self._context.failures.explain(error, self._find_place(scope))
+            explained = self._context.failures.explain(error, place)
             response = JSONResponse(error_body("internal", str(explained)), 500)
         response.raw_headers.extend(headers)
         await response(scope, receive, send)

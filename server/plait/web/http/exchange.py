@@ -11,7 +11,7 @@ from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.facade import Facade
 from plait.actor.rpc import Method
 from plait.errors import PlaitError
-from plait.instruments import TRACE
+from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_party
 from plait.web.http.streamed import Lines

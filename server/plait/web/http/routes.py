@@ -12,7 +12,7 @@ from plait.actor.facade import Facade
 from plait.actor.outcome import make_resolver
 from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
-from plait.instruments import TRACE
+from plait.instruments.protocol import TRACE
 from plait.state.types import parse_json_error
 from plait.web.context import ServerContext
 from plait.web.http.endpoint import Headers

@@ -13,7 +13,6 @@ from plait.actor.connection import Connection
 from plait.actor.facade import Facade, RunningCall
 from plait.actor.rpc import Method
 from plait.errors import CallFailed, PlaitError, Unauthenticated
-from plait.instruments import NO_INSTRUMENTS
 from plait.session.native.tokens import seconds_left
 from plait.web.http.streamed import Lines, Streamed
 
@@ -70,7 +69,7 @@ class StreamedCall:
     def _put(self, what: str, value: Any, encoded: tuple[bytes | None, bool]) -> None:
         lines = self._lines
         if what == "chunk" and lines.is_full:
-            (self._actor.instruments or NO_INSTRUMENTS).limit_hit("write_buffer")
+            self._actor.instruments.limit_hit("write_buffer")
             self._fail(CallFailed("the client reads too slowly"))
             self._abandon()
             return

@@ -20,7 +20,7 @@ from plait.actor.connection import Connection, Rights
 from plait.actor.facade import Facade
 from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
-from plait.instruments import NO_INSTRUMENTS, Instruments
+from plait.instruments.protocol import Instruments
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
@@ -200,7 +200,7 @@ class _Opening:
             await self._store(actor)
         connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
-        self._set_traceparent(connection)
+        connection.traceparent = find_traceparent(self._scope)
         session = CloudflareSession(actor, connection, socket, self._context.departures)
         socket.attach(session)
         session.open(self._request)
@@ -221,7 +221,7 @@ class _Opening:
                 id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 connection = actor.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
                 self._place.connection = connection
-                self._set_traceparent(connection)
+                connection.traceparent = find_traceparent(self._scope)
                 tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key), actor.explain)
                 joining = await Joining.prepare(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
                 if pending.is_closed:
@@ -230,10 +230,6 @@ class _Opening:
                 socket.attach(joining)
                 joining.open(self._request)
         pending.hand_over(joining)
-
-    def _set_traceparent(self, connection: Connection) -> None:
-        if self._context.instruments is not NO_INSTRUMENTS:
-            connection.traceparent = find_traceparent(self._request.headers)
 
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))

@@ -16,7 +16,8 @@ from tests.server.session.guests import Guest, SlowReads, add, change, joined, p
 from plait import Connection, Limits, MemoryStore, NoInstruments, Plait, Reject, Source, StoreError, Thread, rpc
 from plait.actor.actor import Actor
 from plait.errors import CorruptThread, Fenced, TooMany
-from plait.instruments import NO_INSTRUMENTS, combine_instruments
+from plait.instruments.combining import combine_instruments
+from plait.instruments.protocol import NO_INSTRUMENTS
 
 KIND = "room"
 ONE = (KIND, "one")

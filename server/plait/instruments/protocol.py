@@ -1,9 +1,7 @@
-"""What a server tells about itself, for metrics and traces: `Instruments`, and a class that ignores it all."""
+"""What a server tells about itself, for metrics and traces: `Instruments`, and the class that ignores all of it."""
 
 import asyncio
-import inspect
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -15,12 +13,9 @@ __all__ = [
     "TRACE",
     "Instruments",
     "NoInstruments",
-    "combine_instruments",
     "find_outcome",
     "telling_store_errors",
 ]
-
-log = logging.getLogger("plait.instruments")
 
 HTTP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
 """The methods by which requests are told apart; a client may make up any other."""
@@ -205,13 +200,6 @@ class NoInstruments:
 
 NO_INSTRUMENTS: Final = NoInstruments()
 
-_METHODS: Final = tuple(name for name in vars(NoInstruments) if not name.startswith("_"))
-# Those whose last argument is a trace, and those whose first argument is one.
-_WITH_PARENT: Final = frozenset({"turn_began", "change_made"})
-_WITH_TRACE: Final = frozenset(
-    name for name in _METHODS if "trace" in inspect.signature(vars(NoInstruments)[name]).parameters
-)
-
 
 @contextmanager
 def telling_store_errors(instruments: Instruments) -> Iterator[None]:
@@ -236,94 +224,3 @@ def find_outcome(error: BaseException | None) -> str:
             return error.code
         case _:
             return PlaitError.code
-
-
-def combine_instruments(given: Instruments | Iterable[Instruments], own: Sequence[Instruments] = ()) -> Instruments:
-    """Return one object for an app's instruments and plait's own, which are known not to raise.
-
-    Raises TypeError for something that is not Instruments.
-    """
-    each = list(given) if isinstance(given, Iterable) else [given]
-    for one in each:
-        _check(one)
-    instruments = [*own, *(_Guarded(one) for one in each if type(one) is not NoInstruments)]
-    if len(instruments) > 1:
-        return _Several(instruments)
-    return instruments[0] if instruments else NO_INSTRUMENTS
-
-
-def _check(given: object) -> None:
-    if isinstance(given, type):
-        raise TypeError(f"instruments must be an object, not the class {given.__name__}: write {given.__name__}()")
-    for name in _METHODS:
-        method = getattr(given, name, None)
-        if not callable(method):
-            raise TypeError(f"instruments: {given!r} has no method {name}: subclass plait.NoInstruments")
-        if inspect.iscoroutinefunction(method):
-            raise TypeError(f"instruments: {type(given).__name__}.{name} must be a plain function, not async")
-
-
-class _Guarded(NoInstruments):
-    """Calls other instruments, and logs the first exception of each method."""
-
-    def __init__(self, instruments: Instruments) -> None:
-        for name in _METHODS:
-            setattr(self, name, _guard(getattr(instruments, name)))
-
-
-def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
-    is_logged = False
-
-    def call(*args: Any) -> Any:
-        nonlocal is_logged
-        try:
-            return method(*args)
-        except Exception:
-            if not is_logged:
-                is_logged = True
-                log.exception("%s raised, and is not logged again", getattr(method, "__qualname__", method))
-            return None
-
-    return call
-
-
-class _Several(NoInstruments):
-    """Calls several instruments; a trace has one of each."""
-
-    def __init__(self, instruments: Sequence[Instruments]) -> None:
-        class Traces(tuple[Any, ...]):
-            """The traces of these instruments: those of another app are of another class."""
-
-            __slots__ = ()
-
-        nothing = Traces([None] * len(instruments))
-        for name in _METHODS:
-            methods = tuple(getattr(each, name) for each in instruments)
-            make = _pass_parent if name in _WITH_PARENT else _pass_trace if name in _WITH_TRACE else _pass_all
-            setattr(self, name, make(methods, nothing))
-
-
-def _pass_all(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
-    traces = type(nothing)
-    return lambda *args: traces([method(*args) for method in methods])
-
-
-def _pass_parent(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
-    traces = type(nothing)
-
-    def call(*args: Any) -> Any:
-        *rest, parent = args
-        parents = parent if type(parent) is traces else nothing
-        return traces([method(*rest, own) for method, own in zip(methods, parents, strict=True)])
-
-    return call
-
-
-def _pass_trace(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
-    traces = type(nothing)
-
-    def call(trace: Any, *args: Any) -> None:
-        for method, own in zip(methods, trace if type(trace) is traces else nothing, strict=True):
-            method(own, *args)
-
-    return call

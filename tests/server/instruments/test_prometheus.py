@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from plait import MemoryStore, Plait, Thread, rpc
-from plait.adapters.metrics import METRICS, Metrics
+from plait.instruments.prometheus import METRICS, Metrics
 from plait.settings import SettingError
 from plait.web.identity import Authenticate
 
@@ -212,7 +212,6 @@ async def test_a_scraper_may_ask_for_a_version_that_there_is_not(version: str) -
 @pytest.mark.parametrize("is_set", [False, True])
 def test_without_the_extra_an_app_says_what_to_install(is_set: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "plait.adapters.metrics")
     kind, name = ValueError, "metrics"
     if is_set:
         monkeypatch.setenv("PLAIT_METRICS", "1")

@@ -2,26 +2,30 @@
 
 prometheus-client's own counters lock and look up their labels each time, which would cost as much as a small rpc. These
 are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read, which
-any OS thread may do: it reads copies.
+any OS thread may do: it reads copies. prometheus-client is imported when it is used, as an app may be without it.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.process_collector import ProcessCollector
-
-from plait.instruments import HTTP_METHODS, NoInstruments
+from plait.instruments.protocol import HTTP_METHODS, NoInstruments
 from plait_schemas import codes
 
 __all__ = ["METRICS", "Metric", "Metrics"]
 
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Registry(Protocol):
+    """A `CollectorRegistry` of prometheus-client."""
+
+    def register(self, collector: Any) -> None:
+        """Let a collector be read with the registry."""
+        ...
 
 
 class Metric(NamedTuple):
@@ -128,13 +132,13 @@ class _Series:
             self.failed = _Series(self.labels, self._bounds)
         self.failed.add(value)
 
-    def add_to(self, family: HistogramMetricFamily) -> None:
-        """Add the buckets to what a scraper reads."""
+    def sum_up(self) -> tuple[list[tuple[str, float]], float]:
+        """Return the buckets, each with the number of values up to its bound, and the sum of the values."""
         parts = [each.read() for each in (self, self.failed) if each is not None]
         below = [sum(counts) for counts in zip(*(each.below for each in parts), strict=True)]
         buckets = [(str(bound), float(count)) for bound, count in zip(self._bounds, below, strict=True)]
         buckets.append(("+Inf", float(sum(each.number for each in parts))))
-        family.add_metric(self.labels, buckets, sum(each.sum for each in parts))
+        return buckets, sum(each.sum for each in parts)
 
     def read(self) -> _Counted:
         """Count the values so far; none of the result waits."""
@@ -149,51 +153,35 @@ class _Series:
         self.waiting = self._counted.waiting
 
 
-class _Histogram(dict[tuple[str, ...], _Series]):
-    """The series of one histogram, by their labels."""
+class _Made(dict[K, V]):
+    """Makes the value of a key that is missing."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
+    def __init__(self, make: Callable[[K], V]) -> None:
+        self._make = make
 
-    def __missing__(self, labels: tuple[str, ...]) -> _Series:
-        series = self[labels] = _Series(labels, self._bounds)
-        return series
+    def __missing__(self, key: K) -> V:
+        value = self[key] = self._make(key)
+        return value
+
+
+_Histogram = _Made[tuple[str, ...], _Series]
 
 
 class _OfKind:
-    """The series of one kind that are used for each message, turn and change."""
+    """The series of one kind that are used for each message, turn and change.
+
+    One look-up costs less than several with all labels.
+    """
 
     __slots__ = ("commits", "messages", "sizes", "turns", "waits")
 
     def __init__(self, kind: str, histograms: dict[str, _Histogram]) -> None:
+        turns, messages = histograms["plait_turn_seconds"], histograms["plait_message_seconds"]
         self.waits = histograms["plait_turn_wait_seconds"][kind,]
         self.sizes = histograms["plait_change_bytes"][kind,]
         self.commits = histograms["plait_commit_seconds"][kind,]
-        self.turns = _ByName(kind, histograms["plait_turn_seconds"])
-        self.messages = _ByName(kind, histograms["plait_message_seconds"])
-
-
-class _ByName(dict[str, _Series]):
-    """The series of one kind, by the other label."""
-
-    def __init__(self, kind: str, histogram: _Histogram) -> None:
-        self._kind = kind
-        self._histogram = histogram
-
-    def __missing__(self, name: str) -> _Series:
-        series = self[name] = self._histogram[self._kind, name]
-        return series
-
-
-class _ByKind(dict[str, _OfKind]):
-    """What is used most of each kind: one look-up costs less than several with all labels."""
-
-    def __init__(self, histograms: dict[str, _Histogram]) -> None:
-        self._histograms = histograms
-
-    def __missing__(self, kind: str) -> _OfKind:
-        found = self[kind] = _OfKind(kind, self._histograms)
-        return found
+        self.turns = _Made[str, _Series](lambda name: turns[kind, name])
+        self.messages = _Made[str, _Series](lambda type: messages[kind, type])
 
 
 Counter = defaultdict[tuple[str, ...], int]
@@ -205,9 +193,11 @@ class Metrics(NoInstruments):
     With `Plait(instruments=Metrics(registry))`, the metrics are read with the others of that registry instead.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self._counters: dict[str, Counter] = {each.name: Counter(int) for each in METRICS if each.type != "histogram"}
-        self._histograms = {each.name: _Histogram(each.bounds) for each in METRICS if each.type == "histogram"}
+    def __init__(self, registry: Registry | None = None) -> None:
+        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+
+        self._counters = {each.name: Counter(int) for each in METRICS if each.type != "histogram"}
+        self._histograms = {each.name: _make_histogram(each.bounds) for each in METRICS if each.type == "histogram"}
         # Attributes, as these are used for each message, turn and change. Of the counters that have an outcome, only
         # those other than `ok` are counted: the others are in the histograms.
         self._messages, self._message_seconds = self._get("plait_messages_total", "plait_message_seconds")
@@ -215,33 +205,37 @@ class Metrics(NoInstruments):
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
         self._writes = self._histograms["plait_commit_writes"][()]
-        self._kinds = _ByKind(self._histograms)
+        self._kinds = _Made[str, _OfKind](lambda kind: _OfKind(kind, self._histograms))
         if registry is None:
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
-        self.registry = registry
+        self.registry: Any = registry
         registry.register(self)
 
     def read(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics as text, in the format that a scraper accepts, and its content type."""
+        from prometheus_client import exposition  # noqa: PLC0415
+
         try:
-            encode, content_type = choose_encoder(accept)
+            encode, content_type = exposition.choose_encoder(accept)
             return encode(self.registry), content_type
         except TypeError:  # prometheus-client cannot compare the version that the scraper wants.
-            encode, content_type = choose_encoder("")
+            encode, content_type = exposition.choose_encoder("")
             return encode(self.registry), content_type
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> Iterator[Any]:
         """Yield the metrics for prometheus-client."""
+        from prometheus_client import core  # noqa: PLC0415
+
         derived = self._derive()
         for metric in METRICS:
             if metric.type == "histogram":
-                family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+                family = core.HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
                 for series in self._histograms[metric.name].copy().values():
-                    series.add_to(family)
+                    family.add_metric(series.labels, *series.sum_up())
                 yield family
                 continue
-            make = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
+            make = core.CounterMetricFamily if metric.type == "counter" else core.GaugeMetricFamily
             counted = make(metric.name, metric.help, labels=metric.labels)
             for labels, count in derived.get(metric.name, self._counters[metric.name]).copy().items():
                 counted.add_metric(labels, count)
@@ -367,3 +361,7 @@ def _add_fine(others: Counter, histogram: _Histogram) -> Counter:
     for labels, series in histogram.copy().items():
         counts[*labels, "ok"] = series.fine
     return counts
+
+
+def _make_histogram(bounds: Sequence[float]) -> _Histogram:
+    return _Histogram(lambda labels: _Series(labels, bounds))

@@ -17,7 +17,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from plait.instruments import HTTP_METHODS, NoInstruments
+from plait.instruments.protocol import HTTP_METHODS, NoInstruments
 
 __all__ = ["OpenTelemetry"]
 

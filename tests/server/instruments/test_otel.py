@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from tests.server.fakes import TroubledStore
 
 from plait import MemoryStore, Plait, Reject, Source, StoreError, Thread, rpc
-from plait.adapters.otel import OpenTelemetry
+from plait.instruments.otel import OpenTelemetry
 
 PATH = "/threads/room/one"
 TRACE_ID, PARENT_ID = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331

@@ -1,0 +1,296 @@
+"""The work that moves threads between the phases of `threads`: waking, stopping and destroying them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from plait.actor.actor import Actor
+from plait.actor.events import Events
+from plait.actor.kind import Kind
+from plait.actor.logs import about, log_error
+from plait.actor.mailbox import Cause, Turn
+from plait.errors import (
+    CorruptThread,
+    Destroyed,
+    Fenced,
+    Indeterminate,
+    MigrationFailed,
+    NewerState,
+    PlaitError,
+    StoreError,
+    Unavailable,
+    operator_message,
+)
+from plait.instruments.protocol import Instruments, telling_store_errors
+from plait.node.expiry import Expiry
+from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
+from plait.state.migrations import explain_lost, find_lost, migrate_thread
+from plait.store.deletion import delete_thread
+from plait.store.protocol import Store, Stored, ThreadKey, Write
+
+__all__ = ["Lifecycle"]
+
+log = logging.getLogger("plait.node")
+
+T = TypeVar("T")
+
+
+MakeActor = Callable[[ThreadKey, Kind, Stored | None, int], Actor]
+"""Makes the actor of a thread, given what was loaded of it and the number of its owner."""
+
+
+class Lifecycle:
+    """Wakes, stops and destroys the threads of a table, each in a task that the table keeps."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Kind],
+        store: Store,
+        make_actor: MakeActor,
+        *,
+        events: Events,
+        instruments: Instruments,
+        expiry_interval: float,
+    ) -> None:
+        self.threads = Threads(self._on_asleep)
+        self.expiry = Expiry(kinds.values(), store, self.expire, self.mark_idle, interval=expiry_interval)
+        # Whether the server shuts down: threads that wake get no sockets, and none expires.
+        self.is_draining = False
+        self._kinds = kinds
+        self._store = store
+        self._make_actor = make_actor
+        self._events = events
+        self._instruments = instruments
+        # The kinds for which a warning about lost members of a state was logged.
+        self._lossy: set[str] = set()
+
+    def _on_asleep(self, slot: Slot) -> None:
+        self._store.release(slot.key, slot.fence)
+        if slot.has_woken:
+            self._instruments.slept(slot.key.kind)
+
+    # Waking
+
+    def wake(self, slot: Slot, kind: Kind) -> None:
+        """Begin to wake a thread that is asleep."""
+        self.threads.begin(slot, Phase.WAKING, start_task(self._wake(slot, kind), f"wake {slot.key}"))
+
+    async def _wake(self, slot: Slot, kind: Kind) -> None:
+        began = time.perf_counter()
+        await self._claim(slot)
+        try:
+            actor = await self._load(slot, kind, is_used=True)
+            await self._start(slot, actor)
+        except BaseException:
+            self.expiry.remember(slot.key)  # The store may have been told that the thread is awake.
+            raise
+        if self.is_draining:
+            actor.connections.close(Unavailable(SHUTTING_DOWN))
+        actor.touch()
+        self._instruments.woke(kind.name, time.perf_counter() - began)
+        self.threads.set_awake(slot)
+
+    async def _load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
+        """Make the actor of a stored or new thread; one that is used is not idle from now on. Raises StoreError."""
+        key, fence, marks_use = slot.key, slot.fence, is_used and self.expiry.has(kind.name)
+        with telling_store_errors(self._instruments):
+            try:
+                if marks_use:
+                    await self.expiry.prepare()
+                stored = await self._store.load(key)
+                if stored is not None:
+                    stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
+                    if marks_use:
+                        # When this is durable, a kill cannot make the thread expire as if it had not been used.
+                        await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
+                actor = slot.actor = self._make_actor(key, kind, stored, fence)
+            except (CorruptThread, MigrationFailed, NewerState) as error:
+                log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
+                raise
+        if stored is not None and kind.name not in self._lossy and not actor.durable.is_stored:
+            self._warn_of_losses(key, kind, stored)
+        return actor
+
+    async def _claim(self, slot: Slot) -> None:
+        with telling_store_errors(self._instruments):
+            slot.fence = await self._store.claim(slot.key)
+
+    def _warn_of_losses(self, key: ThreadKey, kind: Kind, stored: Stored) -> None:
+        """Log once for each kind that its type lacks members of a stored state: a field was renamed or removed."""
+        if lost := find_lost(key, kind, stored):
+            self._lossy.add(kind.name)
+            log.warning("%s; other threads of the kind may, too", explain_lost(key, lost), extra=about(key))
+
+    async def _start(self, slot: Slot, actor: Actor) -> None:
+        """Run `on_start`. Raises what it raises, or Destroyed if it has destroyed the thread."""
+        try:
+            try:
+                await actor.start()
+            finally:
+                if (lost := actor.pipeline.lost) is not None:  # `on_start` need not have waited for the write.
+                    raise lost
+        except BaseException as error:
+            if not actor.is_ending:
+                actor.abort()
+            if isinstance(error, PlaitError):  # Other errors are logged by the caller that answers the client.
+                log_error(error, slot.key, None)
+            raise
+        finally:
+            if len(slot.tasks) > 1:
+                await asyncio.wait(slot.tasks[1:])  # The thread is being destroyed.
+        if actor.is_ending:
+            raise Destroyed(f"{slot.key} was destroyed")
+
+    # Stopping
+
+    def stop(self, actor: Actor) -> None:
+        """Begin to stop a thread that is awake, with `on_stop`."""
+        slot = self.threads.find(actor.key)
+        self.threads.begin(slot, Phase.STOPPING, start_task(self._stop(slot, actor), f"stop {actor.key}"))
+
+    async def _stop(self, slot: Slot, actor: Actor) -> None:
+        """Stop a thread; if it can expire, store since when it is idle."""
+        idle = asyncio.get_running_loop().time() - actor.last_used
+        since = time.time_ns() // 1000 - int(idle * 1e6)
+        await actor.stop()
+        if not self.expiry.has(actor.kind.name) or not actor.is_stored or actor.is_ending:
+            return
+        mark = _mark(actor.key, actor.epoch, actor.durable.version, slot.fence, idle_since=since)
+        try:
+            with telling_store_errors(self._instruments):
+                await self._store.submit(mark)
+        except StoreError as error:
+            log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
+            self.expiry.remember(actor.key)
+
+    def drop(self, actor: Actor, error: StoreError) -> None:
+        """Close the sockets and refuse the changes of a thread whose durable state is not known; it is loaded again."""
+        if isinstance(error, Fenced):
+            log.error("another process has written this thread; it is stopped here", extra=about(actor.key))
+            reason = "the thread has moved"
+        else:
+            log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
+            is_in_doubt = isinstance(error, Indeterminate)
+            reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
+        slot = self.threads.find(actor.key)
+        is_awake = slot.phase is Phase.AWAKE and slot.actor is actor
+        actor.drop(reason, is_awake=is_awake)
+        if is_awake:  # Otherwise the task that wakes, stops or destroys it goes on.
+            self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
+        self._store.release(actor.key, actor.pipeline.history.fence)
+        self.expiry.remember(actor.key)
+
+    async def mark_idle(self, key: ThreadKey) -> bool:
+        """Store that a sleeping thread is idle from now on, if no time is stored; return False while it is not asleep.
+
+        Raises StoreError.
+        """
+        slot = self.threads.find(key)
+        if slot.phase is Phase.ASLEEP and not self.is_draining:
+            task = start_task(self._mark_idle(slot), f"mark {key} as idle")
+            self.threads.begin(slot, Phase.STOPPING, task)
+            await _wait_for(task)
+            return True
+        return slot.phase in (Phase.ASLEEP, Phase.AWAKE)
+
+    async def _mark_idle(self, slot: Slot) -> None:
+        await self._claim(slot)
+        with telling_store_errors(self._instruments):
+            found = await self._store.find(slot.key)
+            if found is not None and found.idle_since is None:
+                now = time.time_ns() // 1000
+                await self._store.submit(_mark(slot.key, found.epoch, found.version, slot.fence, idle_since=now))
+
+    # Destroying
+
+    def destroy(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
+        """Begin to destroy a thread, in a turn of it; return a future of the outcome.
+
+        Its `callers` are that turn and those that wait for it.
+        """
+        slot = self.threads.find(actor.key)
+        if slot.actor is not actor:  # A turn that was cancelled goes on.
+            raise Unavailable("the thread has been stopped")
+        task = start_task(self._destroy(actor, callers), f"destroy {actor.key}")
+        self.threads.begin(slot, Phase.ENDING, task)
+        return asyncio.shield(task)
+
+    async def _destroy(self, actor: Actor, callers: Sequence[Turn]) -> None:
+        try:
+            await actor.end(callers)
+        finally:
+            self.threads.keep(actor)
+
+    async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, idle_until: int | None = None) -> bool:
+        """Destroy a sleeping thread, with `idle_until` one that is idle since then; return whether there was one.
+
+        A thread that cannot be loaded is destroyed without `on_destroyed`. Raises what `Node.destroy` does.
+        """
+        slot = self.threads.find(key)
+        task = start_task(self._destroy_sleeping(slot, cause, idle_until), f"destroy {key}")
+        self.threads.begin(slot, Phase.ENDING, task)
+        if (turn := cause.parent) is not None:
+            turn.expect_change()
+            task.add_done_callback(lambda _: turn.decide_change(may_be_stored=_may_be_deleted(task)))
+        return await _wait_for(task)
+
+    async def _destroy_sleeping(self, slot: Slot, cause: Cause, idle_until: int | None) -> bool:
+        key, kind = slot.key, self._kinds.get(slot.key.kind)
+        await self._claim(slot)
+        with telling_store_errors(self._instruments):
+            found = await self._store.find(key)
+        if found is None:
+            return False
+        if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
+            return False
+        if kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed")):
+            try:
+                actor = await self._load(slot, kind, is_used=False)
+            except (CorruptThread, MigrationFailed, NewerState):
+                log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
+            else:
+                await self._destroy_loaded(slot, actor, cause)
+                return True
+        with telling_store_errors(self._instruments):
+            await delete_thread(self._store, key, found, fence=slot.fence)
+        return True
+
+    async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
+        try:
+            await self._start(slot, actor)
+            await actor.end_in_turn(partial(self.destroy, actor), cause)
+        except Destroyed:
+            if not actor.is_ending:  # It is of another thread, which `on_start` has called.
+                raise
+        finally:
+            if not actor.is_ending:
+                actor.abort()
+
+    async def expire(self, key: ThreadKey, until: int) -> None:
+        """Destroy a thread that is asleep and idle since a time or longer."""
+        if not self.is_draining and self.threads.find(key).phase is Phase.ASLEEP:
+            await self.destroy_sleeping(key, Cause(), idle_until=until)
+
+
+def _mark(key: ThreadKey, epoch: str, version: int, fence: int, *, idle_since: int) -> Write:
+    return Write(key, epoch, version, version, fence=fence, idle_since=idle_since)
+
+
+def _may_be_deleted(task: asyncio.Task[bool]) -> bool:
+    if task.cancelled():
+        return True
+    error = task.exception()
+    return task.result() if error is None else isinstance(error, Indeterminate)
+
+
+async def _wait_for(task: asyncio.Task[T]) -> T:
+    """Return the outcome of a task, which goes on when its caller is cancelled. Raises Unavailable when it is."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise Unavailable(SHUTTING_DOWN) from None
+        raise

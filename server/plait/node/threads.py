@@ -1,0 +1,207 @@
+"""The table of threads: the phase of each thread in this process, the tasks that work on it, and its actor.
+
+The phases of a thread:
+
+    asleep    It is only in the store. It has no slot in the table.
+    waking    A task loads it and runs `on_start`. Callers wait, and resume in order of arrival.
+    awake     Callers get its actor. No task works on it.
+    stopping  A task runs `on_stop`, or waits for the turns of a thread that has lost a write, or stores since when a
+              sleeping thread is idle. Callers wait, and then wake it.
+    ending    A task runs `on_destroyed` and deletes what is stored. Callers wait, and then wake a new thread.
+
+Who moves a thread from one phase to another:
+
+    asleep   → waking    `Lifecycle.wake`, for a caller of `Node.actor`
+    asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`
+    asleep   → ending    `Lifecycle.destroy_sleeping`, for `Node.destroy` and `Expiry`
+    waking   → awake     the task, when `on_start` has returned
+    awake    → stopping  `Lifecycle.stop`, for the `Sweeper` and `Node.stop`; `Lifecycle.drop`, after a lost write
+    waking, awake, stopping → ending  `Lifecycle.destroy`, in a turn of the thread
+    waking, stopping, ending → asleep  the table, when the last task has ended, however it did
+
+`Threads._move` makes all of these changes, and fails for any other. A phase in which a thread moves to another node
+would be a line in `_NEXT`, and a method of `Lifecycle` that begins it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from enum import Enum
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from plait.actor.actor import Actor
+from plait.errors import Unavailable
+from plait.store.protocol import ThreadKey
+
+__all__ = ["SHUTTING_DOWN", "Phase", "Slot", "Threads", "start_task"]
+
+SHUTTING_DOWN: Final = "the server is shutting down"
+
+T = TypeVar("T")
+
+
+class Phase(Enum):
+    """Where a thread is between asleep and awake."""
+
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    AWAKE = "awake"
+    STOPPING = "stopping"
+    ENDING = "ending"
+
+
+_NEXT: Final = {
+    Phase.ASLEEP: {Phase.WAKING, Phase.STOPPING, Phase.ENDING},
+    Phase.WAKING: {Phase.AWAKE, Phase.ENDING, Phase.ASLEEP},
+    Phase.AWAKE: {Phase.STOPPING, Phase.ENDING},
+    Phase.STOPPING: {Phase.ENDING, Phase.ASLEEP},
+    Phase.ENDING: {Phase.ASLEEP},
+}
+# The phases of threads that count for `Limits.awake_threads`.
+_COUNTED: Final = {Phase.WAKING, Phase.AWAKE}
+
+
+class Slot:
+    """One thread in the table. Only `Threads` changes its phase and its tasks."""
+
+    __slots__ = ("actor", "fence", "has_woken", "key", "phase", "tasks", "waiters")
+
+    def __init__(self, key: ThreadKey) -> None:
+        self.key = key
+        self.phase = Phase.ASLEEP
+        # The task that works on the thread. If that runs an `on_start` or `on_stop` that destroys the thread, a second
+        # one does so, for which the first one waits.
+        self.tasks: list[asyncio.Task[Any]] = []
+        # Set when the thread is loaded, also to be destroyed.
+        self.actor: Actor | None = None
+        # The number of its owner, which is released when the thread is asleep; 0 before it is claimed.
+        self.fence = 0
+        self.has_woken = False
+        # Callers that have not resumed, in order of arrival.
+        self.waiters: dict[asyncio.Future[BaseException | None], None] = {}
+
+    async def wait(self) -> BaseException | None:
+        """Wait until the thread is awake or asleep; return the error of the task that has ended, if it failed.
+
+        In a thread that is awake already, wait until the callers that came before have resumed.
+        """
+        future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self.waiters[future] = None
+        try:
+            if self.phase is Phase.AWAKE:
+                await asyncio.sleep(0)  # The loop resumes tasks in order, and those of the others are scheduled.
+                return None
+            return await future
+        finally:
+            del self.waiters[future]
+
+    def use(self) -> Actor:
+        """Return the actor of a thread that is awake, and reset its idle timer."""
+        assert self.actor is not None
+        self.actor.touch()
+        return self.actor
+
+
+class Threads:
+    """The slots of the threads that are not asleep; `on_asleep` is called with each slot that is removed."""
+
+    def __init__(self, on_asleep: Callable[[Slot], None]) -> None:
+        self._on_asleep = on_asleep
+        self._slots: dict[ThreadKey, Slot] = {}
+        # The number of threads that are waking or awake.
+        self.count = 0
+        # Destroyed threads whose last turns have not ended, each with the task that waits for these turns. They have no
+        # slot: a new thread of the same name may be awake.
+        self.destroyed: dict[Actor, asyncio.Task[None]] = {}
+
+    def find(self, key: ThreadKey) -> Slot:
+        """Return the slot of a thread; that of a sleeping thread is not in the table until its phase changes."""
+        return self._slots.get(key) or Slot(key)
+
+    def find_awake(self, key: ThreadKey) -> Actor | None:
+        """Return the actor of a thread if it is awake."""
+        slot = self._slots.get(key)
+        return slot.actor if slot is not None and slot.phase is Phase.AWAKE else None
+
+    def actors(self, *phases: Phase) -> list[Actor]:
+        """Return the actors of the threads in some phases."""
+        found = (slot.actor for slot in self._slots.values() if slot.phase in phases)
+        return [actor for actor in found if actor is not None]
+
+    def begin(self, slot: Slot, phase: Phase, task: asyncio.Task[Any]) -> None:
+        """Begin a phase in which `task` works on a thread."""
+        if slot.phase is not phase:
+            self._move(slot, phase)
+        slot.tasks.append(task)
+        task.add_done_callback(partial(self._finish, slot))
+
+    def set_awake(self, slot: Slot) -> None:
+        """Let callers use a thread."""
+        slot.has_woken = True
+        self._move(slot, Phase.AWAKE)
+        _resume(slot, None)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """All tasks that have not ended."""
+        return [*(task for slot in self._slots.values() for task in slot.tasks), *self.destroyed.values()]
+
+    def keep(self, actor: Actor) -> None:
+        """Wait for the last turns of a destroyed thread, in a task."""
+        task = self.destroyed[actor] = start_task(actor.finish(), f"last turns of {actor.key}")
+        task.add_done_callback(lambda _: self.destroyed.pop(actor))
+
+    async def stop(self, timeout: float, stop: Callable[[Actor], None]) -> None:
+        """Call `stop` for each thread that is awake or wakes, and wait for all tasks; cancel those that are late."""
+        for slot in list(self._slots.values()):
+            if slot.tasks:  # It is waking, or callers have not resumed yet, whose turns run before it stops.
+                slot.tasks[0].add_done_callback(partial(_stop_awake, slot, stop))
+            else:
+                _stop_awake(slot, stop)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while tasks := self.tasks:
+            _, late = await asyncio.wait(tasks, timeout=max(deadline - loop.time(), 0))
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    # Inside
+
+    def _finish(self, slot: Slot, task: asyncio.Task[Any]) -> None:
+        slot.tasks.remove(task)
+        # This also marks the exception as retrieved; its caller may be cancelled.
+        error = Unavailable(SHUTTING_DOWN) if task.cancelled() else task.exception()
+        if slot.tasks or slot.phase is Phase.AWAKE:
+            return
+        self._move(slot, Phase.ASLEEP)
+        self._on_asleep(slot)
+        _resume(slot, error)
+
+    def _move(self, slot: Slot, phase: Phase) -> None:
+        """Change the phase of a thread. Nothing else does."""
+        assert phase in _NEXT[slot.phase], f"{slot.key} cannot become {phase.value} while it is {slot.phase.value}"
+        self.count += (phase in _COUNTED) - (slot.phase in _COUNTED)
+        slot.phase = phase
+        if phase is Phase.ASLEEP:
+            del self._slots[slot.key]
+        else:
+            self._slots[slot.key] = slot
+
+
+def start_task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Start a task with an empty context: what it does must not count as caused by the turn that is running."""
+    return asyncio.create_task(work, name=name, context=Context())
+
+
+def _stop_awake(slot: Slot, stop: Callable[[Actor], None], _: object = None) -> None:
+    if slot.phase is Phase.AWAKE and slot.actor is not None:
+        stop(slot.actor)
+
+
+def _resume(slot: Slot, outcome: BaseException | None) -> None:
+    for waiter in slot.waiters:
+        if not waiter.done():
+            waiter.set_result(outcome)
