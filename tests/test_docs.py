@@ -331,3 +331,8 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_every_page_is_in_the_sites_navigation() -> None:
     listed = re.findall(r"^ +- .*?: ([\w-]+)\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(page for page in PAGES if page != "README")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("README", "index")])
+def test_a_page_says_first_for_whom_it_is(page: str) -> None:
+    assert re.match(r"# .+\n\nFor \w", PAGES[page].read_text()) is not None
