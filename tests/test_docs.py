@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import msgspec
@@ -229,9 +230,15 @@ def options_in_the_reference(name: str) -> str:
     return found[1]
 
 
-def test_the_reference_shows_what_a_class_inherits() -> None:
-    for name in ("plait.Plait", "plait_client.AwaitableEdit"):
-        assert "inherited_members: true" in options_in_the_reference(name)
+@pytest.mark.parametrize("package", [plait, plait_client], ids=["plait", "plait_client"])
+def test_the_reference_shows_what_a_class_inherits_from_one_that_is_not_public(package: ModuleType) -> None:
+    public = [getattr(package, name) for name in package.__all__]
+    for cls in (each for each in public if isinstance(each, type)):
+        hidden = [base for base in cls.__mro__ if base.__module__.startswith("plait") and base not in public]
+        if any(not name.startswith("_") for base in hidden for name in vars(base)):
+            options = options_in_the_reference(f"{package.__name__}.{cls.__name__}")
+            assert "inherited_members: true" in options or "members: " in options, cls
+    assert package is plait or "inherited_members: true" in options_in_the_reference("plait_client.AwaitableEdit")
 
 
 @pytest.mark.parametrize(
