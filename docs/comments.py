@@ -1,4 +1,4 @@
-"""Lets the reference show the comment above an attribute as what it means."""
+"""Makes the comment above an attribute its docstring in the reference."""
 
 from itertools import takewhile
 from typing import Any

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import msgspec
@@ -229,15 +230,21 @@ def options_in_the_reference(name: str) -> str:
     return found[1]
 
 
-def test_the_reference_shows_what_a_class_inherits() -> None:
-    for name in ("plait.Plait", "plait_client.AwaitableEdit"):
-        assert "inherited_members: true" in options_in_the_reference(name)
+@pytest.mark.parametrize("package", [plait, plait_client], ids=["plait", "plait_client"])
+def test_the_reference_shows_what_a_class_inherits_from_one_that_is_not_public(package: ModuleType) -> None:
+    public = [getattr(package, name) for name in package.__all__]
+    for cls in (each for each in public if isinstance(each, type)):
+        hidden = [base for base in cls.__mro__ if base.__module__.startswith("plait") and base not in public]
+        if any(not name.startswith("_") for base in hidden for name in vars(base)):
+            options = options_in_the_reference(f"{package.__name__}.{cls.__name__}")
+            assert "inherited_members: true" in options or "members: " in options, cls
+    assert package is plait or "inherited_members: true" in options_in_the_reference("plait_client.AwaitableEdit")
 
 
 @pytest.mark.parametrize(
     ("shown", "spelling", "pages"),
     [
-        (plait.Connection, "connection", ("threads", "presence", "identity")),
+        (plait.Connection, "connection", ("connections", "hooks", "presence", "identity")),
         (plait.Context, "ctx", ("agents", "agentuity", "agentscope", "kv")),
     ],
 )
@@ -257,19 +264,31 @@ def test_every_setting_and_its_variable_are_in_the_docs() -> None:
 
 
 def test_the_fields_of_limits_and_retention_are_in_their_tables() -> None:
-    for struct, page in ((Limits, "serving"), (Retention, "history")):
+    for struct, page in ((Limits, "limits"), (Retention, "history")):
         text = PAGES[page].read_text()
         assert [field.name for field in msgspec.structs.fields(struct) if f"| `{field.name}` |" not in text] == []
 
 
 def test_everything_that_a_thread_has_is_in_the_guide() -> None:
-    guide = "".join(PAGES[page].read_text() for page in ("threads", "history", "conflicts", "presence", "evolution"))
+    pages = (
+        "threads",
+        "state",
+        "hooks",
+        "calls",
+        "connections",
+        "lifecycle",
+        "history",
+        "conflicts",
+        "presence",
+        "evolution",
+    )
+    guide = "".join(PAGES[page].read_text() for page in pages)
     names = [name for name in vars(plait.Thread) if not name.startswith("_")]
     assert [name for name in names if not re.search(rf"\b{name}\b", guide)] == []
 
 
 def test_every_metric_is_in_its_table_with_its_type_and_labels() -> None:
-    section = PAGES["serving"].read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    section = PAGES["metrics"].read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(plait_\w+)` \| (\w+) \| (.*?) \|", section, re.MULTILINE)
     found = [(name, type, tuple(re.findall(r"`(\w+)`", labels))) for name, type, labels in rows]
     assert found == [(metric.name, metric.type, metric.labels) for metric in METRICS]
@@ -319,3 +338,8 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_every_page_is_in_the_sites_navigation() -> None:
     listed = re.findall(r"^ +- .*?: ([\w-]+)\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(page for page in PAGES if page != "README")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("README", "index")])
+def test_a_page_says_first_for_whom_it_is(page: str) -> None:
+    assert re.match(r"# .+\n\nFor \w", PAGES[page].read_text()) is not None

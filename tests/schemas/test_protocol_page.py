@@ -1,4 +1,4 @@
-"""The protocol's page has every frame, and only such as the other side takes."""
+"""The protocol's pages have every frame, and only such as the other side takes."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from plait_schemas.messages import encode as encode_frame
 from plait_schemas.patch import apply
 from plait_schemas.rebase import rebase
 
-PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+PAGE = "\n".join(path.read_text() for path in sorted((Path(__file__).parents[2] / "docs").glob("protocol*.md")))
 UNIONS = {"client": ClientMessage, "server": ServerMessage}
 DECODERS: dict[str, Callable[[str], Any]] = {"client": decode_client, "server": decode_server}
 
