@@ -2,14 +2,10 @@
 
 import ast
 import sys
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from benchmarks.chains import MODULES, find_imports, is_in, longest_chain, longest_chain_in
 
 # From the bottom to the top: what is in a row may import itself and the rows below it.
 LAYERS = (
@@ -20,6 +16,7 @@ LAYERS = (
     ("plait.state",),
     ("plait.actor",),
     ("plait.parts",),
+    ("plait.kv",),
     ("plait.agents",),
     ("plait.node",),
     ("plait.session",),
@@ -59,6 +56,10 @@ STARLETTE_TYPES = (
 # Imports in a function: of what is not always installed.
 LAZY = {("plait.app", "plait.adapters.metrics"), ("plait.cli.serving", "watchfiles")}
 
+PACKAGES = sorted({each for row in LAYERS for each in row if "." in each} | {"plait_schemas"})
+# How many files the longest chain of imports has, in a package and in the server. The numbers may only fall.
+LONGEST_IN_PACKAGE = {"plait.actor": 8, "plait.web": 10}
+LONGEST = 31
 
 # What sessions and the web may import of the threads: the facade of an actor, and what goes in and out of it.
 OUTER = ("plait.session", "plait.web")
@@ -78,60 +79,7 @@ HIDDEN = {"_core", "change_log", "history", "hooks", "mailbox", "pipeline"}
 VALUES = {"current", "durable", "epoch", "instruments", "key", "kind", "limits"}
 
 
-class Import(NamedTuple):
-    """One import statement's module, or one of the names after `from … import`."""
-
-    importer: str
-    imported: str
-    line: int
-    is_lazy: bool
-    is_for_types: bool
-
-
-def find_modules() -> dict[str, Path]:
-    """Return the files of both packages by the names of their modules."""
-    found = {}
-    for root in ("schemas", "server"):
-        for path in sorted((ROOT / root).rglob("*.py")):
-            parts = path.relative_to(ROOT / root).with_suffix("").parts
-            found[".".join(parts).removesuffix(".__init__")] = path
-    return found
-
-
-MODULES = find_modules()
-
-
-def find_imports(module: str) -> list[Import]:
-    """Return everything that a module imports."""
-    return list(_imports(module, ast.parse(MODULES[module].read_text()), is_lazy=False, is_for_types=False))
-
-
-def _imports(module: str, node: ast.AST, *, is_lazy: bool, is_for_types: bool) -> Iterator[Import]:
-    names: list[str] = []
-    match node:
-        case ast.Import(names=aliases):
-            names = [alias.name for alias in aliases]
-        case ast.ImportFrom(module=str(source), level=0, names=aliases):
-            inner = [f"{source}.{alias.name}" for alias in aliases]
-            names = [each if each in MODULES else source for each in inner]
-        case ast.ImportFrom():
-            names = ["a relative import"]
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-            is_lazy = True
-        case ast.If(test=test):
-            is_for_types = is_for_types or "TYPE_CHECKING" in ast.unparse(test)
-    for name in names:
-        yield Import(module, name, getattr(node, "lineno", 0), is_lazy, is_for_types)
-    for child in ast.iter_child_nodes(node):
-        yield from _imports(module, child, is_lazy=is_lazy, is_for_types=is_for_types)
-
-
 ALL_IMPORTS = [each for module in MODULES for each in find_imports(module)]
-
-
-def is_in(module: str, package: str) -> bool:
-    """Tell whether a module is `package` or in it; the top of plait is only itself."""
-    return module == package or (package != "plait" and module.startswith(f"{package}."))
 
 
 def find_row(module: str) -> int:
@@ -176,6 +124,17 @@ def test_the_schemas_know_nothing_but_msgspec() -> None:
         if is_in(each.importer, "plait_schemas") and each.imported.partition(".")[0] not in allowed
     ]
     assert breaches == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_chain_of_imports_in_a_package_is_too_long(package: str) -> None:
+    chain = longest_chain_in(package)
+    assert len(chain) <= LONGEST_IN_PACKAGE.get(package, 7), " -> ".join(chain)
+
+
+def test_no_chain_of_imports_in_the_server_is_too_long() -> None:
+    chain = longest_chain()
+    assert len(chain) <= LONGEST, " -> ".join(chain)
 
 
 def test_no_import_is_hidden_in_a_function() -> None:

@@ -7,10 +7,8 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
 from plait.agents.identity import ThreadIdProvider
-from plait.agents.kv import KV, KVEntry, KVStats
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
-from plait.agents.user import User
 from plait.app import Plait
 from plait.errors import (
     Busy,
@@ -42,6 +40,8 @@ from plait.errors import (
     Unavailable,
 )
 from plait.instruments import Instruments, NoInstruments
+from plait.kv.kv import KV, KVEntry, KVStats
+from plait.kv.user import User
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.parts.values import ThreadValues, Values

@@ -351,7 +351,7 @@ def test_a_setting_that_is_wrong_is_named(folder: Path, variable: str, value: st
     assert line.startswith(f"plait: {says}")
 
 
-@pytest.mark.parametrize("damage", ["text", "another", "newer", "folder"])
+@pytest.mark.parametrize("damage", ["text", "another", "newer", "earlier", "folder"])
 def test_a_store_that_is_none_is_said_and_left_as_it_is(folder: Path, damage: str) -> None:
     store = folder / "plait.db"
     if damage == "folder":
@@ -361,9 +361,9 @@ def test_a_store_that_is_none_is_said_and_left_as_it_is(folder: Path, damage: st
     else:
         with closing(sqlite3.connect(store)) as db:
             db.execute("CREATE TABLE notes (text TEXT)")
-            if damage == "newer":
+            if damage != "another":
                 db.execute("PRAGMA application_id = 1886151017")
-                db.execute("PRAGMA user_version = 99")
+                db.execute(f"PRAGMA user_version = {99 if damage == 'newer' else 4}")
             db.commit()
     before = _content(store)
     assert "store" in complaint(folder, "serve", "game:app", "--port", "0")

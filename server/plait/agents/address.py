@@ -1,19 +1,17 @@
 """The names of threads: new ones, and those of a user's session."""
 
-import hashlib
 import secrets
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from plait.errors import NotFound
+from plait.kv.user import escape_id, user_prefix
 
-__all__ = ["check_thread_id", "is_of_another", "make_thread_id", "read_session_name", "session_name", "user_prefix"]
+__all__ = ["check_thread_id", "is_of_another", "make_thread_id", "read_session_name", "session_name"]
 
 _PREFIX: Final = "thrd_"
 _LONGEST: Final = 64
 _SHORTEST: Final = 32
-# Escaped ids that are longer are kept as a hash, so that two of them fit into a name.
-_LONGEST_ID: Final = 120
 
 
 def make_thread_id() -> str:
@@ -42,16 +40,7 @@ def session_name(user_id: str | None, session_id: str) -> str:
     """
     if not session_id:
         raise NotFound("a session id must not be empty")
-    return user_prefix(user_id) + _escape(session_id)
-
-
-def user_prefix(user_id: str | None) -> str:
-    """Return what the names of a user's threads begin with. Raises NotFound for an empty id."""
-    if user_id is None:
-        return ":"
-    if not user_id:
-        raise NotFound("a user id must not be empty; None stands for nobody")
-    return f"{_escape(user_id)}:"
+    return user_prefix(user_id) + escape_id(session_id)
 
 
 def read_session_name(name: str) -> tuple[str | None, str] | None:
@@ -72,14 +61,6 @@ def read_session_name(name: str) -> tuple[str | None, str] | None:
 def is_of_another(user_id: str | None, name: str) -> bool:
     """Whether a name is that of a session which is not this user's; nobody owns the sessions of nobody."""
     return ":" in name and (user_id is None or not name.startswith(user_prefix(user_id)))
-
-
-def _escape(id: str) -> str:
-    # `:` and `*` are escaped, so they are free to be used.
-    escaped = quote(id, safe="", errors="surrogatepass")
-    if len(escaped) <= _LONGEST_ID:
-        return escaped
-    return "*" + hashlib.blake2b(id.encode(errors="surrogatepass"), digest_size=32).hexdigest()
 
 
 def _unescape(escaped: str) -> str:

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from plait.actor.connection import Connection
 from plait.actor.mailbox import Turn
 from plait.actor.thread import Thread
-from plait.agents.kv import KV
 from plait.agents.run import Run
 from plait.agents.session import Session
-from plait.agents.user import User
+from plait.kv.kv import KV
+from plait.kv.user import User
 
 __all__ = ["Context", "check_interrupt", "current_context", "find_context", "read_attributes"]
 

@@ -14,11 +14,11 @@ from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import check_interrupt, read_attributes
-from plait.agents.kv import KV
-from plait.agents.kv_namespace import Namespace
 from plait.agents.runs import Runs
-from plait.agents.user import User, UserThread
 from plait.instruments import Instruments
+from plait.kv.kv import KV
+from plait.kv.namespace import Namespace
+from plait.kv.user import User, UserThread
 from plait.limits import Limits
 from plait.node.handle import Handle, read_stream
 from plait.node.node import Node

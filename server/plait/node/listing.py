@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from plait.agents.address import user_prefix
-from plait.agents.kv_namespace import NAMESPACE
-from plait.agents.user import USER
+from plait.kv.namespace import NAMESPACE
+from plait.kv.user import USER, user_prefix
 from plait.node.node import Node
 from plait.parts.part import find_parts
 from plait.parts.values import METADATA, Values

@@ -51,7 +51,7 @@ def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
     """Return a change from its row (version, ops, source, at, checksum). Raises CorruptThread."""
     version, ops, source, at, checksum = row
     found = ChangeRow(version, ops, source, at)
-    if type(ops) is not bytes or (checksum is not None and checksum != checksum_change(thread, found)):
+    if type(ops) is not bytes or checksum != checksum_change(thread, found):
         raise _make_damage_error(key, f"change {version}")
     return found
 
@@ -59,9 +59,7 @@ def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
 def read_snapshot(key: ThreadKey, thread: int, row: Sequence[Any]) -> bytes:
     """Return the state from the row of a snapshot (version, state, checksum). Raises CorruptThread."""
     version, state, checksum = row
-    if type(version) is not int or type(state) is not bytes:
-        raise _make_damage_error(key, f"the snapshot of version {version}")
-    if checksum is not None and checksum != checksum_snapshot(thread, version, state):
+    if type(version) is not int or type(state) is not bytes or checksum != checksum_snapshot(thread, version, state):
         raise _make_damage_error(key, f"the snapshot of version {version}")
     return state
 
@@ -70,7 +68,7 @@ def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
     """Return a client's row (client, ref, refused, at, checksum). Raises CorruptThread."""
     client, ref, refused, at, checksum = row
     found = ClientRow(client, ref, refused, at)
-    if type(refused) is not bytes or (checksum is not None and checksum != checksum_client(thread, found)):
+    if type(refused) is not bytes or checksum != checksum_client(thread, found):
         raise _make_damage_error(key, "the record of a client's pushes")
     return found
 
@@ -112,9 +110,7 @@ def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes, bo
     head, state_version, secret, stateless, checksum = row
     is_typed = type(head) is type(state_version) is int and type(secret) is bytes and stateless in (0, 1)
     is_stateless = bool(stateless)
-    if not is_typed or (
-        checksum is not None and checksum != checksum_thread(key, state_version, secret, is_stateless=is_stateless)
-    ):
+    if not is_typed or checksum != checksum_thread(key, state_version, secret, is_stateless=is_stateless):
         raise _make_damage_error(key, "the thread's own record")
     return head, state_version, secret, is_stateless
 

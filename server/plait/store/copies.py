@@ -24,7 +24,7 @@ def back_up(store: Path, target: Path) -> int:
     """
     if target.exists():
         raise StoreError(f"{target} exists: name another file, or remove this one")
-    with closing(connect(store, may_be_older=True)) as source:
+    with closing(connect(store)) as source:
         partial = target.with_name(target.name + ".partial")
         try:
             threads = _copy(source, partial, rights_of=store, new_epochs=False)
@@ -44,7 +44,7 @@ def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
     """
     if store.exists() and backup.exists() and store.samefile(backup):
         raise StoreError(f"{backup} is the store itself")
-    with closing(connect(backup, may_be_older=True)) as source:
+    with closing(connect(backup)) as source:
         try:
             intact = source.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
         except (sqlite3.Error, UnicodeDecodeError):
@@ -78,12 +78,9 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
         source.backup(copy)
         # In WAL mode the copy would need more files than this one.
         copy.execute("PRAGMA journal_mode = DELETE")
-        if copy.execute(
-            "SELECT 1 FROM sqlite_schema WHERE name = 'origin'"
-        ).fetchone():  # In older formats there is none.
-            remove_all(copy)
-            # If it is copied over the store, that is to be noticed.
-            copy.execute("DELETE FROM origin")
+        remove_all(copy)
+        # Without an origin, the server notices when the copy is put in place of its open file.
+        copy.execute("DELETE FROM origin")
         if new_epochs:
             schema.begin_new_epochs(copy)
         threads: int = copy.execute("SELECT count(*) FROM threads").fetchone()[0]

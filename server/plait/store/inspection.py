@@ -24,7 +24,7 @@ _COLUMNS: Final = {
 }
 
 
-def connect(path: Path, *, may_be_older: bool = False) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     """Open a store's file for reading; a server may have it open. Raises StoreError."""
     db: sqlite3.Connection | None = None
     try:
@@ -32,7 +32,7 @@ def connect(path: Path, *, may_be_older: bool = False) -> sqlite3.Connection:
             raise StoreError("there is no such file")
         check_log(path)
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
-        schema.check(db, may_be_older=may_be_older)
+        schema.check(db)
     except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
         if db is not None:
             db.close()

@@ -30,12 +30,11 @@ except ImportError:  # On Windows only SQLite's own locks keep two servers apart
     fcntl = None  # type: ignore[assignment]
 
 
-# The first three fields of a mark, a checksum of all four, and the last one, which is 0 in files that end before it.
-_MARK: Final = struct.Struct("<QQQQQ")
-_OLD_SIZE: Final = 32
-_KEY: Final = 0x706C6169
-# After it: the fields of a LogMark, and a checksum of them.
-_LOG_MARK: Final = struct.Struct("<QqqqQQ")
+# The lock file has the fields of a Mark and of a LogMark, each followed by a checksum of them.
+_MARK: Final = struct.Struct("<QQQQ")
+_LOG_MARK: Final = struct.Struct("<QqqqQ")
+_CHECKSUM: Final = struct.Struct("<Q")
+_LOG_MARK_AT: Final = _MARK.size + _CHECKSUM.size
 
 
 class Origin(NamedTuple):
@@ -69,11 +68,6 @@ class LogMark(NamedTuple):
     seen_step: int
     size: int
 
-    @property
-    def checksum(self) -> int:
-        """The checksum of the fields."""
-        return crc32(repr(tuple(self)).encode())
-
 
 class Mark(NamedTuple):
     """The last durable write.
@@ -92,11 +86,6 @@ class Mark(NamedTuple):
     def of(cls, thread: int, version: int, epoch: str, counter: int) -> Self:
         """Return the mark of a write to a thread with this epoch."""
         return cls(thread, version, crc32(epoch.encode()), counter)
-
-    @property
-    def checksum(self) -> int:
-        """The checksum of the fields."""
-        return self.thread ^ self.version ^ self.epoch ^ self.counter ^ _KEY
 
 
 class StoreLock:
@@ -119,22 +108,19 @@ class StoreLock:
 
     def read(self) -> Mark | None:
         """Return the mark, None if there is none or it is damaged."""
-        data = b"" if self._file is None else os.pread(self._file, _MARK.size, 0)
-        if len(data) not in (_OLD_SIZE, _MARK.size):
-            return None
-        thread, version, epoch, checksum, counter = _MARK.unpack(data.ljust(_MARK.size, b"\0"))
-        mark = Mark(thread, version, epoch, counter)
-        return mark if mark.checksum == checksum else None
+        data = b"" if self._file is None else os.pread(self._file, _LOG_MARK_AT, 0)
+        fields = _unpack(_MARK, data)
+        return None if fields is None else Mark(*fields)
 
     def write(self, mark: Mark) -> None:
         """Write a mark, which outlives the process. Raises OSError."""
         if self._file is not None:
-            os.pwrite(self._file, _MARK.pack(*mark[:3], mark.checksum, mark.counter), 0)
+            os.pwrite(self._file, _pack(_MARK, mark), 0)
 
     def write_log_mark(self, mark: LogMark) -> None:
         """Write which file the log belongs to. Raises OSError."""
         if self._file is not None:
-            os.pwrite(self._file, _LOG_MARK.pack(*mark, mark.checksum), _MARK.size)
+            os.pwrite(self._file, _pack(_LOG_MARK, mark), _LOG_MARK_AT)
 
     def clear(self) -> None:
         """Remove the marks. Raises OSError."""
@@ -151,14 +137,25 @@ class StoreLock:
 def read_log_mark(path: Path) -> LogMark | None:
     """Return which file the log of a store belongs to, None if that is not known. Raises OSError."""
     try:
-        data = path.with_name(path.name + ".lock").read_bytes()[_MARK.size :]
+        data = path.with_name(path.name + ".lock").read_bytes()[_LOG_MARK_AT:]
     except FileNotFoundError:
         return None
-    if len(data) != _LOG_MARK.size:
+    fields = _unpack(_LOG_MARK, data)
+    return None if fields is None else LogMark(*fields)
+
+
+def _pack(fields: struct.Struct, mark: Mark | LogMark) -> bytes:
+    data = fields.pack(*mark)
+    return data + _CHECKSUM.pack(crc32(data))
+
+
+def _unpack(fields: struct.Struct, data: bytes) -> tuple[int, ...] | None:
+    """Return the fields of a mark, None if they are missing or damaged."""
+    if len(data) != fields.size + _CHECKSUM.size or _CHECKSUM.unpack_from(data, fields.size) != (
+        crc32(data[: fields.size]),
+    ):
         return None
-    *fields, checksum = _LOG_MARK.unpack(data)
-    mark = LogMark(*fields)
-    return mark if mark.checksum == checksum else None
+    return fields.unpack_from(data)
 
 
 LAST: Final = """max(

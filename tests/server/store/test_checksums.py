@@ -113,19 +113,6 @@ async def test_a_row_of_another_thread_is_not_taken_for_one_of_this(path: Path) 
             await store.load(ROOM)
 
 
-async def test_rows_of_an_older_format_have_no_checksum_and_are_read(path: Path) -> None:
-    for table in ("threads", "snapshots", "changes", "clients"):
-        change_file(path, f"UPDATE {table} SET checksum = NULL")
-    async with SqliteStore(path) as store:
-        assert (await versions(store)) == (5, [5])
-        assert await store.client(ROOM, "c") is not None
-        await put(store, change(6, state_version=3))
-    change_file(path, "UPDATE threads SET state_version = 4 WHERE id = 1")
-    async with SqliteStore(path) as store:
-        with pytest.raises(CorruptThread):
-            await store.load(ROOM)
-
-
 async def test_a_bit_that_is_turned_is_an_error_or_changes_nothing(path: Path, tmp_path: Path) -> None:
     async with SqliteStore(path) as store:
         expected = [await load_all(store, key) for key in (ROOM, OTHER)]

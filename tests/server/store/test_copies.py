@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
-from tests.server.store.test_sqlite import change_file, database, run
+from tests.server.store.test_sqlite import database, make_file_of_format, run
 from tests.server.store.test_writer import WRITE_AND_DIE, log_of
 
 from plait.errors import StoreError
@@ -172,22 +172,16 @@ async def test_a_restore_that_fails_leaves_what_was_there(path: Path, copy: Path
         assert (await versions(store))[0] == 1
 
 
-async def test_a_backup_of_an_older_format_can_be_made_and_put_back(path: Path, copy: Path) -> None:
-    await write(path, first=1, last=1)
-    with database(path) as db:
-        for table in ("threads", "snapshots", "changes", "clients"):
-            db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        for table in ("records", "counter", "removed", "origin"):
-            db.execute(f"DROP TABLE {table}")
-        for index in ("threads_idle", "threads_not_idle"):
-            db.execute(f"DROP INDEX {index}")
-        for column in ("head", "secret", "stateless", "idle_since"):
-            db.execute(f"ALTER TABLE threads DROP COLUMN {column}")
-    change_file(path, "PRAGMA user_version = 2")
-    assert back_up(path, copy) == 2
-    assert restore(copy, path)[0] == 2
-    async with SqliteStore(path) as store:
-        assert (await versions(store))[0] == 1
+def test_a_file_of_an_earlier_build_is_neither_backed_up_nor_put_back(path: Path, copy: Path) -> None:
+    make_file_of_format(path, 4)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="an earlier build of plait"):
+        back_up(path, copy)
+    assert (path.read_bytes(), copy.exists()) == (before, False)
+    path.rename(copy)
+    with pytest.raises(StoreError, match="an earlier build of plait"):
+        restore(copy, path)
+    assert (copy.read_bytes(), path.exists()) == (before, False)
 
 
 async def test_a_backup_of_a_format_that_is_no_store_is_refused(path: Path, copy: Path) -> None:

@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.server.store.contract import *  # noqa: F403
 from tests.server.store.contract import (
@@ -32,13 +31,11 @@ from tests.server.store.contract import (
     versions,
 )
 from tests.server.store.contract_idle import *  # noqa: F403
-from tests.server.store.contract_idle import idle
 from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.checksums import checksum_record
-from plait.store.protocol import ChangeRow, ClientRow, IdleThread, Prune, Record, ThreadKey, ThreadRow, connection_id
+from plait.store.protocol import Prune, ThreadKey, ThreadRow
 from plait.store.sqlite import SqliteStore
 
 
@@ -63,6 +60,16 @@ def change_file(path: Path, statement: str, *values: object) -> None:
     """Change the file of a closed store."""
     with database(path) as db:
         assert db.execute(statement, values).rowcount != 0
+
+
+def make_file_of_format(path: Path, number: int) -> None:
+    """Make a file as earlier builds of plait did, with one thread."""
+    with database(path) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE threads (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL) STRICT")
+        db.execute("INSERT INTO threads VALUES (1, 'room', 'one')")
+        db.execute("PRAGMA application_id = 0x706C6169")
+        db.execute(f"PRAGMA user_version = {number}")
 
 
 # The file
@@ -214,256 +221,6 @@ async def test_reading_does_not_wait_for_writing(path: Path) -> None:
         await future
 
 
-# Files of an older format
-
-FORMAT_1 = """
-CREATE TABLE threads (
-    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL, UNIQUE (kind, name)
-) STRICT;
-CREATE TABLE snapshots (thread INTEGER PRIMARY KEY, version INTEGER NOT NULL, state BLOB NOT NULL) STRICT;
-CREATE TABLE changes (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
-    PRIMARY KEY (thread, version)
-) STRICT, WITHOUT ROWID;
-PRAGMA application_id = 0x706C6169;
-PRAGMA user_version = 1;
-"""
-
-
-@pytest.fixture
-def old_path(path: Path) -> Path:
-    """Return a file of format 1: one thread with a snapshot in its log, one without one, and one without changes."""
-    with database(path) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(FORMAT_1)
-        for id, key in enumerate((ROOM, OTHER, ThreadKey("room", "three")), 1):
-            db.execute("INSERT INTO threads VALUES (?, ?, ?, ?)", (id, *key, "e1"))
-        db.execute("INSERT INTO snapshots VALUES (1, 3, ?), (3, 0, ?)", (b"3", b'"\xc3\xa9"'))
-        for thread, first, last in ((1, 2, 5), (2, 1, 2)):
-            for version in range(first, last + 1):
-                row = written(version)
-                db.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", (thread, version, row.ops, "c", 10 * version))
-    return path
-
-
-async def test_a_file_of_format_1_keeps_everything(old_path: Path) -> None:
-    three = ThreadKey("room", "three")
-    for _ in range(2):
-        async with SqliteStore(old_path) as store:
-            assert await store.threads() == [ThreadRow(ROOM, 5), ThreadRow(three, 0), ThreadRow(OTHER, 2)]
-            assert await versions(store) == (5, [4, 5])
-            assert await states(store, 5) == told([3, 4, 5])
-            assert await versions(store, OTHER) == (2, [1, 2])
-            stored = await store.load(three)
-            assert stored is not None
-            assert (stored.epoch, stored.version, stored.snapshot) == ("e1", 0, b'"\xc3\xa9"')
-            assert [await state_version(store, key) for key in (ROOM, OTHER, three)] == [1, 1, 1]
-            rows = await store.changes(ROOM, after=0)
-            assert [(row.version, row.source, row.at) for row in rows] == [(v, "c", 10 * v) for v in (2, 3, 4, 5)]
-            assert rows[0] == msgspec.structs.replace(written(2), source="c", at=20)
-            assert await store.client(ROOM, "c") is None
-
-
-def written(version: int) -> ChangeRow:
-    (row,) = change(version).changes
-    return row
-
-
-async def test_a_file_of_format_1_can_be_written_on(old_path: Path) -> None:
-    async with SqliteStore(old_path) as store:
-        assert await outcomes([store.submit(change(5))]) == [Fenced]
-        row = client_row()
-        await put(store, change(6, client=row, state_version=2), change(7, snapshot=b"7"), change(8))
-        await put(store, change(3, key=OTHER), change(4, key=OTHER, snapshot=b"4", prune=3))
-        assert await states(store, 8) == told(range(3, 9))
-        assert await store.client(ROOM, "c") == row
-    async with SqliteStore(old_path) as store:
-        assert await states(store, 8) == told(range(3, 9))
-        assert await states(store, 4, OTHER) == told([4])
-        assert await state_version(store) == 2
-    with database(old_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (5,)
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-async def test_the_clients_of_a_file_of_format_2_are_those_of_whom_nobody_is_known(path: Path) -> None:
-    rows = {(key, client): client_row(client) for key in (ROOM, OTHER) for client in ("a", "ключ")}
-    async with SqliteStore(path) as store:
-        await put(store, beginning(), beginning(key=OTHER))
-        for version, client in enumerate(("a", "ключ"), 1):
-            await put(store, *(change(version, key=key, client=rows[key, client]) for key in (ROOM, OTHER)))
-    with database(path) as db:
-        for table in ("threads", "snapshots", "changes", "clients"):
-            db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-        for table in ("records", "counter", "removed", "origin"):
-            db.execute(f"DROP TABLE {table}")
-        for index in ("threads_idle", "threads_not_idle"):
-            db.execute(f"DROP INDEX {index}")
-        for column in ("head", "secret", "stateless", "idle_since"):
-            db.execute(f"ALTER TABLE threads DROP COLUMN {column}")
-        db.execute("PRAGMA user_version = 2")
-    secrets = set()
-    async with SqliteStore(path) as store:
-        for (key, client), row in rows.items():
-            stored = await store.load(key)
-            assert stored is not None
-            secrets.add(stored.secret)
-            id = connection_id(stored.secret, "plait.v1", None, client)
-            assert await store.client(key, id) == msgspec.structs.replace(row, client=id)
-            assert await store.client(key, client) is None
-    assert list(map(len, secrets)) == [16, 16]
-
-
-FORMAT_3 = """
-CREATE TABLE threads (
-    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
-    state_version INTEGER NOT NULL DEFAULT 1, secret BLOB NOT NULL DEFAULT x'', head INTEGER NOT NULL DEFAULT 0,
-    checksum INTEGER, UNIQUE (kind, name)
-) STRICT;
-CREATE TABLE snapshots (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER,
-    PRIMARY KEY (thread, version)
-) STRICT;
-CREATE TABLE changes (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
-    checksum INTEGER, PRIMARY KEY (thread, version)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE clients (
-    thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
-    checksum INTEGER, PRIMARY KEY (thread, client)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE schemas (
-    kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
-) STRICT, WITHOUT ROWID;
-INSERT INTO threads VALUES (1, 'room', 'one', 'e1', 2, x'736563726574', 2, 2913930394);
-INSERT INTO threads VALUES (2, 'room', 'two', 'e1', 1, x'', 1, 4184159699);
-INSERT INTO snapshots VALUES (1, 0, x'30', 2818637927);
-INSERT INTO changes VALUES
-    (1, 1, CAST('[{"op":"replace","path":"","value":1}]' AS BLOB), 'server', 1, 3869914509),
-    (1, 2, CAST('[{"op":"replace","path":"","value":2}]' AS BLOB), 'server', 1, 2722021040),
-    (2, 1, CAST('[{"op":"replace","path":"","value":1}]' AS BLOB), 'server', 1, 2978486751);
-INSERT INTO clients VALUES (1, 'c', 1, x'5b5d', 1, 368765726);
-PRAGMA application_id = 0x706C6169;
-PRAGMA user_version = 3;
-"""
-
-
-async def test_a_file_of_format_3_keeps_everything_and_takes_records_and_idle_times(path: Path) -> None:
-    with database(path) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(FORMAT_3)
-    for _ in range(2):
-        async with SqliteStore(path) as store:
-            assert await store.threads() == [ThreadRow(ROOM, 2), ThreadRow(OTHER, 1)]
-            stored = await store.load(ROOM)
-            assert stored is not None
-            assert (stored.epoch, stored.version, stored.snapshot, stored.secret) == ("e1", 2, b"0", b"secret")
-            assert (stored.state_version, list(stored.changes)) == (2, [written(1), written(2)])
-            assert await store.client(ROOM, "c") == ClientRow("c", 1, b"[]", 1)
-            assert await versions(store, OTHER) == (1, [1])
-            await put(store, put_records(("a", b"1"), after=2))
-            assert await store.record(ROOM, "values", "a") == b"1"
-            await store.mark_idle("room", 7)
-            await put(store, idle(5, version=2))
-            assert await store.idle_threads("room", until=9) == [IdleThread(5, ROOM.name), IdleThread(7, OTHER.name)]
-    # A thread that lost everything is no thread without a state.
-    with database(path) as db:
-        for table in ("changes", "snapshots"):
-            db.execute(f"DELETE FROM {table}")
-        db.execute("UPDATE threads SET head = 0")
-    async with SqliteStore(path) as store:
-        for key in (ROOM, OTHER):
-            with pytest.raises(CorruptThread, match="neither a snapshot nor changes"):
-                await store.load(key)
-
-
-ADDED_IN_4 = """
-ALTER TABLE threads ADD COLUMN stateless INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE threads ADD COLUMN idle_since INTEGER;
-CREATE TABLE records (
-    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (thread, part, key)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE counter (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT;
-CREATE INDEX threads_idle ON threads (kind, idle_since, name) WHERE idle_since IS NOT NULL;
-CREATE INDEX threads_not_idle ON threads (kind) WHERE idle_since IS NULL;
-PRAGMA user_version = 4;
-"""
-
-
-async def test_a_file_of_format_4_keeps_everything(path: Path) -> None:
-    records = [Record("values", name, name.encode() * 100) for name in ("a", "b", "ключ")]
-    with database(path) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(FORMAT_3 + ADDED_IN_4)
-        for record in reversed(records):
-            values = (1, record.part, record.key, record.value, checksum_record(1, record))
-            db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", values)
-    for _ in range(2):
-        async with SqliteStore(path) as store:
-            assert await store.threads() == [ThreadRow(ROOM, 2), ThreadRow(OTHER, 1)]
-            assert await store.changes(ROOM, after=0) == [written(1), written(2)]
-            assert await store.client(ROOM, "c") == ClientRow("c", 1, b"[]", 1)
-            assert await store.records(ROOM, "values") == records
-    with database(path) as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert db.execute("SELECT count(*) FROM changes").fetchone() == (3,)
-
-
-async def test_an_upgraded_file_has_the_tables_of_a_fresh_one(old_path: Path, tmp_path: Path) -> None:
-    fresh = tmp_path / "fresh.db"
-    found = []
-    for each in (old_path, fresh):
-        async with SqliteStore(each):
-            pass
-        with database(each) as db:
-            tables = {name: (kind, *rest) for _, name, kind, *rest in db.execute("PRAGMA table_list")}
-            columns = {name: db.execute(f"PRAGMA table_xinfo({name})").fetchall() for name in tables}
-            found.append((tables, columns, db.execute("PRAGMA user_version").fetchone()))
-    assert found[0] == found[1]
-    assert {"threads", "snapshots", "changes", "clients"} <= found[0][0].keys()
-
-
-async def test_an_upgraded_file_notices_that_changes_of_before_and_a_threads_own_row_are_damaged(
-    old_path: Path,
-) -> None:
-    async with SqliteStore(old_path) as store:
-        assert await versions(store) == (5, [4, 5])
-    with database(old_path) as db:
-        db.execute("DELETE FROM changes WHERE version = 5")
-    async with SqliteStore(old_path) as store:
-        with pytest.raises(CorruptThread, match="missing after version 4, up to 5"):
-            await store.load(ROOM)
-    with database(old_path) as db:
-        db.execute("UPDATE threads SET head = 0, secret = randomblob(16)")
-    async with SqliteStore(old_path) as store:
-        with pytest.raises(CorruptThread, match="the thread's own record"):
-            await store.load(ROOM)
-
-
-async def test_looking_at_a_file_of_an_older_format_says_what_to_do_and_leaves_it(old_path: Path) -> None:
-    assert "serve it once" in await refusal(old_path, readonly=True)
-    async with SqliteStore(old_path):
-        pass
-    async with SqliteStore(old_path, readonly=True) as looker:
-        assert await versions(looker) == (5, [4, 5])
-
-
-async def test_an_upgrade_that_fails_leaves_the_file_as_it_was(old_path: Path) -> None:
-    with database(old_path) as db:
-        db.execute("CREATE TABLE clients (mine)")
-        before = list(db.iterdump())
-    with pytest.raises(StoreError):
-        async with SqliteStore(old_path):
-            pass
-    with database(old_path) as db:
-        assert list(db.iterdump()) == before
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
-        db.execute("DROP TABLE clients")
-    async with SqliteStore(old_path) as store:
-        assert await versions(store) == (5, [4, 5])
-
-
 # Files that are not a store
 
 
@@ -523,6 +280,19 @@ async def test_a_database_of_a_newer_format_is_refused_and_left_as_it_is(path: P
         await put(store, beginning())
     change_file(path, "PRAGMA user_version = 999")
     assert "newer plait" in await refusal(path)
+
+
+@pytest.mark.parametrize("is_readonly", [False, True])
+@pytest.mark.parametrize("version", range(1, 6))
+async def test_a_file_of_an_earlier_build_is_refused_and_left_as_it_is(
+    path: Path, version: int, is_readonly: bool
+) -> None:
+    make_file_of_format(path, version)
+    line = await refusal(path, readonly=is_readonly)
+    assert line == (
+        f"cannot open the store {path}: it was written by an earlier build of plait (in format {version}; this plait "
+        "reads format 6): move it to another folder to begin with an empty store, or install the build that wrote it"
+    )
 
 
 async def test_a_folder_is_no_store(path: Path) -> None:

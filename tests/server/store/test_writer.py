@@ -2,7 +2,6 @@
 # ruff: noqa: ASYNC240  Nothing else runs that could be held up.
 
 import asyncio
-import os
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -161,18 +160,6 @@ async def test_a_deletion_that_is_refused_does_not_hide_a_loss(path: Path) -> No
         await put(store, change(1))
         assert await outcomes([store.submit(delete(7))]) == [Fenced]
     path.write_bytes(copy)
-    assert "e1" not in await epochs(path)
-
-
-async def test_the_lock_file_of_an_older_format_is_read(path: Path) -> None:
-    async with SqliteStore(path) as store:
-        await put(store, beginning(), beginning(key=OTHER))
-        await put(store, change(1))
-    lock = path.with_name(path.name + ".lock")
-    os.truncate(lock, 32)
-    assert await epochs(path) == ["e1", "e1"]
-    change_file(path, "DELETE FROM changes")
-    change_file(path, "UPDATE threads SET head = 0")
     assert "e1" not in await epochs(path)
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from plait.actor.actor import Actor
-from plait.agents.kv_namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.errors import NotFound, PlaitError, TooLarge, operator_message
+from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
 from plait.store.protocol import Store, ThreadKey
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
@@ -22,7 +22,7 @@ __all__ = ["KV", "KVEntry", "KVStats"]
 
 T = TypeVar("T")
 
-log = logging.getLogger("plait.agents")
+log = logging.getLogger("plait.kv")
 
 _LONGEST_NAME: Final = 256
 _LONGEST_KEY: Final = 1024

@@ -12,8 +12,8 @@ import pytest
 from tests.server.fakes import TroubledStore
 
 from plait import Context, Interruption, Limits, MemoryStore, Plait, SqliteStore, StoreError, Thread, TooLarge, Values
-from plait.agents.kv import KV, KVStats
-from plait.agents.kv_namespace import Namespace
+from plait.kv.kv import KV, KVStats
+from plait.kv.namespace import Namespace
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.store.protocol import Record, Store, ThreadKey
