@@ -28,6 +28,9 @@ _SCALARS: Final = _NUMBERS | {str}
 _MOST_ELEMENTS: Final = 200_000
 """Two lists that have more elements together are not compared: the new one replaces the old one."""
 
+_MOST_LOOKED_INTO: Final = 10_000
+"""The differences that one diff with a limit looks into, however few operations it makes of them."""
+
 
 class _Comparison(NamedTuple):
     keys: Keys | None
@@ -70,7 +73,7 @@ class BoundedOps(list[Op]):
     def __init__(self, most: int | None) -> None:
         self._most: float = math.inf if most is None else most
         # Differences that may still be looked into: an operation that is deep inside has some on its way.
-        self._left = 2 * self._most
+        self._left: float = math.inf if most is None else _MOST_LOOKED_INTO
 
     def expect(self, count: int) -> None:
         """Raise TooManyOps if so many more differences, which are yet to be looked into, are too many."""

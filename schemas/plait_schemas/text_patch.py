@@ -80,9 +80,8 @@ class TextDiff:
             return
         match old[:1] + new[:1]:
             case b"{{":
-                is_known = self._is_known(old, path)
                 before, members = self._old(old, path, _members), self._new(new, path, _members)
-                if len(new) != _length(members) or not (is_known or len(old) == _length(before)):
+                if len(new) != _length(members) or self._may_have_spaces(old, path, before):
                     compact = msgspec.json.format(old, indent=-1), msgspec.json.format(new, indent=-1)
                     if compact != (old, new):
                         self._diff(*compact, path, read, ops)  # Other spaces are no difference.
@@ -107,12 +106,15 @@ class TextDiff:
         if encode_json(value) != encode_json(before):
             ops.extend(replace(before, value, path, self._keys, self._texts))
 
+    def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
+        return self._known[path][1] if self._is_known(text, path) else split(text)
+
     def _is_known(self, text: bytes, path: str) -> bool:
         known = self._known.get(path)
         return known is not None and known[0] == text
 
-    def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
-        return self._known[path][1] if self._is_known(text, path) else split(text)
+    def _may_have_spaces(self, text: bytes, path: str, members: _Members) -> bool:
+        return len(text) >= _WORTH_KEEPING and not self._is_known(text, path) and len(text) != _length(members)
 
     def _new(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
         parts = split(text)

@@ -19,7 +19,8 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
 from plait.state.source import Client
-from plait.state.work import MOST_OF_A_PUSH, Work
+from plait.state.types import MOST_OPS
+from plait.state.work import MOST_OF_A_PUSH, MOST_PAIRS, Work
 from plait.store.protocol import ClientRow
 from plait_schemas.codec import encode_json, has_long_integers
 from plait_schemas.messages import Push
@@ -97,9 +98,10 @@ class Merger:
         history, policy = self._pipeline.history, self._policy
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
-        if any(map(_is_crowded, (base.require_json(), json, encoded))):
+        if any(map(_is_costly, (base.require_json(), json, encoded))):
             raise Conflict("the state has too many objects and lists, or too long integers, to be merged")
-        theirs = decode_ops(_encode_ops(history.diff(base, current.base, json, self._limits)))
+        most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
+        theirs = decode_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
         ops = decode_ops(encoded)  # Those of a state may have texts or objects for values.
         work, document = Work(MOST_OF_A_PUSH, charge), current.tree
         work.charge_rebase(ops, len(theirs))
@@ -208,8 +210,6 @@ def _encode_ops(ops: Sequence[Op]) -> bytes:
     return encode_json(ops)
 
 
-def _is_crowded(text: bytes) -> bool:
+def _is_costly(text: bytes) -> bool:
     count = text.count(b"[") + text.count(b"{")
-    if count > _MOST_CONTAINERS and len(text) < _BYTES_EACH * count:
-        return True
-    return has_long_integers(text)
+    return (count > _MOST_CONTAINERS and len(text) < _BYTES_EACH * count) or has_long_integers(text)

@@ -10,13 +10,14 @@ from plait_schemas.patch import Op, Owned, apply, decode_ops, find, parse
 from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place
 
-__all__ = ["MOST_OF_A_PUSH", "Work", "count_extra_messages"]
+__all__ = ["MOST_OF_A_PUSH", "MOST_PAIRS", "Work", "count_extra_messages"]
 
 # Costs are in microseconds, roughly. The most that an undo, which is rare, and a push may cost.
 _MOST: Final = 150_000
 MOST_OF_A_PUSH: Final = 100_000
 _PER_MESSAGE: Final = 100
 _PER_PAIR: Final = 4
+MOST_PAIRS: Final = MOST_OF_A_PUSH // _PER_PAIR
 _MOVED_PER_COST: Final = 1_000
 # Characters of texts that are copied.
 _COPIED_PER_COST: Final = 10_000
