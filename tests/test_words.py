@@ -20,10 +20,10 @@ COUNTS: Final = {
     "client/js": 2,
     "client/js/src": 41,
     "client/js/test": 57,
-    "server/plait": 5,
+    "server/plait": 9,
     "server/plait/actor": 17,
     "server/plait/adapters": 13,
-    "server/plait/agents": 30,
+    "server/plait/agents": 25,
     "server/plait/cli": 1,
     "server/plait/node": 26,
     "server/plait/parts": 10,
@@ -32,7 +32,7 @@ COUNTS: Final = {
     "server/plait/store": 14,
     "server/plait/web": 13,
     "examples": 53,
-    "benchmarks": 22,
+    "benchmarks": 24,
     "tests": 232,
 }
 
