@@ -68,6 +68,7 @@ class TextDiff:
         self._texts, self._lists = TextComparison(), Budget()
         ops = BoundedOps(most)
         try:
+            ops.expect(1)
             self._diff(old, new, "", read, ops)
         except TooManyOps:
             return [Op("replace", "", read(new, ""))]
