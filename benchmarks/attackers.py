@@ -49,6 +49,8 @@ WAYS = {
 
 CROSSING = ("members", "shuffled rows", "rows without ids", "many lists", "big integers", "changed rows")
 
+NATIVE = ("pairs", "shuffled numbers", "shuffled rows", "many lists", "deep", "big integers")
+
 ATTACKS = (
     Attack("native", "members"),
     Attack("native", "members", 8),
@@ -58,7 +60,7 @@ ATTACKS = (
     Attack("ag-ui", "messages"),
     *(Attack(name, shape) for shape in SHAPES for name in ("cloudflare", "http")),
     *(Attack("crossing", shape, 2) for shape in CROSSING),
-    *(Attack("native", shape) for shape in ("pairs", "shuffled numbers", "deep", "big integers")),
+    *(Attack("native", shape) for shape in NATIVE),
 )
 
 
@@ -79,7 +81,8 @@ def messages(n: int) -> bytes:
 def make_bodies(attack: Attack) -> list[bytes]:
     """Two bodies, which are sent by turns."""
     if attack.shape in SHAPES:
-        return bodies(attack.shape)
+        whole = b'[{"op":"replace","path":"","value":%b}]' if attack.name == "native" else b"%b"
+        return [whole % body for body in bodies(attack.shape)]
     return [(operations if attack.name == "ops" else messages)(n) for n in range(2)]
 
 
@@ -88,12 +91,12 @@ def operations(n: int) -> bytes:
     return msgspec.json.encode([{"op": "add", "path": f"/key{i:05d}", "value": n} for i in range(OPS)])
 
 
-def native_frames(what: bytes, bodies: list[bytes], place: tuple[str, int]) -> Iterator[bytes]:
+def native_frames(bodies: list[bytes], place: tuple[str, int]) -> Iterator[bytes]:
     """Pushes of one socket that has joined at a place."""
     base = msgspec.json.encode(place)
     for n in range(FRAMES):
         body = bodies[n % len(bodies)]
-        yield text(b'{"type":"push","ref":%d,"base":%b,"%b":%b}' % (n + 1, base, what, body))
+        yield text(b'{"type":"push","ref":%d,"base":%b,"ops":%b}' % (n + 1, base, body))
 
 
 def join(sock: socket.socket, opening: bytes) -> None:
@@ -163,8 +166,8 @@ class Attacker:
         name, port = self._name, self._port
         if name in ("native", "ops"):
             native = NativeSocket(port, self._path)
-            sock, what = native.detach(), b"state" if name == "native" else b"ops"
-            frames: Callable[[], Iterator[bytes]] = lambda: native_frames(what, self._bodies, native.place)  # noqa: E731
+            sock = native.detach()
+            frames: Callable[[], Iterator[bytes]] = lambda: native_frames(self._bodies, native.place)  # noqa: E731
         else:
             sock = socket.create_connection(("127.0.0.1", port), timeout=30)
             is_socket = name in ("cloudflare", "crossing")

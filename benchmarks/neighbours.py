@@ -24,6 +24,22 @@ __all__ = ["HELD_AIM", "WAIT_AIM", "NeighbourOutcome", "Waits", "neighbours"]
 WAIT_AIM = 250
 HELD_AIM = 60
 
+# Why some attacks are known to hold the loop longer; they break the aims all the same.
+KNOWN = {
+    "plait.v1, operations": "each of 20,000 operations is decoded, checked, applied and encoded",
+    "plait.v1, states, pairs": "the values of operations are decoded and encoded",
+    "plait.v1, states, deep": "the values of operations are decoded and encoded",
+    "plait.v1, states, big integers": "encoding an integer takes the square of its length",
+    "Cloudflare, states, changed rows": "4,900 rows are compared one by one",
+    "HTTP PUT, changed rows": "4,900 rows are compared one by one",
+    "Cloudflare, states, lists of one number": "two objects of 60,000 members are taken apart",
+    "HTTP PUT, lists of one number": "two objects of 60,000 members are taken apart",
+    **{
+        f"Cloudflare, crossing states, {shape}, 2 at once": "what both writers have changed is compared and decoded"
+        for shape in ("members", "shuffled rows", "rows without ids", "many lists", "changed rows")
+    },
+}
+
 # Calls a second, and how many times the seconds of other runs they go on.
 RATE = 40
 LONGER = 4
@@ -132,7 +148,8 @@ def check() -> int:
         outcomes = neighbours(Path(folder), Effort(), print)
     broken = [each.title for each in outcomes if each.waits is None or not each.waits.meets_aims]
     for title in broken:
-        print(f"breaks the aims: {title}")
+        reason = f", as is known: {KNOWN[title]}" if title in KNOWN else ""
+        print(f"breaks the aims: {title}{reason}")
     return 1 if broken else 0
 
 

@@ -191,8 +191,9 @@ def _one(lists: Lists) -> list[Edit]:
     # Large elements are named only where it has to be.
     if old is not None or lists.is_same(0, 0) or (name := lists.old_name(0)) == (other := lists.new_name(0)):
         return [Edit("change", 0, 0, 0)]
-    kind = _in_place(lists, (name, other), 0, 0)
-    return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)] if kind is None else [Edit(kind, 0, 0, 0)]
+    if _is_own(lists, name, other):
+        return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)]
+    return [Edit("replace", 0, 0, 0)]
 
 
 # Names
@@ -437,10 +438,15 @@ def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> _
         return None
     if lists.is_same(old, new):
         return "change"
-    # A text of which there is one is an element of its own, as a tag is; a number has a place, as in a point.
-    if b'"' in (name[:1], other[:1]) and not lists.repeats():
-        return None
-    return "replace"
+    return None if _is_own(lists, name, other) else "replace"
+
+
+def _is_own(lists: Lists, name: bytes, other: bytes) -> bool:
+    """Tell whether one of two is an element of its own: a text of which there is one, as a tag is.
+
+    A number has a place, as in a point.
+    """
+    return b'"' in (name[:1], other[:1]) and not lists.repeats()
 
 
 def _moves(count: int, removed: Sequence[int], staying: Sequence[_Pair], moved: Sequence[_Pair]) -> Iterator[Edit]:

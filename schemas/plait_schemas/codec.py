@@ -19,6 +19,7 @@ __all__ = [
     "decode_json",
     "encode_finite",
     "encode_json",
+    "has_long_integers",
     "has_non_finite",
     "nests_deeper",
     "printable",
@@ -51,6 +52,7 @@ _skip: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _DIGITS: Final = bytes(ord("0") if 48 <= at < 58 else ord("e") if at in b"eE" else ord(" ") for at in range(256))
 _LONG_EXPONENT: Final = b"0e000"
 _LONG_NUMBER: Final = b"0" * 200
+_MOST_LONG_NUMBERS: Final = 250
 _COLONS: Final = bytes.maketrans(b":", b",")
 _AROUND_SCALARS: Final = b"[]{} \t\r\n"
 
@@ -69,12 +71,26 @@ def check_json(data: bytes) -> None:
 
 def _without_structure(data: bytes) -> bytes:
     """Return the numbers and literals of JSON text, with commas in between."""
-    if b"\\" in data:
-        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    scalars = b"".join(data.split(b'"')[::2]).translate(_COLONS, _AROUND_SCALARS)
+    scalars = _without_strings(data).translate(_COLONS, _AROUND_SCALARS)
     while b",," in scalars:
         scalars = scalars.replace(b",,", b",")
     return scalars.strip(b",")
+
+
+def has_long_integers(data: bytes) -> bool:
+    """Tell whether JSON text has more than 50,000 digits in integers of 200 and more.
+
+    Encoding an integer takes time that grows with the square of its length.
+    """
+    if _LONG_NUMBER not in data.translate(_DIGITS):
+        return False
+    return _without_strings(data).translate(_DIGITS).count(_LONG_NUMBER) > _MOST_LONG_NUMBERS
+
+
+def _without_strings(data: bytes) -> bytes:
+    if b"\\" in data:
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    return b"".join(data.split(b'"')[::2])
 
 
 def nests_deeper(data: bytes, limit: int) -> bool:

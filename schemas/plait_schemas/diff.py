@@ -28,6 +28,9 @@ _SCALARS: Final = _NUMBERS | {str}
 _MOST_ELEMENTS: Final = 200_000
 """Two lists that have more elements together are not compared: the new one replaces the old one."""
 
+_MOST_LOOKED_INTO: Final = 10_000
+"""The differences that one diff with a limit looks into, however few operations it makes of them."""
+
 
 class _Comparison(NamedTuple):
     keys: Keys | None
@@ -70,7 +73,7 @@ class BoundedOps(list[Op]):
     def __init__(self, most: int | None) -> None:
         self._most: float = math.inf if most is None else most
         # Differences that may still be looked into: an operation that is deep inside has some on its way.
-        self._left = 2 * self._most
+        self._left: float = math.inf if most is None else _MOST_LOOKED_INTO
 
     def expect(self, count: int) -> None:
         """Raise TooManyOps if so many more differences, which are yet to be looked into, are too many."""
@@ -246,12 +249,23 @@ def is_same_element(old: Any, new: Any) -> bool:
     """
     match _members(old), _members(new):
         case dict() as before, dict() as after:
-            return before.keys() == after.keys() and outline(before) == outline(after)
+            if before.keys() != after.keys() or _has_other_scalar(before, after):
+                return False
+            return outline(before) == outline(after)
         case list() | tuple() as before, list() | tuple() as after:
             is_alike = len(before) == len(after) and 2 * sum(map(_same, before, after)) > len(before)
             return is_alike or _share_ids(before, after)
         case _:
             return False
+
+
+def _has_other_scalar(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
+    """Tell whether two objects with the same keys certainly have different outlines, which take longer to make."""
+    for key, value in old.items():
+        other = new[key]
+        if type(value) in _SCALARS and type(other) in _SCALARS and (type(value) is not type(other) or value != other):
+            return True
+    return False
 
 
 def outline(element: Any) -> bytes | None:

@@ -68,6 +68,7 @@ class TextDiff:
         self._texts, self._lists = TextComparison(), Budget()
         ops = BoundedOps(most)
         try:
+            ops.expect(1)
             self._diff(old, new, "", read, ops)
         except TooManyOps:
             return [Op("replace", "", read(new, ""))]
@@ -81,14 +82,13 @@ class TextDiff:
         match old[:1] + new[:1]:
             case b"{{":
                 before, members = self._old(old, path, _members), self._new(new, path, _members)
-                if len(old) != _length(before) or len(new) != _length(members):
+                if len(new) != _length(members) or self._may_have_spaces(old, path, before):
                     compact = msgspec.json.format(old, indent=-1), msgspec.json.format(new, indent=-1)
                     if compact != (old, new):
                         self._diff(*compact, path, read, ops)  # Other spaces are no difference.
                         return
-                    if len(new) != _length(members):
-                        # Nobody would look at the first of two members of one name.
-                        read(new, path)
+                    # Nobody would look at the first of two members of one name.
+                    read(new, path)
                 self._diff_objects(before, members, path, read, ops)
             case b"[[" if _is_crowded(old) or _is_crowded(new):
                 ops.append(Op("replace", path, read(new, path)))
@@ -108,8 +108,14 @@ class TextDiff:
             ops.extend(replace(before, value, path, self._keys, self._texts))
 
     def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
+        return self._known[path][1] if self._is_known(text, path) else split(text)
+
+    def _is_known(self, text: bytes, path: str) -> bool:
         known = self._known.get(path)
-        return known[1] if known is not None and known[0] == text else split(text)
+        return known is not None and known[0] == text
+
+    def _may_have_spaces(self, text: bytes, path: str, members: _Members) -> bool:
+        return len(text) >= _WORTH_KEEPING and not self._is_known(text, path) and len(text) != _length(members)
 
     def _new(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
         parts = split(text)

@@ -18,6 +18,7 @@ from plait_schemas.codec import (
     decode_json,
     encode_finite,
     encode_json,
+    has_long_integers,
     has_non_finite,
     nests_deeper,
     printable,
@@ -168,3 +169,18 @@ def _refusal(check: Callable[[bytes], object], data: bytes) -> type[Exception] |
     except NOT_JSON as error:
         return type(error)
     return None
+
+
+@pytest.mark.parametrize(
+    ("value", "is_so"),
+    [
+        ([10**199] * 251, True),
+        ([10**199] * 250, False),
+        ([10**198] * 1_000, False),
+        ([-(10**4_000)] * 13, True),
+        (["1" * 60_000, '"' + "1" * 60_000, "\\"], False),
+        ({"1" * 60_000: 1.5}, False),
+    ],
+)
+def test_integers_are_long_that_have_many_digits(value: Any, *, is_so: bool) -> None:
+    assert has_long_integers(encode_json(value)) == is_so

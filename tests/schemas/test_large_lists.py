@@ -1,5 +1,6 @@
 """Lists that are too large to be aligned are changed in few places, or replaced whole; `patch.test.ts` is the twin."""
 
+import json
 from typing import Any
 
 import pytest
@@ -206,3 +207,40 @@ def test_levels_beyond_those_that_are_peeled_off_are_counted(value: Any) -> None
 
     for limit in range(depth(deep) - 2, depth(deep) + 2):
         assert nests_deeper(encode_json(deep), limit) == (depth(deep) > limit)
+
+
+def test_an_object_with_too_many_differences_is_read_once_and_replaced() -> None:
+    read_at: list[str] = []
+
+    def note(data: bytes, path: str) -> Any:
+        read_at.append(path)
+        return decode_json(data)
+
+    old, new = ({f"k{at}": at + n for at in range(11)} for n in range(2))
+    assert TextDiff().diff(encode_json(old), encode_json(new), note, most=10) == [Op("replace", "", new)]
+    assert read_at == [""]
+    assert len(TextDiff().diff(encode_json(old), encode_json(new), read, most=11)) == 11
+
+
+def test_what_is_only_spelled_with_other_spaces_does_not_count_as_a_difference() -> None:
+    old = {"cards": {str(at): {"n": [at], "text": "x" * 100} for at in range(100)}}
+    new = decode_json(encode_json(old))
+    new["cards"]["7"]["n"] = [8]
+    for before, after in ((json.dumps(old), encode_json(new)), (encode_json(old), json.dumps(new))):
+        texts = [text.encode() if isinstance(text, str) else text for text in (before, after)]
+        assert TextDiff().diff(texts[0], texts[1], read, most=2) == [Op("replace", "/cards/7/n/0", 8)]
+
+
+@pytest.mark.parametrize(("count", "is_whole"), [(1_999, False), (2_000, True)])
+def test_the_differences_on_the_way_to_an_operation_are_bounded(count: int, *, is_whole: bool) -> None:
+    old, new = ({f"k{at}": {"a": {"b": {"c": {"d": n}}}} for at in range(count)} for n in range(2))
+    expected = [Op("replace", "", new)] if is_whole else diff(old, new)
+    assert diff(old, new, most=5_000) == expected
+    assert TextDiff().diff(encode_json(old), encode_json(new), read, most=5_000) == expected
+    assert len(diff(old, new)) == count
+
+
+def test_what_differs_in_many_rows_is_found() -> None:
+    old, new = ([{"id": at, "n": n, "text": "x"} for at in range(4_900)] for n in range(2))
+    assert diff(old, new, most=5_000) == TextDiff().diff(encode_json(old), encode_json(new), read, most=5_000)
+    assert len(diff(old, new, most=5_000)) == 4_900

@@ -10,13 +10,14 @@ from plait_schemas.patch import Op, Owned, apply, decode_ops, find, parse
 from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place
 
-__all__ = ["FREE_OPS", "PUSH_BUDGET", "Budget"]
+__all__ = ["FREE_OPS", "MOST_PAIRS", "PUSH_BUDGET", "Budget"]
 
 # Costs are in microseconds, roughly. The most that an undo, which is rare, and a push may cost.
 _MOST: Final = 150_000
 PUSH_BUDGET: Final = 100_000
 _PER_MESSAGE: Final = 100
 _PER_PAIR: Final = 4
+MOST_PAIRS: Final = PUSH_BUDGET // _PER_PAIR
 _MOVED_PER_COST: Final = 1_000
 # Characters of texts that are copied.
 _COPIED_PER_COST: Final = 10_000

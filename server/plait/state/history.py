@@ -12,7 +12,7 @@ from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
-from plait.state.types import UNDECODED, StateType, explain_invalid_state
+from plait.state.types import MOST_OPS, UNDECODED, StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.diff import diff
@@ -93,8 +93,8 @@ class History:
         self.current = self.durable = Revision(self._type, json=data, state=state)
         self.current.snapshot_size = len(data)
 
-    def diff(self, before: Revision, state: Any, data: bytes, limits: Limits) -> Sequence[Op]:
-        """Return the operations from a revision to `state`, whose JSON is `data`.
+    def diff(self, before: Revision, state: Any, data: bytes, limits: Limits, *, most: int = MOST_OPS) -> Sequence[Op]:
+        """Return the operations from a revision to `state`, whose JSON is `data`; one that replaces all, above `most`.
 
         Raises InvalidState or TooLarge, as StateType.diff does.
         """
@@ -102,7 +102,7 @@ class History:
             return (Op("add", "", self._type.read_new(data, limits)),)
         if self._texts is None:
             self._texts = TextDiff(self._type.keys)
-        return self._type.diff((before.base, before.json), (state, data), limits, self._texts)
+        return self._type.diff((before.base, before.json), (state, data), limits, self._texts, most)
 
     def append(
         self,

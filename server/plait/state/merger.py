@@ -12,7 +12,7 @@ import msgspec
 
 from plait.errors import Conflict
 from plait.limits import Limits
-from plait.state.budget import FREE_OPS, PUSH_BUDGET, Budget
+from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.conflicts import Policy, Resolve, may_meet, merge
@@ -20,8 +20,9 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
 from plait.state.source import Client
+from plait.state.types import MOST_OPS
 from plait.store.protocol import ClientRow
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import encode_json, has_long_integers
 from plait_schemas.messages import Push
 from plait_schemas.patch import Op, decode_ops, without_own
 from plait_schemas.rebase import rebase
@@ -98,12 +99,13 @@ class Merger:
         Raises what Pipeline.change raises, and Conflict.
         """
         history, policy = self._pipeline.history, self._policy
-        current, encoded = history.current, encode_json(ops)
+        current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
-        if any(map(_is_crowded, (base.require_json(), json, encoded))):
-            raise Conflict("the state has too many objects and lists to be merged")
-        ops = _read_ops(encoded)
-        theirs = _read_ops(encode_json(history.diff(base, current.base, json, self._limits)))
+        if any(map(_is_costly, (base.require_json(), json, encoded))):
+            raise Conflict("the state has too many objects and lists, or too long integers, to be merged")
+        most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
+        theirs = decode_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
+        ops = decode_ops(encoded)  # Those of a state may have texts or objects for values.
         budget, document = Budget(PUSH_BUDGET, charge), current.tree
         budget.charge_rebase(ops, len(theirs))
         budget.charge_ops(ops, document)
@@ -229,14 +231,13 @@ class Merger:
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 
 
-def _read_ops(data: bytes) -> list[Op]:
-    """Decode operations, as those of a state may have texts or objects for values. Raises Conflict."""
-    ops = decode_ops(data)
-    if any(op.path == "" and isinstance(op.value, dict | list) for op in ops):
+def _encode_ops(ops: Sequence[Op]) -> bytes:
+    """Encode the differences of two states. Raises Conflict where all is different, before that is encoded."""
+    if any(op.path == "" and encode_json(op.value)[:1] in (b"{", b"[") for op in ops):
         raise Conflict("too much has changed at once to be merged")
-    return ops
+    return encode_json(ops)
 
 
-def _is_crowded(text: bytes) -> bool:
+def _is_costly(text: bytes) -> bool:
     count = text.count(b"[") + text.count(b"{")
-    return count > _MOST_CONTAINERS and len(text) < _BYTES_EACH * count
+    return (count > _MOST_CONTAINERS and len(text) < _BYTES_EACH * count) or has_long_integers(text)

@@ -153,8 +153,12 @@ class StateType:
             raise InvalidState(message, path=where) from None
         return (UNDECODED if self.is_plain else state), document
 
-    def diff(self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits, texts: TextDiff) -> list[Op]:
+    def diff(
+        self, old: tuple[Any, bytes], new: tuple[Any, bytes], limits: Limits, texts: TextDiff, most: int = MOST_OPS
+    ) -> list[Op]:
         """Return the operations from one state to another; each is given as the state and its JSON.
+
+        Where they would be more than `most`, it is one that replaces all.
 
         `texts` caches the comparison of a thread's plain states. Raises InvalidState or TooLarge when a plain state has
         a new part that is not JSON, or is nested too deep.
@@ -162,7 +166,7 @@ class StateType:
         if old[1] == new[1]:
             return []
         if not self.is_plain:
-            return diff(old[0], new[0], self.keys, most=MOST_OPS)
+            return diff(old[0], new[0], self.keys, most=most)
         if old[1][:1] != new[1][:1]:
             return [Op("replace", "", self.read_new(new[1], limits))]
         try:
@@ -170,7 +174,7 @@ class StateType:
                 old[1],
                 new[1],
                 lambda text, path: _read_part(text, path, limits.depth - path.count("/")),
-                most=MOST_OPS,
+                most=most,
             )
         except NOT_JSON as error:
             raise InvalidState(str(error), path="") from None

@@ -705,3 +705,31 @@ async def test_a_write_that_is_the_state_in_another_form_changes_nothing_and_is_
         await stored(house)
         assert a.transport.take() == []
         assert (await house.actor(Room)).current.version == version
+
+
+@pytest.mark.parametrize(("digits", "is_merged"), [(199, True), (200, False)])
+async def test_a_write_that_crosses_another_is_refused_if_the_state_has_too_many_long_integers(
+    digits: int, *, is_merged: bool
+) -> None:
+    long = [10 ** (digits - 1)] * 251
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"long": long, "a": 0, "b": 0})
+        a, b = await two(house)
+        a.push({"long": long, "a": 1, "b": 0})
+        b.push({"long": long, "a": 0, "b": 1})
+        merged = await stored(house)
+        assert (merged["a"], merged["b"]) == (1, is_merged)
+        assert b.transport.take()[-1] == state(merged)
+
+
+@pytest.mark.parametrize(("theirs", "is_merged"), [(5, True), (6, False)])
+async def test_a_write_that_crosses_another_is_refused_if_both_change_too_much(theirs: int, *, is_merged: bool) -> None:
+    base = {f"k{at}": 0 for at in range(4_900)}
+    async with open_house(Room) as house:
+        await house.handle(Room).set_state({"mine": base, "theirs": [0] * 10})
+        a, b = await two(house)
+        a.push({"mine": base, "theirs": [1] * theirs + [0] * (10 - theirs)})
+        b.push({"mine": dict.fromkeys(base, 1), "theirs": [0] * 10})
+        merged = await stored(house)
+        assert merged["theirs"] == [1] * theirs + [0] * (10 - theirs)
+        assert (merged["mine"] != base) == is_merged
