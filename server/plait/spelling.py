@@ -1,10 +1,10 @@
-"""Suggests the known name that a misspelt name probably means, for error messages."""
+"""Words for messages: the known name that a misspelt one probably means, and numbers with their nouns."""
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["find_misspelt", "find_nearest", "is_camel_case"]
+__all__ = ["count", "find_misspelt", "find_nearest", "is_camel_case"]
 
 # Endings that do not make another word: `closed` and `closing` count as `close`.
 _ENDINGS = ("ing", "ed", "es", "s", "d", "e")
@@ -80,3 +80,8 @@ def _stem(word: str) -> str:
 
 def _without_doubles(word: str) -> str:
     return re.sub(r"(.)\1+", r"\1", word)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 thread` or `2 threads`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

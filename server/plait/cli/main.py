@@ -13,10 +13,11 @@ from plait.actor.client_types import NoTypes
 from plait.app import Plait
 from plait.cli.loading import LoadError, load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
-from plait.cli.options import StoreFile, Target, count, fail, find_store, give_up, show_store
+from plait.cli.options import StoreFile, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.threads import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
+from plait.spelling import count
 from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey

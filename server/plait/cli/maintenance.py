@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 from plait.agents.address import read_session_name
 from plait.agents.session_names import decode_session
-from plait.cli.options import count
 from plait.errors import CorruptThread, NotFound, StoreError
 from plait.node.export import describe_stored
+from plait.spelling import count
 from plait.state.history import replay_document
 from plait.store.backup import back_up, restore
 from plait.store.deletion import delete_thread

@@ -15,7 +15,7 @@ from plait.errors import PlaitError, operator_message
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 
-__all__ = ["StoreFile", "Target", "count", "fail", "find_file", "find_store", "give_up", "show_store"]
+__all__ = ["StoreFile", "Target", "fail", "find_file", "find_store", "give_up", "show_store"]
 
 Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
 StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
@@ -49,11 +49,6 @@ def find_file(store: str) -> Path:
     if not path.is_file():
         fail(f"there is no store {store}")
     return path
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 thread` or `2 threads`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:

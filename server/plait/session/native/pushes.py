@@ -128,7 +128,9 @@ class Pushes:
         elif not client.is_next(ref):
             self._nack(ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
         elif push.answered is not None and push.answered < self._refused and not self._connection.readonly:
-            self._nack(ref, Gap(f"push {self._refused} was refused: what was made on it is to come anew"), expected=ref)
+            self._nack(
+                ref, Gap(f"push {self._refused} was refused; rebase the later pushes and resend them"), expected=ref
+            )
         else:
             client.expect(ref)
             return True
