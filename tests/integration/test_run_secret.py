@@ -52,7 +52,7 @@ def free_port() -> str:
 
 def test_serve_refuses_to_start_agents_without_a_secret(folder: Path) -> None:
     line = complaint(folder, "serve", "agents:app", "--port", "0")
-    assert 'set PLAIT_SECRET to what `python -c "import secrets; print(secrets.token_hex(32))"` prints' in line
+    assert 'set PLAIT_SECRET to the output of `python -c "import secrets; print(secrets.token_hex(32))"`' in line
 
 
 async def test_serve_signs_with_the_secret_of_the_environment(folder: Path) -> None:
