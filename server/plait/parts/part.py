@@ -3,7 +3,7 @@
 import inspect
 from typing import Any, Generic, Self, TypeVar, overload
 
-from plait.actor.thread import Core, Thread
+from plait.actor.thread import Thread, ThreadActor
 from plait.parts.cell import Cell
 
 __all__ = ["Part", "find_parts"]
@@ -31,23 +31,23 @@ class Part(Generic[Bound]):
     def __get__(self, thread: Thread[Any] | None, owner: type) -> Self | Bound:
         if thread is None:
             return self
-        return self.of(thread._core)
+        return self.of(thread._actor)
 
     def __set__(self, thread: Thread[Any], value: object) -> None:
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
 
-    def of(self, core: Core) -> Bound:
+    def of(self, actor: ThreadActor) -> Bound:
         """Return the part of a thread, which is made on its first use."""
-        bound: Bound | None = core.parts.get(self.name)
+        bound: Bound | None = actor.parts.get(self.name)
         if bound is None:
-            bound = core.parts[self.name] = self.bind(core)
+            bound = actor.parts[self.name] = self.bind(actor)
         return bound
 
-    def bind(self, core: Core) -> Bound:
+    def bind(self, actor: ThreadActor) -> Bound:
         """Make the part of one thread."""
         raise NotImplementedError
 
-    def cells(self, core: Core) -> list[Cell]:
+    def cells(self, actor: ThreadActor) -> list[Cell]:
         """Return the records, each a JSON object or nothing, that are exported with a thread."""
         return []
 
