@@ -22,6 +22,7 @@ from tests.server.store.contract import (
     beginning,
     change,
     client_row,
+    listed,
     log,
     outcomes,
     put,
@@ -30,12 +31,15 @@ from tests.server.store.contract import (
     told,
     versions,
 )
+from tests.server.store.contract_due import *  # noqa: F403
 from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_listing import *  # noqa: F403
+from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.protocol import Prune, ThreadKey, ThreadRow
+from plait.store.protocol import Prune, ThreadKey
 from plait.store.sqlite import SqliteStore
 
 
@@ -92,9 +96,9 @@ async def test_a_store_that_is_opened_again_has_everything(path: Path, synchrono
         stored = await store.load(ROOM)
         assert stored is not None
         assert (stored.version, stored.snapshot, list(stored.changes)) == (7, b"s2", [])
-        assert await store.threads() == [
-            *(ThreadRow(ThreadKey("r", str(round)), 0) for round in range(3)),
-            ThreadRow(ROOM, 7),
+        assert await listed(store) == [
+            *((ThreadKey("r", str(round)), 0) for round in range(3)),
+            (ROOM, 7),
         ]
         await put(store, change(8))
 
@@ -202,7 +206,7 @@ async def test_a_store_can_be_looked_at_while_a_server_has_it_open(path: Path) -
             assert await versions(looker) == (1, [1])
             await put(store, change(2))
             assert await versions(looker) == (2, [1, 2])
-            assert await looker.threads() == [ThreadRow(ROOM, 2)]
+            assert await listed(looker) == [(ROOM, 2)]
             with pytest.raises(StoreError):
                 await looker.submit(change(3))
         await put(store, change(3))
