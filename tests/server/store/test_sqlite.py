@@ -287,7 +287,7 @@ async def test_a_database_of_a_newer_format_is_refused_and_left_as_it_is(path: P
 
 
 @pytest.mark.parametrize("is_readonly", [False, True])
-@pytest.mark.parametrize("version", range(1, 6))
+@pytest.mark.parametrize("version", range(1, 7))
 async def test_a_file_of_an_earlier_build_is_refused_and_left_as_it_is(
     path: Path, version: int, is_readonly: bool
 ) -> None:
@@ -295,7 +295,7 @@ async def test_a_file_of_an_earlier_build_is_refused_and_left_as_it_is(
     line = await refusal(path, readonly=is_readonly)
     assert line == (
         f"cannot open the store {path}: it was written by an earlier build of plait (in format {version}; this plait "
-        "reads format 6): move it to another folder to begin with an empty store, or install the build that wrote it"
+        "reads format 7): move it to another folder to begin with an empty store, or install the build that wrote it"
     )
 
 
