@@ -32,6 +32,7 @@ from plait.errors import (
     Reject,
     RolledBack,
     StoreError,
+    Terminated,
     TooLarge,
     TooMany,
     TurnTimeout,
@@ -44,6 +45,9 @@ from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits
 from plait.node.handle import Handle
+from plait.parts.schedule.draft import EffectRun
+from plait.parts.schedule.effect import effect
+from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
 from plait.state.commit import Commit
@@ -71,6 +75,7 @@ __all__ = [
     "CorruptThread",
     "Destroyed",
     "Edit",
+    "EffectRun",
     "Event",
     "Fenced",
     "Forbidden",
@@ -94,11 +99,14 @@ __all__ = [
     "Outdated",
     "Plait",
     "PlaitError",
+    "Planned",
     "Principal",
     "Readonly",
     "Reject",
     "Retention",
     "RolledBack",
+    "Schedule",
+    "Scheduled",
     "Session",
     "Source",
     "SqliteStore",
@@ -106,10 +114,12 @@ __all__ = [
     "StoreError",
     "Stream",
     "Stretch",
+    "Terminated",
     "Text",
     "Thread",
     "ThreadIdProvider",
     "ThreadKey",
+    "ThreadSchedule",
     "ThreadValues",
     "TooLarge",
     "TooMany",
@@ -122,6 +132,7 @@ __all__ = [
     "Values",
     "current",
     "current_context",
+    "effect",
     "migrate",
     "rpc",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from plait.actor.connection import Connection
 from plait.actor.connections import Connections
@@ -17,6 +17,7 @@ from plait.actor.logs import Failures
 from plait.actor.mailbox import Cause, Turn, current_turn
 from plait.actor.outcome import Done, make_resolver
 from plait.actor.presence import Presence
+from plait.actor.termination import Termination
 from plait.actor.timer import Timer
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
@@ -31,7 +32,7 @@ from plait.state.push_log import PushLog
 from plait.state.records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
-__all__ = ["TIMER_INTERVAL", "Actor", "BeginRun"]
+__all__ = ["TIMER_INTERVAL", "Actor", "AgentRuns", "RunDone"]
 
 TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
@@ -39,16 +40,23 @@ TIMER_INTERVAL: Final = 30.0
 RunDone = Callable[[BaseException | None, bool], None]
 """Called with the error of a run, and whether it says nothing about its agent: see `Actor.begin_run`."""
 
-BeginRun = Callable[["Actor", str, RunDone], None]
-"""Begins a run of an agent, given by its name, in a thread."""
+
+class AgentRuns(Protocol):
+    """The agents of the app, as its threads use them."""
+
+    def begin(self, actor: "Actor", name: str, done: RunDone) -> None:
+        """Begin a run of an agent in a thread. Raises ValueError if the thread has no such agent."""
+
+    def terminate(self, actor: "Actor") -> None:
+        """Interrupt the run of a thread that is terminated, unless the calling code is a part of it."""
 
 
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "_begin_run",
         "_created",
+        "_runs",
         "destroy",
         "due",
         "ended_by",
@@ -58,6 +66,7 @@ class Actor(Facade):
         "process",
         "records",
         "suspects",
+        "termination",
         "timer",
     )
 
@@ -77,7 +86,7 @@ class Actor(Facade):
         failures: Failures,
         events: Events | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
-        begin_run: BeginRun | None = None,
+        runs: AgentRuns | None = None,
         process: str = "",
         suspects: asyncio.Lock | None = None,
         timer_interval: float = TIMER_INTERVAL,
@@ -137,7 +146,8 @@ class Actor(Facade):
         # Calls the parts that are due.
         self.timer = self.pipeline.timer = Timer(loop, timer_interval)
         self.pipeline.due = 0 if stored is None else stored.due
-        self._begin_run = begin_run
+        self.termination = Termination(key, self.pipeline, self.records, self.timer)
+        self._runs = runs
         # The id of the process, and a lock for what may have ended an earlier one: such work begins one at a time.
         self.process = process
         self.suspects = suspects or asyncio.Lock()
@@ -145,7 +155,7 @@ class Actor(Facade):
     @property
     def is_unused(self) -> bool:
         """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
-        return not self.connections and not self.holds and self.is_idle
+        return not self.connections and not self.holds and self.is_idle and not self.timer.is_due
 
     @property
     def is_idle(self) -> bool:
@@ -176,9 +186,20 @@ class Actor(Facade):
         raised, or why it did not run. With `is_cut`, that says nothing about the agent: the run was interrupted, did
         not begin, or ended with the server or for want of the store. Raises ValueError if the thread has no such agent.
         """
-        if self._begin_run is None:
+        if self._runs is None:
             raise ValueError(f"there is no agent {agent!r}")
-        self._begin_run(self, agent, done)
+        self._runs.begin(self, agent, done)
+
+    def check_active(self) -> None:
+        """Raise Terminated if the thread takes no new work."""
+        self.termination.check()
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on, as `Thread.terminate` does."""
+        commit = self.termination.begin(self._post_terminated)
+        if self._runs is not None:
+            self._runs.terminate(self)
+        return commit
 
     def arm(self) -> None:
         """Set the timer again, after a part has changed when it is due."""
@@ -333,6 +354,9 @@ class Actor(Facade):
         turn = current_turn()
         if turn is None or all(each is not self._created for each in turn.chain()):
             self.pipeline.on_submit = None
+
+    def _post_terminated(self) -> None:
+        self.hooks.post("on_terminated")
 
     def _tell_store_error(self, error: StoreError) -> None:
         self.instruments.store_failed(error.code)

@@ -158,6 +158,22 @@ class Runs:
 
         actor.begin(f"rpc run:{name}", work, finish)
 
+    def terminate(self, actor: Actor) -> None:
+        """Interrupt the run of a thread that is terminated, unless the calling code is a part of it.
+
+        Those that wait raise Terminated when it is their turn.
+        """
+        calling = find_context()
+        queue = self._queues.get(actor)
+        if queue is None or (run := queue.current) is None:
+            return
+        if self._find_holder(queue, current_turn(), None if calling is None else calling._run) is run:
+            return
+        if not run.is_over:
+            run.interrupt()
+        elif run.cut_rest is not None:
+            run.cut_rest()
+
     # For contexts
 
     async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
@@ -251,8 +267,10 @@ class Runs:
         if holder is not None:
             run.stage.enter()  # A turn of the mailbox, through which it came back, has none.
         else:
+            actor.check_active()
             await self._wait(queue, run)
             try:
+                actor.check_active()
                 run.stage.enter()
                 await self._recall(run)
                 remember_session(actor, given.user_id, given.session_id)

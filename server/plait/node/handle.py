@@ -92,6 +92,12 @@ class Handle:
         actor = await self._node.actor(self._key)
         return await actor.append(pointer, text)
 
+    async def terminate(self) -> None:
+        """Let the thread take no new work, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
+        actor = await self._node.stored_actor(self._key)
+        with actor.keep_awake():
+            await actor.thread.terminate()
+
     async def destroy(self) -> None:
         """End the thread for good, as `Plait.destroy` does."""
         await self._node.destroy(self._key)

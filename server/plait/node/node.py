@@ -18,6 +18,7 @@ from plait.agents.runs import Runs
 from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.limits import Limits
+from plait.node.alarms import Alarms
 from plait.node.handle import Handle
 from plait.node.lifecycle import Lifecycle
 from plait.node.sweeping import Sweeper
@@ -63,10 +64,12 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
+        self._alarms = Alarms(self.kinds, store, self.actor, self._is_awake, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
             self._make_actor,
+            self._alarms,
             events=self._runs.events,
             instruments=instruments,
             expiry_interval=expiry_interval,
@@ -92,13 +95,14 @@ class Node:
             raise Unavailable(SHUTTING_DOWN)
 
     def start(self) -> None:
-        """Begin to stop idle threads, to cancel turns that run too long, and to destroy expired threads."""
+        """Begin to stop idle threads, to cancel slow turns, to destroy expired threads and to wake those that are due."""
         self._loop = asyncio.get_running_loop()
         self._draining = None
         self._lifecycle.is_draining = False
         self._runs.start()
         self._sweeper.start()
         self._lifecycle.expiry.start()
+        self._alarms.start()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -220,7 +224,9 @@ class Node:
         self._sweeper.active.clear()
 
     async def _drain(self, timeout: float) -> None:
+        await self._alarms.stop()
         for actor in self.actors:
+            actor.timer.stop()
             actor.connections.close(Unavailable(SHUTTING_DOWN))
             for connection in actor.connections:
                 connection.stop_reading()
@@ -254,6 +260,9 @@ class Node:
         return [actor for actor in found if not actor.is_idle]
 
     # Inside
+
+    def _is_awake(self, key: ThreadKey) -> bool:
+        return self._threads.find_awake(key) is not None
 
     def _check_serving(self) -> None:
         if self.is_serving:
@@ -289,7 +298,7 @@ class Node:
             # The app's listeners are not told of plait's own threads.
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
-            begin_run=self._runs.begin,
+            runs=self._runs,
             process=self._process,
             suspects=self._suspects,
             timer_interval=self._timer_interval,

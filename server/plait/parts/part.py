@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 from plait.actor.thread import Thread, ThreadActor
 from plait.store.protocol import Record, RecordRange
 
-__all__ = ["Part", "find_parts", "find_ranges", "load_parts"]
+__all__ = ["Part", "find_parts", "find_ranges", "is_timed", "load_parts"]
 
 Bound = TypeVar("Bound")
 
@@ -28,6 +28,9 @@ class Part(Generic[Bound]):
 
     # The names of what is exported.
     exported: ClassVar[Sequence[str]] = ()
+
+    # Whether what it returns for a thread is `Timed`, and keeps it from expiring.
+    is_timed: ClassVar[bool] = False
 
     name = ""
 
@@ -88,6 +91,11 @@ def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
     """Return the parts of a class, by name."""
     found = ((name, inspect.getattr_static(cls, name)) for name in dir(cls))
     return {name: part for name, part in found if isinstance(part, Part)}
+
+
+def is_timed(parts: Mapping[str, Part[Any]]) -> bool:
+    """Whether any of some parts acts at times."""
+    return any(part.is_timed for part in parts.values())
 
 
 def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:
