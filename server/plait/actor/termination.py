@@ -15,7 +15,7 @@ from plait_schemas.codec import decode_json, encode_json
 __all__ = ["MARK", "Termination"]
 
 # No attribute of a class can have this name.
-_PART: Final = "thread life"
+_PART: Final = "thread-life"
 _KEY: Final = "terminated"
 
 MARK: Final = RecordRange(_PART)

@@ -95,7 +95,7 @@ class Node:
             raise Unavailable(SHUTTING_DOWN)
 
     def start(self) -> None:
-        """Begin to stop idle threads, to cancel slow turns, to destroy expired threads and to wake those that are due."""
+        """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
         self._loop = asyncio.get_running_loop()
         self._draining = None
         self._lifecycle.is_draining = False
