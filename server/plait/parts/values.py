@@ -185,7 +185,7 @@ class ThreadValues:
     def _check_may_write(self) -> None:
         """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
         check_may_write(self._actor.key)
-        self._actor.pipeline.check_open()
+        self._actor.state.check_open()
 
     async def _store(self, draft: ValuesDraft) -> None:
         """Store a draft that is of no run."""
@@ -194,9 +194,9 @@ class ThreadValues:
         while not draft.is_ready:
             await draft.prepare()
         records = draft.records()
-        if not self._actor.pipeline.history.is_begun and all(record.value is None for record in records):
+        if not self._actor.state.history.is_begun and all(record.value is None for record in records):
             # No thread begins because something is removed that is not there.
-            self._actor.pipeline.check_open()
+            self._actor.state.check_open()
             return
         commit = self._actor.records.write(records)
         draft.submitted(commit)
