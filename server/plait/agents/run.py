@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from plait.actor.actor import Actor
-from plait.actor.mailbox import Turn
+from plait.actor.turn import Turn
 from plait.agents.agent import Agent
 from plait.agents.cut_off import Mark
 from plait.agents.session import Session
@@ -141,7 +141,7 @@ class Run:
 
     async def wait_for_store(self) -> None:
         """Wait until what was changed so far is durable, if that is more than 64 versions."""
-        pipeline = self.actor.pipeline
+        pipeline = self.actor.state
         history = pipeline.history
         if history.current.version - history.durable.version > _AHEAD:
             await pipeline.wait_until_stored()

@@ -11,8 +11,8 @@ from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import Cause, Turn
 from plait.actor.termination import MARK as TERMINATED
+from plait.actor.turn import Cause, Turn
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -95,7 +95,7 @@ class Lifecycle:
             self.expiry.remember(slot.key)  # The store may have been told that the thread is awake.
             raise
         if self.is_draining:
-            actor.connections.close(Unavailable(SHUTTING_DOWN))
+            actor.sockets.close(Unavailable(SHUTTING_DOWN))
         actor.touch()
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
@@ -125,7 +125,7 @@ class Lifecycle:
             except (CorruptThread, MigrationFailed, NewerState) as error:
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
                 raise
-        if stored is not None and kind.name not in self._lossy and not actor.durable.is_stored:
+        if stored is not None and kind.name not in self._lossy and not actor.state.durable.is_stored:
             self._warn_of_losses(key, kind, stored)
         return actor
 
@@ -150,7 +150,7 @@ class Lifecycle:
             try:
                 await actor.start()
             finally:
-                if (lost := actor.pipeline.lost) is not None:  # `on_start` need not have waited for the write.
+                if (lost := actor.state.lost) is not None:  # `on_start` need not have waited for the write.
                     raise lost
         except BaseException as error:
             if not actor.is_ending:
@@ -181,9 +181,9 @@ class Lifecycle:
         await actor.stop()
         self._tell_alarms(actor)
         since = max(since, actor.timer.kept_until)
-        if not self.expiry.has(actor.kind.name) or not actor.is_stored or actor.is_ending:
+        if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
             return
-        mark = _mark(actor.key, actor.epoch, actor.durable.version, slot.fence, idle_since=since)
+        mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
         try:
             with telling_store_errors(self._instruments):
                 await self._store.submit(mark)
@@ -192,7 +192,7 @@ class Lifecycle:
             self.expiry.remember(actor.key)
 
     def _tell_alarms(self, actor: Actor) -> None:
-        timer, due = actor.timer, actor.pipeline.due
+        timer, due = actor.timer, actor.state.due
         self._alarms.tell(actor.key, due=(timer.due or 0) if due is None else due, wakes_at=timer.wakes_at)
 
     def drop(self, actor: Actor, error: StoreError) -> None:
@@ -209,7 +209,7 @@ class Lifecycle:
         actor.drop(reason, is_awake=is_awake)
         if is_awake:  # Otherwise the task that wakes, stops or destroys it goes on.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
-        self._store.release(actor.key, actor.pipeline.history.fence)
+        self._store.release(actor.key, actor.state.history.fence)
         self.expiry.remember(actor.key)
         # What it is due for is not known, either.
         self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)

@@ -9,10 +9,10 @@ import pytest
 from tests.server.parts.workshop import SECOND, SOON, Clock, open_workshop, until
 
 from plait.actor.connection import Connection
-from plait.actor.mailbox import current_turn
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.actor.timer import read_clock
+from plait.actor.turn import current_turn
 from plait.agents.context import find_context
 from plait.errors import InvalidArguments, TooLarge, TooMany
 from plait.parts.schedule.effect import effect

@@ -8,9 +8,9 @@ from typing import Final
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
-from plait.actor.mailbox import Turn
 from plait.actor.outcome import maybe_await
 from plait.actor.timer import read_clock
+from plait.actor.turn import Turn
 from plait.errors import Destroyed, PlaitError, is_outage
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
@@ -160,7 +160,7 @@ class Runner:
             if row is not None:
                 self._rest(row)
         elif row is None or row.is_failed:
-            self._actor.hooks.report(error, None)
+            self._actor.turns.report(error, None)
         elif (after := row.fail(self._effects[row.effect].retries, read_clock())) is None:
             self._give_up(row, error)
         else:
@@ -177,7 +177,7 @@ class Runner:
         """End a run that has failed: `on_error` is told when that is durable."""
         has_crashed = row.crashes >= MOST_CRASHES and row.rule is not None
         commit = self._put({row.id: row.stop() if has_crashed else row.advance(read_clock())})
-        commit.then(lambda failure: None if failure is not None else self._actor.hooks.report(error, None))
+        commit.then(lambda failure: None if failure is not None else self._actor.turns.report(error, None))
         return commit
 
     def _rest(self, row: Row) -> None:

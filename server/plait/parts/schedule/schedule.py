@@ -11,9 +11,9 @@ import msgspec
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
-from plait.actor.mailbox import current_turn
 from plait.actor.thread import Thread, ThreadActor, check_may_write
 from plait.actor.timer import read_clock
+from plait.actor.turn import current_turn
 from plait.errors import CorruptThread, TooMany
 from plait.parts.part import Part
 from plait.parts.schedule.agenda import Agenda
@@ -81,6 +81,7 @@ class Schedule(Part["ThreadSchedule"]):
     is_timed = True
 
     def __init__(self) -> None:
+        super().__init__()
         self._effects: dict[type[Thread[Any]], Mapping[str, Effect]] = {}
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -287,16 +288,16 @@ class ThreadSchedule:
         return Planned(row.id, self._written({row.id: row}))
 
     def _written(self, rows: Mapping[str, Row | None]) -> Written:
-        return Written(self.put(rows), self._actor.pipeline.find_own_transaction())
+        return Written(self.put(rows), self._actor.state.find_own_transaction())
 
     def _check_may_write(self) -> None:
         check_may_write(self._actor.key)
-        self._actor.pipeline.check_open()
+        self._actor.state.check_open()
 
     def _find_draft(self) -> ScheduleDraft | None:
         """Return what the run has done so far; None outside of a run, and in a transaction."""
         stage = find_stage(self._actor)
-        if stage is None or self._actor.pipeline.find_own_transaction() is not None:
+        if stage is None or self._actor.state.find_own_transaction() is not None:
             return None
         stage.check()
         draft = stage.drafts.get(self)
