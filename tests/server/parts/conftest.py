@@ -4,13 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.server.parts.workshop import Clock, make_store
-
-from plait.store.protocol import Store
+from tests.server.parts.workshop import Clock, FlakyStore, make_store
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
     async with make_store(request.param, tmp_path) as store:
         yield store
 
