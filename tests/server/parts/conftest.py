@@ -1,10 +1,19 @@
-"""Open stores of both kinds, and a clock that a test moves."""
+"""Labs on both stores, open stores of both kinds, and a clock that a test moves."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.server.agents import lab as labs
 from tests.server.parts.workshop import Clock, FlakyStore, make_store
+
+from plait import Limits
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[labs.Lab]:
+    async with labs.open_lab(labs.make_store(request.param, tmp_path), limits=Limits()) as lab:
+        yield lab
 
 
 @pytest.fixture(params=["memory", "sqlite"])
