@@ -99,6 +99,10 @@ class Workshop:
     def is_asleep(self, cls: type[Thread[Any]], name: str = "one") -> bool:
         return self.node._threads.find_awake(ThreadKey(cls._kind.name, name)) is None
 
+    def are_asleep(self) -> bool:
+        """Whether all threads are asleep, and none is about to wake or to sleep."""
+        return not self.node._threads._slots
+
     async def due(self) -> dict[ThreadKey, int]:
         """Return when each thread is due, as the store knows it."""
         return {each.key: each.due for each in await self.store.due_threads(until=2**62, limit=1000)}
