@@ -5,8 +5,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from plait.actor.actor import Actor
 from plait.actor.per_actor import PerActor
+from plait.actor.thread import ThreadActor
 from plait.agents.address import read_session_name, session_name
 from plait.errors import NotFound, PlaitError
 from plait.store.protocol import Record, Store, ThreadKey
@@ -21,7 +21,7 @@ SESSION: Final = ("agents", "session")
 class _Written:
     """Whether the record of an awake thread is written."""
 
-    def __init__(self, _: Actor) -> None:
+    def __init__(self, _: ThreadActor) -> None:
         self.is_written = False
 
     def finish(self, error: PlaitError | None) -> None:
@@ -34,7 +34,7 @@ _WRITTEN: Final = PerActor(_Written)
 _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
 
-def remember_session(actor: Actor, user_id: str | None, session_id: str | None) -> None:
+def remember_session(actor: ThreadActor, user_id: str | None, session_id: str | None) -> None:
     """Store the ids with a thread whose name is made of them, but does not tell them."""
     name = actor.key.name
     if session_id is None or "*" not in name or session_name(user_id, session_id) != name:

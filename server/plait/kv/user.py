@@ -1,26 +1,21 @@
 """The values of a user, which all threads share."""
 
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from plait.actor.actor import Actor
 from plait.actor.outcome import wait_for_durable
 from plait.actor.thread import Thread
-from plait.errors import NotFound
+from plait.kv.user_names import user_prefix
 from plait.parts.values import ThreadValues, Values
 from plait.store.protocol import ThreadKey
 
-__all__ = ["USER", "User", "UserThread", "escape_id", "user_prefix"]
+__all__ = ["USER", "User", "UserThread"]
 
 T = TypeVar("T")
 
 USER: Final = "plait-user"
 """The kind of the threads that hold the values of users."""
-
-# Longer escaped ids are replaced by a hash, so that two ids fit into a name.
-_LONGEST_ID: Final = 120
 
 
 class UserThread(Thread[Any]):
@@ -123,23 +118,6 @@ class User:
         actor = await self._wake(self._key)
         with actor.keep_awake():
             return await work(_values_of(actor))
-
-
-def user_prefix(user_id: str | None) -> str:
-    """Return the prefix of the names of a user's threads; None is anonymous. Raises NotFound for an empty id."""
-    if user_id is None:
-        return ":"
-    if not user_id:
-        raise NotFound("a user id must not be empty; use None for an anonymous user")
-    return f"{escape_id(user_id)}:"
-
-
-def escape_id(id: str) -> str:
-    """Return an id without `:`, or a hash of a long one, which begins with `*`."""
-    escaped = quote(id, safe="", errors="surrogatepass")
-    if len(escaped) <= _LONGEST_ID:
-        return escaped
-    return "*" + hashlib.blake2b(id.encode(errors="surrogatepass"), digest_size=32).hexdigest()
 
 
 def _values_of(actor: Actor) -> ThreadValues:

@@ -138,7 +138,7 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
 
 
 def _find_cells(actor: Actor) -> dict[str, list[Cell]]:
-    found = {name: part.cells(actor.thread._actor) for name, part in find_parts(actor.kind.cls).items()}
+    found = {name: part.cells(actor) for name, part in find_parts(actor.kind.cls).items()}
     return {name: cells for name, cells in found.items() if cells}
 
 
