@@ -118,7 +118,7 @@ class Turn:
         by_client: bool = False,
         parent: "Turn | None" = None,
         origin: "Turn | None" = None,
-        trace: Any = None,
+        trace: object = None,
     ) -> None:
         self.name = name
         self.work = work
@@ -395,4 +395,4 @@ class Cause(NamedTuple):
 
     parent: Turn | None = None
     origin: Turn | None = None
-    trace: Any = None
+    trace: object = None

@@ -126,7 +126,7 @@ class TurnRunner:
         self.begin(turn, done, is_gated=True, is_concurrent=True)
         return turn
 
-    def end_message(self, trace: Any, turn: RunningCall | None) -> None:
+    def end_message(self, trace: object, turn: RunningCall | None) -> None:
         """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""
         instruments = self._actor.instruments
 
@@ -180,7 +180,7 @@ class TurnRunner:
         connection: Connection,
         by_client: bool = False,
         size: int = 0,
-        trace: Any = None,
+        trace: object = None,
     ) -> Turn | None:
         """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None once they end.
 
@@ -193,7 +193,7 @@ class TurnRunner:
         self.begin(turn, partial(self.report_turn, turn), size=size)
         return turn
 
-    def report(self, error: BaseException, connection: Connection | None, trace: Any = None) -> None:
+    def report(self, error: BaseException, connection: Connection | None, trace: object = None) -> None:
         """Run `on_error`; if that raises, log both errors.
 
         `trace` is that of its cause, by default the calling turn's.
@@ -320,7 +320,7 @@ class TurnRunner:
         self._actor.touch()
 
 
-def find_trace(instruments: Instruments, source: Source) -> Any:
+def find_trace(instruments: Instruments, source: Source) -> object:
     """Return the trace of what the calling code does for a source: a message of a client, or a turn.
 
     A turn of another app in this process has a trace of that app's instruments.

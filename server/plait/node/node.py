@@ -173,7 +173,7 @@ class Node:
             raise _make_missing(key)
         return actor
 
-    async def destroy(self, key: ThreadKey, trace: Any = None) -> None:
+    async def destroy(self, key: ThreadKey, trace: object = None) -> None:
         """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
 
         `trace` is that of its cause, by default of what the calling code does. Raises Readonly, NotFound when the

@@ -52,7 +52,7 @@ class Commit:
         # The store's outcome of the write; None for one that is not submitted.
         self.outcome: asyncio.Future[int] | None = None
         # For the instruments: its trace, and when it was made; None if it made no version.
-        self.trace: Any = None
+        self.trace: object = None
         self.began: float | None = None
         # The turn that has made it, until it is done.
         self.maker = maker

@@ -67,7 +67,7 @@ class CommitQueue:
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         self.history = history
         self._store = store

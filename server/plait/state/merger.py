@@ -83,7 +83,7 @@ class Merger(Pipeline):
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         super().__init__(
             history,

@@ -47,7 +47,7 @@ class Pipeline(CommitQueue):
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         super().__init__(
             history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments, find_trace=find_trace

@@ -76,7 +76,7 @@ class CloudflareCalls:
 
     # Inside
 
-    def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, trace: object, result: Any, error: BaseException | None) -> None:
         if method.is_stream:
             self._streams.pop(id(call), None)
         if error is not None:

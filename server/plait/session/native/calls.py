@@ -75,7 +75,7 @@ class Calls:
         if method.is_stream:
             actor.turns.end_message(connection.trace, turn)
 
-    def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, trace: object, result: Any, error: BaseException | None) -> None:
         is_cancelled = self._calls.get(call.ref) is not call
         if not is_cancelled:
             error = self._answer(call.ref, method, result, error)
