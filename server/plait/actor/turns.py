@@ -296,7 +296,7 @@ class TurnRunner:
         turn = latest_turn()
         return turn.loss if turn is not None and turn.actor is self._actor else None
 
-    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
+    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
         """Cut the turns short whose code is under way, except those whose own tasks are told the error themselves."""
         if self.mailbox.is_held:
             return  # The thread is being destroyed, which ends them.
@@ -306,7 +306,7 @@ class TurnRunner:
 
     # Inside
 
-    def _answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+    def _answer(self, turn: Turn, done: Done, result: object, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
         self._gate(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))

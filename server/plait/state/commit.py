@@ -59,7 +59,7 @@ class Commit:
         # The change with which this one is stored: of a transaction, or the last one before it if it changes nothing.
         self.whole: Commit | None = None
         # The tasks that await it; None if none ever has.
-        self._tasks: set[asyncio.Task[Any] | None] | None = None
+        self._tasks: set[asyncio.Task[object] | None] | None = None
         self._error: PlaitError | None = None
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from contextvars import Context
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -36,7 +36,7 @@ class Turns(Protocol):
         """Return why the turn of the calling code was cut short, if it is one of this thread."""
         ...
 
-    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
+    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
         """Cut the running turns short, except those whose own tasks get the error because they await the change."""
 
 
