@@ -89,7 +89,8 @@ class CloudflareCalls:
 
     def _stream(self, call: Call, what: Sent, value: object) -> Callable[[], None]:
         if what == "error":
-            send = partial(self.fail, call, printable(str(value)))
+            assert isinstance(value, str)
+            send = partial(self.fail, call, printable(value))
         else:
             send = partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
         if what == "chunk":

@@ -99,7 +99,8 @@ class Calls:
 
     def _stream(self, call: Call, what: Sent, value: object) -> Callable[[], None]:
         if what == "error":
-            frame = Frame(encode(Error(CallFailed.code, printable(str(value)), call.ref)))
+            assert isinstance(value, str)
+            frame = Frame(encode(Error(CallFailed.code, printable(value), call.ref)))
         else:
             frame = _make_result(call.ref, value, done=what == "end")
 

@@ -222,7 +222,8 @@ def _encode_text(what: str, value: object) -> tuple[bytes | None, bool]:
     what, value = _describe(what, value)
     match what:
         case "chunk":
-            return str(value).encode(), False
+            assert isinstance(value, str)
+            return value.encode(), False
         case "error" | "interrupted":
             return None, True
         case _:
