@@ -11,9 +11,9 @@ from cyclopts import App, Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
-from plait.cli.loading import LoadError, load_plait
+from plait.cli.loading import load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
-from plait.cli.options import StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoreFile, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.threads import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message

@@ -1,26 +1,21 @@
 """The values of a user, which all threads share."""
 
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
-from urllib.parse import quote, unquote
 
 from plait.actor.actor import Actor
 from plait.actor.outcome import wait_for_durable
 from plait.actor.thread import Thread
-from plait.errors import NotFound
+from plait.kv.user_names import user_prefix
 from plait.parts.values import ThreadValues, Values
 from plait.store.protocol import ThreadKey
 
-__all__ = ["USER", "User", "UserThread", "escape_id", "find_user", "user_prefix"]
+__all__ = ["USER", "User", "UserThread"]
 
 T = TypeVar("T")
 
 USER: Final = "plait-user"
 """The kind of the threads that hold the values of users."""
-
-# Longer escaped ids are replaced by a hash, so that two ids fit into a name.
-_LONGEST_ID: Final = 120
 
 
 class UserThread(Thread[Any]):
@@ -116,43 +111,13 @@ class User:
         self._check()
         actor = await self._wake(self._key)
         with actor.keep_awake():
-            return await wait_for_durable(await read(_values_of(actor)), actor.after)
+            return await wait_for_durable(await read(_values_of(actor)), actor.state.after)
 
     async def _do(self, work: Callable[[ThreadValues], Awaitable[T]]) -> T:
         self._check()
         actor = await self._wake(self._key)
         with actor.keep_awake():
             return await work(_values_of(actor))
-
-
-def user_prefix(user_id: str | None) -> str:
-    """Return the prefix of the names of a user's threads; None is anonymous. Raises NotFound for an empty id."""
-    if user_id is None:
-        return ":"
-    if not user_id:
-        raise NotFound("a user id must not be empty; use None for an anonymous user")
-    return f"{escape_id(user_id)}:"
-
-
-def find_user(name: str) -> str | None:
-    """Return the id of the user in whose name a thread is called; None if the name has none, or only its hash.
-
-    An id with halves of surrogate pairs is not found either: it cannot be stored.
-    """
-    escaped, colon, _ = name.partition(":")
-    try:
-        user = unquote(escaped, errors="strict")
-    except UnicodeDecodeError:
-        return None
-    return user if user and colon and user_prefix(user) == f"{escaped}:" else None
-
-
-def escape_id(id: str) -> str:
-    """Return an id without `:`, or a hash of a long one, which begins with `*`."""
-    escaped = quote(id, safe="", errors="surrogatepass")
-    if len(escaped) <= _LONGEST_ID:
-        return escaped
-    return "*" + hashlib.blake2b(id.encode(errors="surrogatepass"), digest_size=32).hexdigest()
 
 
 def _values_of(actor: Actor) -> ThreadValues:

@@ -52,14 +52,14 @@ class Commit:
         # The store's outcome of the write; None for one that is not submitted.
         self.outcome: asyncio.Future[int] | None = None
         # For the instruments: its trace, and when it was made; None if it made no version.
-        self.trace: Any = None
+        self.trace: object = None
         self.began: float | None = None
         # The turn that has made it, until it is done.
         self.maker = maker
         # The change with which this one is stored: of a transaction, or the last one before it if it changes nothing.
         self.whole: Commit | None = None
         # The tasks that await it; None if none ever has.
-        self._tasks: set[asyncio.Task[Any] | None] | None = None
+        self._tasks: set[asyncio.Task[object] | None] | None = None
         self._error: PlaitError | None = None
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
 

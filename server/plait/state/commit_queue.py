@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from contextvars import Context
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -36,7 +36,7 @@ class Turns(Protocol):
         """Return why the turn of the calling code was cut short, if it is one of this thread."""
         ...
 
-    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
+    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
         """Cut the running turns short, except those whose own tasks get the error because they await the change."""
 
 
@@ -67,7 +67,7 @@ class CommitQueue:
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         self.history = history
         self._store = store

@@ -47,7 +47,7 @@ class Pipeline(CommitQueue):
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         super().__init__(
             history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments, find_trace=find_trace
@@ -70,6 +70,21 @@ class Pipeline(CommitQueue):
     def state(self) -> Any:
         """The current state, None when there is none."""
         return self.current.state
+
+    @property
+    def epoch(self) -> str:
+        """The id of the thread's history."""
+        return self.history.epoch
+
+    @property
+    def durable(self) -> Revision:
+        """The last durable state."""
+        return self.history.durable
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether anything of the thread is durable: a new one is stored with its first change, or `store_thread`."""
+        return self.history.is_stored
 
     @property
     def current(self) -> Revision:
