@@ -24,7 +24,7 @@ COUNTS: Final = {
     "server/plait/node": 10,
     "server/plait/parts": 10,
     "server/plait/session": 1,
-    "server/plait/state": 14,
+    "server/plait/state": 0,
     "server/plait/web": 12,
     "examples": 53,
     "benchmarks": 23,

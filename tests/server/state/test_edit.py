@@ -146,9 +146,9 @@ async def test_an_edit_is_for_one_block() -> None:
         edit = thread.edit()
         with edit as draft:
             draft.title = "kept"
-            with pytest.raises(RuntimeError, match="entered before"):
+            with pytest.raises(RuntimeError, match="already used"):
                 edit.__enter__()
-        with pytest.raises(RuntimeError, match="entered before"):
+        with pytest.raises(RuntimeError, match="already used"):
             await edit.__aenter__()
         assert (thread.version, thread.state["title"]) == (1, "kept")
 
