@@ -19,7 +19,7 @@ COUNTS: Final = {
     "client/js/src": 41,
     "client/js/test": 57,
     "server/plait/actor": 17,
-    "server/plait/adapters": 12,
+    "server/plait/adapters": 0,
     "server/plait/agents": 25,
     "server/plait/node": 10,
     "server/plait/parts": 10,

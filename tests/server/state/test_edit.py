@@ -135,7 +135,7 @@ async def test_a_draft_changes_nothing_after_its_block_and_says_so() -> None:
             lambda: setattr(waited, "title", "late"),
         ]
         for change in changes:
-            with pytest.raises(RuntimeError, match="has been left"):
+            with pytest.raises(RuntimeError, match="has ended"):
                 change()
         assert (thread.version, thread.state["cards"][0]) == (2, {"n": 2})
 
