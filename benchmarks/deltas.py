@@ -1,4 +1,4 @@
-"""What one change of a board costs each socket that sees it: bytes on the wire, and processor time of the server."""
+"""What one change of a board costs for each socket that receives it: bytes, and processor time of the server."""
 
 import statistics
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.boards import document, touched, write
+from benchmarks.boards import document, touch_cards, write
 from benchmarks.contest import Effort, calm, run, turns
 from benchmarks.loads import Job
 from benchmarks.peer import COLYSEUS
@@ -23,7 +23,7 @@ CHECK_TIMEOUT = 60.0
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How a change is made and told, with its settings for the generator's job."""
+    """How a change is made and sent, with its settings for the generator's job."""
 
     name: str
     label: str
@@ -32,7 +32,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A size of state and a change: so many cards get a text of so many characters, or for 0 another number."""
+    """A size of state and a change: `count` cards get a text of `length` characters, or, for 0, another number."""
 
     title: str
     size: int
@@ -44,7 +44,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class DeltaOutcome(msgspec.Struct):
-    """Every round of one case, by way; and what went wrong, by the same."""
+    """Every round of one case, and what went wrong, by way."""
 
     case: Case
     results: dict[str, list[Result]]
@@ -144,5 +144,5 @@ def check(server: Server) -> None:
         raise ServerError(f"the client of Colyseus failed: {error}") from error
     seen = msgspec.json.decode(done.stdout)
     before = document(size)
-    if seen != [before, touched(before, 7, 2, 20)]:
+    if seen != [before, touch_cards(before, 7, 2, 20)]:
         raise ServerError(f"the board of Colyseus is not the one of plait: {done.stdout[:500]!r}")

@@ -154,7 +154,7 @@ def wrap(following: Callable[[], bytes]) -> Callable[[], bytes]:
 
 
 class Pusher:
-    """A client of plait that pushes edits, each on the version that it has by then."""
+    """A client of plait that pushes edits, each on the latest version that it has."""
 
     def __init__(self, clients: Clients, client: Client, edits: Sequence[Edit], kind: str) -> None:
         self._client = client

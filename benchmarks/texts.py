@@ -77,7 +77,7 @@ class TextOutcome(msgspec.Struct):
         return statistics.median(each.rate for each in self.results[way])
 
     def cpu(self, way: str) -> list[float]:
-        """The server's processor microseconds a delivery, or an edit where nobody reads, of each round."""
+        """The server's processor microseconds per delivery, or, without readers, per edit, of each round."""
         return [each.server_cpu / each.count / self.case.deliveries * 1e6 for each in self.results.get(way, [])]
 
     def ratios(self, way: str, other: str) -> list[float]:
