@@ -12,7 +12,7 @@ import pytest
 # How many marker words the prose of a folder has. A file counts in the longest of these rows that it is in.
 # A number may only fall. A file outside all rows may have none.
 COUNTS: Final = {
-    "CHANGELOG.md": 1,
+    "CHANGELOG.md": 0,
     "schemas": 1,
     "client/python": 47,
     "client/js": 2,
@@ -26,8 +26,8 @@ COUNTS: Final = {
     "server/plait/session": 1,
     "server/plait/state": 0,
     "server/plait/web": 12,
-    "examples": 53,
-    "benchmarks": 23,
+    "examples": 0,
+    "benchmarks": 0,
     "tests": 234,
 }
 
