@@ -104,11 +104,11 @@ class Lists(Protocol):
         """Return the ids of the old and of the new element at one place."""
         ...
 
-    def different(self, most: int) -> list[int] | None:
+    def find_different(self, most: int) -> list[int] | None:
         """Return the places at which two lists of one length differ; None if there are more than `most`."""
         ...
 
-    def changed(self, pairs: Sequence[_Pair]) -> Collection[int]:
+    def find_changed(self, pairs: Sequence[_Pair]) -> Collection[int]:
         """Return the old indices of the pairs whose JSON differs."""
         ...
 
@@ -172,7 +172,7 @@ def _spend(lists: Lists, budget: Budget) -> bool:
 
 def _in_their_places(lists: Lists) -> list[Edit] | None:
     """Return the edits if the lists have the same length and ids, and few elements differ; otherwise None."""
-    places = lists.different(_MOST_EDITS) if lists.sizes[0] == lists.sizes[1] else None
+    places = lists.find_different(_MOST_EDITS) if lists.sizes[0] == lists.sizes[1] else None
     if places is None:
         return None
     found: list[Edit] = []
@@ -371,7 +371,7 @@ def _make_edits(
 ) -> list[Edit]:
     """Return the edits: those that remove elements, then those that move some, then those that add and change some."""
     places, removed, added = _gaps(lists, names, pairs, moved)
-    changed = lists.changed([*pairs, *moved])
+    changed = lists.find_changed([*pairs, *moved])
     staying = sorted([*pairs, *((old, new) for _, old, new in places)]) if places else pairs
     later = [Edit("add", new, -1, new) for new in added] + [Edit(kind, new, old, new) for kind, old, new in places]
     if changed:

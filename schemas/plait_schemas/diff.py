@@ -194,7 +194,7 @@ class _Lists:
     def id_at(self, place: int) -> tuple[Id | None, Id | None]:
         return id_of(self._old[place], self._key), id_of(self._new[place], self._key)
 
-    def different(self, most: int) -> list[int] | None:
+    def find_different(self, most: int) -> list[int] | None:
         old, new = self._old, self._new
         alike = bytes(map(_is_alike, old, new))
         if len(alike) - sum(alike) > most:
@@ -210,7 +210,7 @@ class _Lists:
     def new_name(self, index: int) -> bytes:
         return _canonical(self._new[index])
 
-    def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
+    def find_changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
         others = [(at, to) for at, to in pairs if self._old[at] is not self._new[to]]
         old, new = [self._old[at] for at, _ in others], [self._new[to] for _, to in others]
         alike = list(map(bool, map(eq, old, new)))

@@ -90,11 +90,11 @@ class _Comparison:
         if not isinstance(old, dict) or not isinstance(new, dict):
             return old is new
         if "$ref" in old and "$ref" in new:
-            self._met[pair := (_referred(old), _referred(new))] = None
-            return pair not in self._broken and _without(old, {"$ref"}) == _without(new, {"$ref"})
+            self._met[pair := (_find_referred(old), _find_referred(new))] = None
+            return pair not in self._broken and _drop_keywords(old, {"$ref"}) == _drop_keywords(new, {"$ref"})
         old, new = _resolve(old, self._old), _resolve(new, self._new)
         return (
-            _without(old, _COMPARED) == _without(new, _COMPARED)
+            _drop_keywords(old, _COMPARED) == _drop_keywords(new, _COMPARED)
             and self._parts_fit(old, new, "additionalProperties")
             and self._parts_fit(old, new, "items")
             and self._tuple_fits(old.get("prefixItems", ()), new.get("prefixItems", ()))
@@ -128,14 +128,14 @@ def _alternatives(schema: Any) -> list[Any]:
     return [schema]
 
 
-def _referred(schema: dict[str, Any]) -> str:
+def _find_referred(schema: dict[str, Any]) -> str:
     name: str = schema["$ref"].removeprefix("#/$defs/")
     return name
 
 
 def _resolve(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    return {**definitions[_referred(schema)], **_without(schema, {"$ref"})} if "$ref" in schema else schema
+    return {**definitions[_find_referred(schema)], **_drop_keywords(schema, {"$ref"})} if "$ref" in schema else schema
 
 
-def _without(schema: dict[str, Any], keywords: frozenset[str] | set[str]) -> dict[str, Any]:
+def _drop_keywords(schema: dict[str, Any], keywords: frozenset[str] | set[str]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in keywords}

@@ -200,7 +200,7 @@ class _Lists:
         (old,), (new,) = (_ids_of([bytes(each[place])], self._key) for each in (self._old, self._new))
         return old, new
 
-    def different(self, most: int) -> list[int] | None:
+    def find_different(self, most: int) -> list[int] | None:
         found = list(islice(compress(count(), map(ne, self._old, self._new)), most + 1))
         return found if len(found) <= most else None
 
@@ -217,7 +217,7 @@ class _Lists:
         is_known = text.isdigit() or (text in self._both and text[:1] in b"{[")
         return text if is_known else _canonical(decode_json(text))
 
-    def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
+    def find_changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
         return {at for at, to in pairs if self._old[at] != self._new[to]}
 
     def is_same(self, old: int, new: int) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from plait.actor.thread import Core, check_may_write
 from plait.store.protocol import Record
 
-__all__ = ["Loaded", "Saved", "SavedWrite", "ThreadCheckpoints"]
+__all__ = ["LoadedCheckpoint", "SavedCheckpoint", "SavedWrite", "ThreadCheckpoints"]
 
 Typed = tuple[str, bytes]
 """A value from a serializer of LangGraph: the name of its encoding, and the encoded value."""
@@ -28,7 +28,7 @@ _WRITE: Final = "write"
 _LAST: Final = "last"
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint without the values of its channels."""
 
     namespace: str
@@ -52,15 +52,15 @@ class SavedWrite(msgspec.Struct, frozen=True, kw_only=True, order=True):
     value: Typed
 
 
-class Loaded(NamedTuple):
+class LoadedCheckpoint(NamedTuple):
     """A checkpoint with the values of its channels, and the writes after it."""
 
-    saved: Saved
+    saved: SavedCheckpoint
     values: dict[str, Typed]
     writes: list[SavedWrite]
 
 
-_decode_saved = msgspec.msgpack.Decoder(Saved).decode
+_decode_saved = msgspec.msgpack.Decoder(SavedCheckpoint).decode
 _decode_write = msgspec.msgpack.Decoder(SavedWrite).decode
 _decode_typed = msgspec.msgpack.Decoder(Typed).decode
 _encode = msgspec.msgpack.encode
@@ -79,7 +79,7 @@ class ThreadCheckpoints:
         # Keeps the records unchanged while a method reads several, or reads and then writes.
         self._lock = asyncio.Lock()
 
-    async def find(self, namespace: str, id: str | None) -> Loaded | None:
+    async def find(self, namespace: str, id: str | None) -> LoadedCheckpoint | None:
         """Return a checkpoint, or, without an id, the last one of the namespace; None if there is none."""
         async with self._lock:
             id = id or await self._last(namespace)
@@ -91,15 +91,15 @@ class ThreadCheckpoints:
             for channel, version in saved.versions.items():
                 if (value := await self._read(_key(_VALUE, namespace, channel, version))) is not None:
                     values[channel] = _decode_typed(value)
-            return Loaded(saved, values, sorted(await self._writes(namespace, saved.id)))
+            return LoadedCheckpoint(saved, values, sorted(await self._writes(namespace, saved.id)))
 
-    async def find_all(self, namespace: str | None) -> list[Saved]:
+    async def find_all(self, namespace: str | None) -> list[SavedCheckpoint]:
         """Return the checkpoints of a namespace, or of all, the last ones first."""
         prefix = _key(_CHECKPOINT, "") if namespace is None else _key(_CHECKPOINT, namespace, "")
         found = [_decode_saved(record.value or b"") async for record in self._records(prefix)]
         return sorted(found, key=lambda saved: saved.id, reverse=True)
 
-    async def put(self, saved: Saved, values: Mapping[tuple[str, str], Typed]) -> None:
+    async def put(self, saved: SavedCheckpoint, values: Mapping[tuple[str, str], Typed]) -> None:
         """Store a checkpoint, and values by channel and version."""
         namespace, id = saved.namespace, saved.id
         records = [self._record(_encode(saved), _CHECKPOINT, namespace, id)]
@@ -163,7 +163,7 @@ class ThreadCheckpoints:
 
     # Inside
 
-    async def _delete(self, everything: Iterable[Saved], doomed: Collection[Saved]) -> None:
+    async def _delete(self, everything: Iterable[SavedCheckpoint], doomed: Collection[SavedCheckpoint]) -> None:
         """Delete some of all checkpoints, with the values and the writes that no other checkpoint needs."""
         gone = {(each.namespace, each.id) for each in doomed}
         kept = [each for each in everything if (each.namespace, each.id) not in gone]
@@ -182,7 +182,7 @@ class ThreadCheckpoints:
         data = await self._read(_key(_LAST, namespace))
         return None if data is None else data.decode()
 
-    async def _has_value(self, saved: Saved, channel: str) -> bool:
+    async def _has_value(self, saved: SavedCheckpoint, channel: str) -> bool:
         version = saved.versions.get(channel)
         return version is not None and await self._read(_key(_VALUE, saved.namespace, channel, version)) is not None
 
@@ -213,7 +213,7 @@ class ThreadCheckpoints:
         return Record(self._part, _key(*names), value)
 
 
-def _value_keys(saved: Saved) -> list[str]:
+def _value_keys(saved: SavedCheckpoint) -> list[str]:
     return [_key(_VALUE, saved.namespace, channel, version) for channel, version in saved.versions.items()]
 
 

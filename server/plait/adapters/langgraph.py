@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from plait import Plait, Thread
 from plait.actor.thread import Core
-from plait.adapters.checkpoints import Loaded, Saved, SavedWrite, ThreadCheckpoints
+from plait.adapters.checkpoints import LoadedCheckpoint, SavedCheckpoint, SavedWrite, ThreadCheckpoints
 from plait.node.handle import visit
 from plait.parts.part import Part
 
@@ -106,7 +106,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         thread_id, namespace = _read(config)
         values = checkpoint["channel_values"]
         described = get_checkpoint_metadata(config, metadata)
-        found = Saved(
+        found = SavedCheckpoint(
             namespace=namespace,
             id=checkpoint["id"],
             parent=get_checkpoint_id(config),
@@ -240,7 +240,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         async for key in self._app.threads(kind=self._thread):
             yield key.name
 
-    def _make_tuple(self, thread_id: str, found: Loaded) -> CheckpointTuple:
+    def _make_tuple(self, thread_id: str, found: LoadedCheckpoint) -> CheckpointTuple:
         saved, load = found.saved, self.serde.loads_typed
         checkpoint: Checkpoint = load(saved.checkpoint)
         checkpoint["channel_values"] = {channel: load(value) for channel, value in found.values.items()}

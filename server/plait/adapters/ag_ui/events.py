@@ -24,7 +24,7 @@ from plait_schemas.patch import Op, decode_ops, find, parse
 
 __all__ = [
     "Cursor",
-    "Encoded",
+    "EncodedEvent",
     "Opened",
     "encode",
     "encode_custom",
@@ -88,7 +88,7 @@ class Opened(NamedTuple):
         return make(**{member: self.id})
 
 
-class Encoded(NamedTuple):
+class EncodedEvent(NamedTuple):
     """An event that was encoded when it was sent, because the agent may change the object later."""
 
     type: EventType

@@ -19,7 +19,7 @@ from ag_ui.core import (
     TextMessageStartEvent,
 )
 
-from plait.adapters.ag_ui.events import Encoded, Opened, encode, encode_custom
+from plait.adapters.ag_ui.events import EncodedEvent, Opened, encode, encode_custom
 from plait.adapters.ag_ui.feed import Feed, RunEvent
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
@@ -134,13 +134,15 @@ class EventRun:
         if not text:
             return
         if self._text is None:
-            start = Encoded.make(TextMessageStartEvent(message_id=f"msg_{secrets.token_hex(16)}", role="assistant"))
+            start = EncodedEvent.make(
+                TextMessageStartEvent(message_id=f"msg_{secrets.token_hex(16)}", role="assistant")
+            )
             self._put_encoded(start)
             self._text = start.opens
         assert self._text is not None
         self._put_event(TextMessageContentEvent(message_id=self._text.id, delta=text))
 
-    def _put_all(self, events: Iterable[Encoded]) -> None:
+    def _put_all(self, events: Iterable[EncodedEvent]) -> None:
         for event in events:
             if self._text is not None and event.type in (EventType.TEXT_MESSAGE_START, EventType.TOOL_CALL_START):
                 # Text that is yielded after this event is another message.
@@ -148,9 +150,9 @@ class EventRun:
             self._put_encoded(event)
 
     def _put_event(self, event: BaseEvent) -> None:
-        self._put_encoded(Encoded.make(event))
+        self._put_encoded(EncodedEvent.make(event))
 
-    def _put_encoded(self, event: Encoded) -> None:
+    def _put_encoded(self, event: EncodedEvent) -> None:
         if event.opens is not None:
             self._open[event.opens] = None
         elif event.of is not None and event.is_end:
@@ -181,7 +183,7 @@ class EventRun:
             self._feed.wake()
 
 
-def _encode(event: BaseEvent) -> Encoded:
+def _encode(event: BaseEvent) -> EncodedEvent:
     if event.type in _RESERVED:
         raise ValueError(f"{event.type.value} cannot be emitted: plait sends it, from the run and its thread's state")
-    return Encoded.make(event)
+    return EncodedEvent.make(event)
