@@ -65,7 +65,7 @@ ATTACKS = (
 
 
 class AttackJob(msgspec.Struct, frozen=True):
-    """What one process of attackers has to do."""
+    """The settings of one process of attackers."""
 
     attack: Attack
     port: int
@@ -100,7 +100,7 @@ def native_frames(bodies: list[bytes], place: tuple[str, int]) -> Iterator[bytes
 
 
 def join(sock: socket.socket, opening: bytes) -> None:
-    """Open a WebSocket; what is sent before the server has answered is not taken."""
+    """Open a WebSocket, and wait for the server's answer, before which it accepts no frames."""
     sock.sendall(opening)
     head = b""
     while b"\r\n\r\n" not in head:
@@ -123,7 +123,7 @@ class Attacker:
         self._until = time.perf_counter() + PATIENCE
 
     def fileno(self) -> int:
-        """For select."""
+        """Return the descriptor, for `select`."""
         return self._sock.fileno()
 
     @property
@@ -132,7 +132,7 @@ class Attacker:
         return bool(self._unsent)
 
     def write(self) -> None:
-        """Send what the server takes."""
+        """Send as much as the server takes."""
         try:
             self._unsent = self._unsent[self._sock.send(self._unsent[: 1 << 20]) :]
         except BlockingIOError:

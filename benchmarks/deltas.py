@@ -38,7 +38,7 @@ class Case(msgspec.Struct, frozen=True):
     size: int
     count: int
     length: int
-    # The most bytes a delivery, and the least times that a full-state frame costs `edit()`'s processor time.
+    # The most bytes per delivery, and the least processor time of a full-state frame, as a multiple of `edit()`'s.
     bytes_aim: int | None = None
     cpu_aim: float | None = None
 
@@ -60,7 +60,7 @@ class DeltaOutcome(msgspec.Struct):
         return [result.server_cpu / result.count * 1e6 for result in self.results.get(way, [])]
 
     def full_ratios(self, way: str) -> list[float]:
-        """How many times the processor time a full-state frame took, of each round that both finished."""
+        """The processor time of a full-state frame divided by this way's, for each round that both finished."""
         return [full / own for full, own in zip(self.cpu(FULL), self.cpu(way), strict=False) if own]
 
 
@@ -135,7 +135,7 @@ def measure(case: Case, way: Way, server: Server, seconds: float, run_name: str)
 
 
 def check(server: Server) -> None:
-    """Raise ServerError unless the published client of Colyseus sees the board that plait has, changed as there."""
+    """Raise ServerError unless the published client of Colyseus sees the same board and the same change as plait's."""
     size = CASES[0].size
     command = ["node", str(COLYSEUS / "check.mjs"), str(server.port), str(size)]
     try:

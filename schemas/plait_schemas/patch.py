@@ -208,7 +208,7 @@ def region_of(op: Op) -> Region:
     if op.value is not msgspec.UNSET:
         raise PatchError(f"splice {op.path!r} has a value")
     if at is msgspec.UNSET:
-        raise PatchError(f"splice {op.path!r} does not say where")
+        raise PatchError(f"splice {op.path!r} has no position `at`")
     if type(at) is not int or type(remove) is not int or not isinstance(insert, str):
         raise PatchError(f"splice {op.path!r}: a place and a number of characters are integers, and a text is a string")
     if at < 0 or remove < 0:
@@ -227,9 +227,9 @@ def check_splice(op: Op, text: Any) -> Region:
     """Return the region of a splice. Raises PatchError if it does not fit `text`, the value at its place or UNSET."""
     at, remove, insert = region_of(op)
     if text is msgspec.UNSET:
-        raise PatchError(f"splice {op.path!r}: there is nothing")
+        raise PatchError(f"splice {op.path!r}: there is no text")
     if not isinstance(text, str):
-        raise PatchError(f"splice {op.path!r}: what is there is not a text")
+        raise PatchError(f"splice {op.path!r}: the value is not a text")
     if at > len(text):
         raise PatchError(f"splice {op.path!r}: position {at} is past the end of a text of {len(text)}")
     if at + remove > len(text):
