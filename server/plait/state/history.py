@@ -46,6 +46,7 @@ class History:
         "_state_version",
         "_texts",
         "_type",
+        "created_at",
         "current",
         "durable",
         "epoch",
@@ -54,6 +55,7 @@ class History:
         "is_stored",
         "key",
         "secret",
+        "user",
     )
 
     def __init__(
@@ -81,6 +83,10 @@ class History:
         self.epoch = stored.epoch if stored else fresh[:8].hex()
         # Never sent; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
+        # When the thread was created, in microseconds since the epoch, 0 before its first write; and its user's id,
+        # which can be set until then.
+        self.created_at = stored.created_at if stored else 0
+        self.user = stored.user if stored else None
         # `is_begun`: whether a write that creates the thread was made; `is_stored`: whether it is durable, which is
         # when `on_stored` is called. A thread may be created without a state.
         self._on_stored = on_stored
@@ -113,6 +119,8 @@ class History:
         after: Revision,
         client: ClientRow | None = None,
         records: Sequence[Record] = (),
+        *,
+        due: int | None = None,
     ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
@@ -130,7 +138,8 @@ class History:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
         self._remember(after.change)
-        follows, secret, first = (before.version, b"", ()) if self.is_begun else self._begin()
+        is_begun = self.is_begun
+        follows, secret, first = (before.version, b"", ()) if is_begun else self._begin()
         last = (Snapshot(after.version, after.require_json()),) if is_rewritten else ()
         return Write(
             self.key,
@@ -145,13 +154,16 @@ class History:
             secret,
             records,
             self.fence,
+            due=due,
+            created_at=0 if is_begun else self.created_at,
+            user=None if is_begun else self.user,
         )
 
-    def put(self, records: Sequence[Record]) -> Write:
+    def put(self, records: Sequence[Record], due: int | None = None) -> Write:
         """Return the write that stores records with the current revision; without records, it creates the thread."""
         version = self.current.version
         if self.is_begun:
-            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence)
+            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence, due=due)
         after, secret, first = self._begin()
         return Write(
             self.key,
@@ -163,6 +175,9 @@ class History:
             secret=secret,
             records=records,
             fence=self.fence,
+            due=due,
+            created_at=self.created_at,
+            user=self.user,
         )
 
     def delete(self) -> Write | None:
@@ -227,6 +242,7 @@ class History:
     def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:
         """Return what only the first write has: that it follows none, the secret, and the snapshot of a first state."""
         self.is_begun = True
+        self.created_at = time.time_ns() // 1000
         initial = self.durable
         return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()
 
