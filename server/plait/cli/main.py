@@ -22,7 +22,7 @@ from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
-from plait_schemas.export import differing, write
+from plait_schemas.export import find_differing, write
 
 __all__ = ["main"]
 
@@ -137,7 +137,7 @@ def types(
         files = app.types()
         if not check:
             write(files, out)
-        elif paths := differing(files, out):
+        elif paths := find_differing(files, out):
             command = f"plait types {target} --out {out}"
             fail(f"out of date: {', '.join(map(str, paths))}; run `{command}`")
     except (LoadError, NoTypes) as error:

@@ -49,7 +49,7 @@ def find_store(store: str) -> Path:
     except ValueError as error:
         fail(str(error))
     if not isinstance(opened, SqliteStore):
-        fail(f"there is no store {store}")
+        fail(f"{store} is not a store file: use a path, or sqlite:///path")
     return opened.path
 
 

@@ -28,9 +28,9 @@ class UserThread(Thread[Any]):
 class User:
     """The values of a user, which all threads share: JSON by key, together at most `Limits.record` bytes (1 MiB).
 
-    What is written or read is durable when the call returns, also in a run that raises later. To change a value that
-    was read, use `update` or `push`, which are atomic. In a run, each call is a checkpoint. The methods raise
-    StoreError. `id` is the user's id; an empty one raises NotFound.
+    A value that is written or read is durable when the call returns, even in a run that raises later. To change a value
+    that depends on the current one, use `update` or `push`, which are atomic. In a run, each call is a checkpoint. The
+    methods raise StoreError. `id` is the user's id; an empty one raises NotFound.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class User:
         self.id = id
         self._key = ThreadKey(USER, user_prefix(id))
         self._wake = wake
-        # Called by each method: raises to interrupt a run.
+        # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
 
     # Reading
@@ -107,7 +107,7 @@ class User:
     # Inside
 
     async def _read(self, read: Callable[[ThreadValues], Awaitable[T]]) -> T:
-        """Return what is read when it is durable."""
+        """Return the result of `read` once it is durable."""
         self._check()
         actor = await self._wake(self._key)
         with actor.keep_awake():
