@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from plait.errors import NotFound
-from plait.kv.user import escape_id, user_prefix
+from plait.kv.user_names import escape_id, user_prefix
 
 __all__ = ["check_thread_id", "is_of_another", "is_thread_id", "make_thread_id", "read_session_name", "session_name"]
 

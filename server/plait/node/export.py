@@ -68,10 +68,10 @@ async def export_thread(node: Node, key: ThreadKey) -> str:
             name=key.name,
             state_version=actor.kind.state_version,
             session=_raw(session),
-            state=_raw(actor.current.json),
+            state=_raw(actor.state.current.json),
             parts=parts,
         )
-        return await wait_for_durable(encode_json(export).decode(), actor.after)
+        return await wait_for_durable(encode_json(export).decode(), actor.state.after)
 
 
 def describe_stored(key: ThreadKey, stored: StoredThread, records: Iterable[Record]) -> str:
@@ -112,19 +112,19 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
     with actor.keep_awake():
         if (was_stored or not actor.is_new) and not replace:
             raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
-        if not has_state and actor.current.json is not None:
+        if not has_state and actor.state.current.json is not None:
             raise Conflict(f"the thread {key} has a state, and the export has none: destroy the thread first")
         parts = [(part, _read_objects(export, part)) for part in find_parts(kind.cls).values()]
         with actor.thread.transaction() as transaction:
             if has_state:
                 actor.thread.set_state(state)
             for part, objects in parts:
-                part.replace(actor.thread._actor, objects)
+                part.replace(actor, objects)
             if decode_session(key.name, bytes(export.session)) is not None:
                 actor.records.write([Record(*SESSION, bytes(export.session))])
         assert transaction.commit is not None
         await transaction.commit
-        await actor.store()
+        await actor.state.store_thread()
     return key
 
 
@@ -133,8 +133,8 @@ async def _export_parts(actor: Actor) -> dict[str, dict[str, msgspec.Raw]]:
     while len(found) < len(parts):  # All of them at one moment.
         found = {}
         for name, part in parts.items():
-            if (objects := part.export(actor.thread._actor)) is None:
-                await part.prepare_export(actor.thread._actor)
+            if (objects := part.export(actor)) is None:
+                await part.prepare_export(actor)
                 break
             found[name] = _raws(objects)
     return {name: objects for name, objects in found.items() if objects or parts[name].exported}

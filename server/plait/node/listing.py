@@ -6,7 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from plait.kv.namespace import NAMESPACE
-from plait.kv.user import USER, find_user, user_prefix
+from plait.kv.user import USER
+from plait.kv.user_names import find_user, user_prefix
 from plait.node.node import Node
 from plait.parts.part import find_parts
 from plait.parts.values import Values

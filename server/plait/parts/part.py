@@ -2,8 +2,9 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
+from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
 from plait.store.protocol import Record, RecordRange
 
@@ -12,7 +13,7 @@ __all__ = ["Part", "find_parts", "find_ranges", "load_parts"]
 Bound = TypeVar("Bound")
 
 
-class Part(Generic[Bound]):
+class Part(PerActor[ThreadActor, Bound]):
     """A part of each thread of a class, by the name that it has there: `values = Values()`.
 
     The name is stored with what the part keeps, so a part that is renamed is another one.
@@ -31,6 +32,9 @@ class Part(Generic[Bound]):
 
     name = ""
 
+    def __init__(self) -> None:
+        super().__init__(self.bind)
+
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name and self.name != name:
             raise TypeError(f"{owner.__name__}.{name} is already the part {self.name!r}: make another one")
@@ -47,13 +51,6 @@ class Part(Generic[Bound]):
 
     def __set__(self, thread: Thread[Any], value: object) -> None:
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
-
-    def of(self, actor: ThreadActor) -> Bound:
-        """Return the part of a thread, which is made on its first use."""
-        bound: Bound | None = actor.parts.get(self.name)
-        if bound is None:
-            bound = actor.parts[self.name] = self.bind(actor)
-        return bound
 
     def bind(self, actor: ThreadActor) -> Bound:
         """Make the part of one thread, as that of a thread which has no records."""

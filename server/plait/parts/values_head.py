@@ -64,7 +64,7 @@ class ValuesHead:
     @property
     def values(self) -> dict[str, Value]:
         """The values by their keys, in order of insertion. Raises CorruptThread."""
-        self._actor.pipeline.end_abandoned()
+        self._actor.state.end_abandoned()
         if self._loaded:
             self._values = found = decode_index(self._part, self._loaded)
             for key, value in found.items():
@@ -160,9 +160,9 @@ class ValuesHead:
 
         Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; nothing is done then.
         """
-        self._actor.pipeline.check_open()
+        self._actor.state.check_open()
         edit = self.edit(is_kept=False)
-        self._actor.pipeline.ask(_carry_out, edit, ops)
+        self._actor.state.ask(_carry_out, edit, ops)
         if edit.total > max(self._actor.limits.record - 1, self._total):
             limit = self._actor.limits.record
             raise TooLarge(f"the {self._part} would have {edit.total + 1} bytes; the limit is {limit}")

@@ -81,14 +81,14 @@ class History:
         self._recent_bytes = 0
         fresh = b"" if stored else secrets.token_bytes(8 + 16)
         self.epoch = stored.epoch if stored else fresh[:8].hex()
-        # Never sent to anybody; connection ids are derived from it.
+        # Never sent; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
-        # When the thread was created, in microseconds since the epoch, 0 before its first write; and the id of the user
-        # for whom, which can be set until then.
+        # When the thread was created, in microseconds since the epoch, 0 before its first write; and its user's id,
+        # which can be set until then.
         self.created_at = stored.created_at if stored else 0
         self.user = stored.user if stored else None
-        # Whether a write has begun the thread, and whether that is durable. A thread may begin without a state.
-        # `on_stored` is called when the write that begins it is durable.
+        # `is_begun`: whether a write that creates the thread was made; `is_stored`: whether it is durable, which is
+        # when `on_stored` is called. A thread may be created without a state.
         self._on_stored = on_stored
         self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
@@ -100,7 +100,9 @@ class History:
         self.current.snapshot_size = len(data)
 
     def diff(self, before: Revision, state: Any, data: bytes, limits: Limits, *, most: int = MOST_OPS) -> Sequence[Op]:
-        """Return the operations from a revision to `state`, whose JSON is `data`; one that replaces all, above `most`.
+        """Return the operations from a revision to `state`, whose JSON is `data`.
+
+        If there would be more than `most`, the result is one operation that replaces the whole.
 
         Raises InvalidState or TooLarge, as StateType.diff does.
         """
@@ -123,7 +125,7 @@ class History:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        # Store the whole state if the operations are longer than they are worth; most changes are too small to ask.
+        # Store the whole state if the operations are much longer; most changes are too small to check.
         size = len(encoded)
         if not before.is_stored or (size > _WORTH_IT and size > after.size and size > _max_ops_size(ops, after.size)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
@@ -158,7 +160,7 @@ class History:
         )
 
     def put(self, records: Sequence[Record], due: int | None = None) -> Write:
-        """Return the write that stores records beside the current revision; without any, that of a new thread."""
+        """Return the write that stores records with the current revision; without records, it creates the thread."""
         version = self.current.version
         if self.is_begun:
             return Write(self.key, self.epoch, version, version, records=records, fence=self.fence, due=due)
@@ -179,7 +181,7 @@ class History:
         )
 
     def delete(self) -> Write | None:
-        """Return the write that deletes the thread after the writes so far, None if none has begun it."""
+        """Return the write that deletes the thread after the writes so far, None if none has created it."""
         if not self.is_begun:
             return None
         version = self.current.version
@@ -238,7 +240,7 @@ class History:
     # Inside
 
     def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:
-        """Return what the first write has in addition: that it follows nothing, the secret, and the initial state."""
+        """Return what only the first write has: that it follows none, the secret, and the snapshot of a first state."""
         self.is_begun = True
         self.created_at = time.time_ns() // 1000
         initial = self.durable
@@ -309,7 +311,7 @@ def replay_document(key: ThreadKey, stored: StoredThread) -> Any:
 
 
 def replay_steps(key: ThreadKey, stored: StoredThread) -> Iterator[Any]:
-    """Yield the document after every 100 replayed operations, the stored state last. Raises CorruptThread."""
+    """Yield the document after every 100 replayed operations, and the stored state last. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)
         yield document
