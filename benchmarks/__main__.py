@@ -30,6 +30,7 @@ from benchmarks.sync_tables import delta_table, neighbour_table, record_table, r
 from benchmarks.table import memory, speed
 from benchmarks.text_tables import rejoin_table, text_table
 from benchmarks.texts import texts
+from benchmarks.values import values
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
@@ -121,7 +122,7 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
         waits = neighbours(folder, pace, tell)
         measured["neighbours"] = waits, neighbour_table(waits)
     if "records" in wanted:
-        readings = records(folder, pace, tell)
+        readings = [*records(folder, pace, tell), *values(folder, pace, tell)]
         measured["records"] = readings, record_table(readings)
     if "texts" in wanted:
         costs = texts(folder, options.without, pace, tell)

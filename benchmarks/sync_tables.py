@@ -104,11 +104,11 @@ def timing_table(timings: Sequence[Timing]) -> str:
 
 def record_table(readings: Iterable[Reading]) -> str:
     """The time to read records, and how long others wait while many are deleted."""
-    lines: list[Sequence[str]] = [(f"records of {SIZE} bytes, SQLite", "ms", "rounds", "aim", "")]
+    lines: list[Sequence[str]] = [(f"records of {SIZE} bytes and values, SQLite", "ms", "rounds", "aim", "")]
     for reading in readings:
         rounds = sorted(reading.rounds)
-        spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"
-        lines.append((reading.title, f"{reading.median:,.1f}", spread, *at_most(reading.median, reading.aim)))
+        spread = f"{rounds[0]:,.2f}-{rounds[-1]:,.2f}"
+        lines.append((reading.title, f"{reading.median:,.2f}", spread, *at_most(reading.median, reading.aim)))
     return layout(lines, right={1})
 
 

@@ -163,7 +163,7 @@ class _PartHandle:
         async def call(*args: Any, **kwargs: Any) -> Any:
             actor = await self._node.actor(self._key)
             with actor.keep_awake():
-                result = await getattr(self._part.of(actor.thread._actor), name)(*args, **kwargs)
+                result = await getattr(self._part.of(actor), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
                 return await wait_for_durable(result, actor.state.after) if name in self._part.reading else result
 

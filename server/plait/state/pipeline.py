@@ -197,7 +197,7 @@ class Pipeline(CommitQueue):
         return self.change([splice(pointer, at, remove, insert)], "server")
 
     def store(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
-        """Store records after the changes made so far, and fail if these fail. Raises ValueError and TooLarge.
+        """Store records after the changes made so far; they fail if these fail. Raises ValueError and TooLarge.
 
         `undo` is called as soon as they are rolled back, before other code runs.
         """
