@@ -24,6 +24,7 @@ from benchmarks.records import records
 from benchmarks.rejoin import rejoin
 from benchmarks.resume import resume
 from benchmarks.rows import NATIVE, ROWS
+from benchmarks.schedules import schedules
 from benchmarks.servers import Server, ServerError, serve
 from benchmarks.stalled import stalled
 from benchmarks.sync_tables import delta_table, neighbour_table, record_table, resume_table, stall_table, timing_table
@@ -35,7 +36,7 @@ from benchmarks.values import values
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
 # What keeping clients in sync and running agents costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "texts", "rejoin", "runs")
+SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "schedules", "texts", "rejoin", "runs")
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -124,6 +125,9 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
     if "records" in wanted:
         readings = [*records(folder, pace, tell), *values(folder, pace, tell)]
         measured["records"] = readings, record_table(readings)
+    if "schedules" in wanted:
+        readings = schedules(folder, pace, tell)
+        measured["schedules"] = readings, record_table(readings, title="threads with schedules, SQLite", unit="")
     if "texts" in wanted:
         costs = texts(folder, options.without, pace, tell)
         measured["texts"] = costs, text_table(costs)
