@@ -1,4 +1,4 @@
-"""What threads with schedules cost: 100,000 that are asleep, of which 1,000 are due in one second."""
+"""What threads with schedules cost: 100,000 that are asleep, and 1,000 that are due in one second."""
 
 import asyncio
 import resource
@@ -21,7 +21,7 @@ __all__ = ["schedules"]
 
 PENDING = 100_000
 DUE = 1_000
-# Milliseconds that an effect may be late, and of processor time for each: to wake the thread, run it, and let it sleep.
+# Milliseconds that an effect may be late, and of processor time for each: to wake the thread, run it, and stop the thread.
 LATE_AIM = 250
 EACH_AIM = 1
 # MiB for all that wait, beside what the store's cache takes.

@@ -233,6 +233,11 @@ class Actor:
             raise ValueError(f"there is no agent {agent!r}")
         self._runs.begin(self, agent, done)
 
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self.termination.at
+
     def check_active(self) -> None:
         """Raise Terminated if the thread takes no new work."""
         self.termination.check()

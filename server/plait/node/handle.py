@@ -92,7 +92,7 @@ class Handle:
         return await actor.thread.append(pointer, text)
 
     async def terminate(self) -> None:
-        """Let the thread take no new work, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
+        """End the work of the thread, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
         actor = await self._node.stored_actor(self._key)
         with actor.keep_awake():
             await actor.thread.terminate()
