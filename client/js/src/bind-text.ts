@@ -3,13 +3,12 @@
 import type { ThreadClient } from "./client.js";
 import { fieldOf, positionIn } from "./fields.js";
 import type { Field, Selection, TextElement } from "./fields.js";
-import { parse } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
+import { parse, textAt } from "./patch.js";
+import type { TextChange, TextEdit } from "./parts.js";
+import type { Document } from "./json.js";
 import { TextComparison } from "./text-diff.js";
 import { compose, spliced, transform } from "./text.js";
 import type { Region } from "./text.js";
-import { textAt } from "./texts.js";
-import type { TextChange } from "./texts.js";
 import { endOf, follow, toEdits, toRegions, typed } from "./typing.js";
 
 /**

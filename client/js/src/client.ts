@@ -1,6 +1,5 @@
 /** A thread, live: its state, its methods, its messages and events. */
 
-import { AbandonedQueues } from "./abandoned.js";
 import { Calls } from "./calls.js";
 import type { CallOptions, RpcStream } from "./calls.js";
 import { Deferred, whenFound } from "./deferred.js";
@@ -11,24 +10,20 @@ import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { freeze, plain } from "./json.js";
-import type { DeepReadonly, Json } from "./json.js";
+import type { DeepReadonly, Document, Json } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
 import { Listeners, ThreadListeners } from "./listeners.js";
 import type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 import { messageOf } from "./messages.js";
-import type { ThreadOptions } from "./options.js";
-import { parse } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
-import { pointAt } from "./points.js";
+import type { Keeper, ThreadOptions } from "./options.js";
+import type { History, TextChange, TextEdit, TextPart, TextWatchers } from "./parts.js";
+import { parse, textAt } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { AgentOf, InputOf, OutputOf, YieldOf } from "./runs.js";
 import type { Session } from "./session.js";
-import { Texts, textAt } from "./texts.js";
-import type { TextChange } from "./texts.js";
-import { UndoHistory } from "./undo.js";
 
 export type Unsubscribe = () => void;
 
@@ -48,9 +43,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #edits: Edits;
   readonly #calls: Calls;
   readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
-  readonly #abandoned: AbandonedQueues;
-  readonly #history = new UndoHistory(() => performance.now());
-  readonly #texts = new Texts();
+  readonly #abandoned: ReturnType<Keeper["newQueues"]> | undefined;
+  readonly #text: TextPart | undefined;
+  readonly #history: History | undefined;
+  readonly #texts: TextWatchers | undefined;
 
   constructor(options: ThreadOptions<State>) {
     bindMethods(this, ThreadClient.prototype);
@@ -64,16 +60,20 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       onBytes: (data) => this.#listeners.message.tell(data),
       onUpdate: () => this.#compare(),
       onShown: (change) => {
-        this.#history.handle(change);
-        this.#texts.add(change);
+        this.#history?.handle(change);
+        this.#texts?.add(change);
       },
       onClosed: () => this.#handleClosed(),
     });
     this.#edits = new Edits(this.#link, this.#early, this.#listeners, this.initialState as Document);
     this.#calls = new Calls(this.#link, this.#early);
-    this.#abandoned = new AbandonedQueues(options as ThreadOptions<unknown>, (event) =>
+    this.#abandoned = options.storage?.newQueues(options as ThreadOptions<unknown>, (event) =>
       this.#listeners.dispatch(event),
     );
+    const { text, undo } = options;
+    this.#text = text;
+    this.#texts = text?.newWatchers();
+    this.#history = undo?.newHistory(() => performance.now(), text);
     if (options.connect !== false) this.connect();
   }
 
@@ -181,12 +181,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   splice(pointer: string, at: number, remove?: number, insert?: string): Promise<number>;
   splice(pointer: string, edits: readonly TextEdit[]): Promise<number>;
   splice(pointer: string, at: number | readonly TextEdit[], remove = 0, insert = ""): Promise<number> {
-    return this.#edits.splice(pointer, typeof at === "object" ? at : [{ at, remove, insert }]);
+    const part = needs(this.#text, "text");
+    const edits = typeof at === "object" ? at : [{ at, remove, insert }];
+    return this.#edits.make((shown) => part.splice(shown, pointer, edits));
   }
 
   /** Appends to the string at a JSON pointer; only what is appended is sent. */
   append(pointer: string, text: string): Promise<number> {
-    return this.#edits.append(pointer, text);
+    const part = needs(this.#text, "text");
+    return this.#edits.make((shown) => part.append(shown, pointer, text));
   }
 
   /**
@@ -195,7 +198,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    */
   goesOn(pointer: string, at: number): boolean {
     const text = textAt(this.#edits.shown, parse(pointer));
-    return text !== undefined && !this.#edits.isEarly && this.#session.goesOn(pointer, pointAt(text, at) ?? at);
+    if (text === undefined || this.#edits.isEarly) return false;
+    return this.#session.goesOn(pointer, this.#text?.pointAt(text, at) ?? at);
   }
 
   // Undo and redo
@@ -227,11 +231,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Each pause needs a call of `resumeHistory`.
    */
   pauseHistory(): void {
-    this.#history.pause();
+    needs(this.#history, "undo").pause();
   }
 
   resumeHistory(): void {
-    this.#history.resume();
+    needs(this.#history, "undo").resume();
   }
 
   // Calling methods
@@ -331,7 +335,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * the edits that led there. For editors, which `bindText` has for the elements of a page.
    */
   onText(pointer: string, fn: (change: TextChange) => void): Unsubscribe {
-    return this.#texts.watch(pointer, this.#edits.shown, fn);
+    return needs(this.#texts, "text").watch(pointer, this.#edits.shown, fn);
   }
 
   /** Calls `fn` with each message of the thread; a binary one is an ArrayBuffer. */
@@ -380,12 +384,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #run(what: "undo" | "redo", pointer: string): Promise<number> | undefined {
+    const history = needs(this.#history, "undo");
     if (this.#edits.isEarly) return undefined;
-    return this.#history.run(what, parse(pointer), this.#session.shown, (ops) => this.#edits.push(ops));
+    return history.run(what, parse(pointer), this.#session.shown, (ops) => this.#edits.make(() => ops));
   }
 
   #can(what: "undo" | "redo", pointer: string): boolean {
-    return !this.#edits.isEarly && this.#history.can(what, parse(pointer), this.#session.shown);
+    return !this.#edits.isEarly && needs(this.#history, "undo").can(what, parse(pointer), this.#session.shown);
   }
 
   #checkOpen(): void {
@@ -400,7 +405,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     const answer = event.type === "refused" ? this.#edits.answerOf(event.push) : undefined;
     this.#edits.settle(event);
     if (event.type === "applied" || event.type === "refused") {
-      this.#history.settle(event.push, event.type === "refused");
+      this.#history?.settle(event.push, event.type === "refused");
     }
     this.#calls.settle(event);
     this.#listeners.dispatch(event, answer);
@@ -408,7 +413,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     if (event.type === "joined") {
       this.#ready.resolve();
       // A page that is denied the locks cannot send them.
-      this.#abandoned.send().catch(() => undefined);
+      this.#abandoned?.send().catch(() => undefined);
     } else if (event.type === "dropped") raise(event.error);
     // A page that awaits nothing would otherwise stop without a word.
     else if (event.type === "stopped" && this.error) console.error(this.error);
@@ -416,7 +421,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   #handleClosed(): void {
     const error = this.#link.closedError;
-    this.#abandoned.close();
+    this.#abandoned?.close();
     this.#ready.reject(error);
     this.#early.run();
     const dropped = this.#link.isKept ? [] : this.#session.pushes.filter((push) => !push.isSettled);
@@ -436,10 +441,17 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #compare(): void {
-    this.#texts.tell(this.#edits.shown, !this.#edits.isEarly);
+    this.#texts?.tell(this.#edits.shown, !this.#edits.isEarly);
     const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
     this.#listeners.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
   }
+}
+
+/** Returns a part of the client. Throws a TypeError where the options lack it. */
+function needs<Part>(part: Part | undefined, option: "text" | "undo"): Part {
+  if (part === undefined)
+    throw new TypeError(`This needs the option ${option}: import { ${option} } from "plait-client"`);
+  return part;
 }
 
 /** Lets methods be called without their object, as after `const { subscribe } = room`. */

@@ -7,10 +7,9 @@ import type { PluginValue, ViewUpdate } from "@codemirror/view";
 
 import { remoteCarets } from "./carets.js";
 import type { ThreadClient } from "./client.js";
-import { parse } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
-import { textAt } from "./texts.js";
-import type { TextChange } from "./texts.js";
+import { parse, textAt } from "./patch.js";
+import type { TextChange, TextEdit } from "./parts.js";
+import type { Document } from "./json.js";
 import { typed } from "./typing.js";
 
 export interface PlaitTextOptions {

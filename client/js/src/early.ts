@@ -4,7 +4,7 @@ import type { Keys } from "./elements.js";
 import { raise } from "./errors.js";
 import { difference } from "./fold.js";
 import { PatchError, apply, find, parse, replace } from "./patch.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 

@@ -7,13 +7,12 @@ import type { EarlyQueue } from "./early.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { difference } from "./fold.js";
-import type { Pending } from "./fold.js";
+import type { Pending } from "./pending.js";
 import { plain } from "./json.js";
-import type { Json } from "./json.js";
+import type { Document, Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
-import { PatchError, diff, find, parse, replace, spliceUnits, textIn } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
+import { PatchError, diff, find, parse, replace } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
@@ -59,22 +58,9 @@ export class Edits {
     });
   }
 
-  /** Changes the text at a JSON pointer. */
-  splice(pointer: string, edits: readonly TextEdit[]): Promise<number> {
-    return this.#edit(() => spliceUnits(this.shown, pointer, edits));
-  }
-
-  /** Appends to the text at a JSON pointer. */
-  append(pointer: string, insert: string): Promise<number> {
-    return this.#edit(() => {
-      const at = textIn(this.shown, pointer).length;
-      return spliceUnits(this.shown, pointer, [{ at, remove: 0, insert }]);
-    });
-  }
-
-  /** Pushes operations on what is shown. */
-  push(ops: readonly Op[]): Promise<number> {
-    return this.#edit(() => ops);
+  /** Pushes the operations that `make` returns for what is shown. */
+  make(make: (shown: Document) => readonly Op[]): Promise<number> {
+    return this.#edit(() => make(this.shown));
   }
 
   /** Whether what is shown is not the session's, as edits of the initial state wait for the thread's. */
@@ -125,6 +111,7 @@ export class Edits {
     let ops: readonly Op[] = [];
     try {
       ops = make();
+      checkTexts(ops, this.#session.keys);
       applyOps(ops);
     } catch (error) {
       if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
@@ -159,6 +146,15 @@ export class Edits {
   rejectAll(error: Error): void {
     for (const answer of this.#answers.values()) answer.reject(error);
     this.#answers.clear();
+  }
+}
+
+/** Throws a TypeError where a text is replaced whole, as all that others type in it would be lost. */
+function checkTexts(ops: readonly Op[], keys: Keys): void {
+  if (keys.parts.text) return;
+  for (const { op, path, value } of ops) {
+    if (op === "replace" && typeof value === "string" && keys.hasText(path))
+      throw new TypeError(`${path} is a text, which needs the option text: import { text } from "plait-client"`);
   }
 }
 

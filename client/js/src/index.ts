@@ -1,5 +1,6 @@
 /** The public names of `plait-client`. */
 
+export { lists } from "./align.js";
 export { bindText } from "./bind-text.js";
 export type { CallOptions, RpcStream } from "./calls.js";
 export { ThreadClient } from "./client.js";
@@ -7,14 +8,16 @@ export type { Unsubscribe } from "./client.js";
 export { PlaitError } from "./errors.js";
 export type { TextElement } from "./fields.js";
 export type { DeepReadonly, Json } from "./json.js";
+export { keepIn } from "./keep.js";
 export type { Status } from "./link.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
-export type { ThreadOptions } from "./options.js";
-export type { TextEdit } from "./patch.js";
+export type { Keeper, ThreadOptions } from "./options.js";
+export type { ListPart, TextChange, TextEdit, TextPart, UndoPart } from "./parts.js";
 export type { PresenceRecord } from "./presence.js";
 export type { Op } from "./protocol.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";
 export type { Interruption } from "./runs.js";
 export type { WebSocketClass, WebSocketLike } from "./socket.js";
 export type { StorageLike } from "./storage.js";
-export type { TextChange } from "./texts.js";
+export { text } from "./text-part.js";
+export { undo } from "./undo.js";

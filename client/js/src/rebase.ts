@@ -8,7 +8,8 @@
  */
 
 import { takingBack } from "./inverse.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
+import type { TextPart } from "./parts.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
 import { Step, isOf, isPair, isWithin, leadsThrough } from "./step.js";
@@ -26,15 +27,18 @@ export interface Rebased {
   over: Op[];
 }
 
-/** Rebases `ops` onto `document`, which `over` has made from the state that both were made on. */
-export function rebase(ops: readonly Op[], over: readonly Op[], document: Document): Rebased {
+/**
+ * Rebases `ops` onto `document`, which `over` has made from the state that both were made on. Without the part for texts,
+ * operations on a text that others have changed are lost.
+ */
+export function rebase(ops: readonly Op[], over: readonly Op[], document: Document, text?: TextPart): Rebased {
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
   const shape = new Shape(document);
   const isExact = ops.some(({ op }) => op === "remove");
   const others = undone(over, shape, isExact);
   const theirs = unitsOf(others);
   let lostAt = others.length;
-  const steps = done(ops, shape).flatMap((unit) => {
+  const steps = done(ops, shape, text).flatMap((unit) => {
     lostAt = Math.min(lostAt, passAll(unit, theirs, others.length));
     return unit;
   });
@@ -43,7 +47,7 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
     ops: steps.filter((step) => !step.isDone).flatMap((step) => step.toOps()),
     conflicts: steps.filter((step) => step.isContested).map((step) => step.pointer),
     isLost,
-    over: isLost ? without(ops, over, lostAt, document) : present(others),
+    over: isLost ? without(ops, over, lostAt, document, text) : present(others),
   };
 }
 
@@ -62,9 +66,9 @@ function unitsOf(steps: readonly Step[]): (readonly [number, Unit])[] {
 }
 
 /** Returns the units of operations that are carried out on a shape. */
-function done(ops: readonly Op[], shape: Shape): Unit[] {
+function done(ops: readonly Op[], shape: Shape, text: TextPart | undefined): Unit[] {
   const steps = ops.map((op) => {
-    const step = new Step(op);
+    const step = new Step(op, text);
     step.lookUp(shape);
     shape.do(step.name, step.parts, op.value);
     return step;
@@ -90,11 +94,17 @@ function undone(over: readonly Op[], shape: Shape, isExact = true): Step[] {
 }
 
 /** Returns `over`, and what takes `ops` back before the one at `lostAt`. */
-function without(ops: readonly Op[], over: readonly Op[], lostAt: number, document: Document): Op[] {
+function without(
+  ops: readonly Op[],
+  over: readonly Op[],
+  lostAt: number,
+  document: Document,
+  text: TextPart | undefined,
+): Op[] {
   const shape = new Shape(document);
   const rest = undone(over.slice(lostAt), shape);
   const there = shape.look([]);
-  const before = rebase(ops, over.slice(0, lostAt), there);
+  const before = rebase(ops, over.slice(0, lostAt), there, text);
   return [...before.over, ...takingBack(before.ops, there), ...present(rest)];
 }
 

@@ -6,12 +6,12 @@ import { MESSAGE_TOO_BIG, UNAUTHENTICATED, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import { applyChange } from "./events.js";
 import type { SessionEvent, Unsent } from "./events.js";
-import type { Pending, ShownChange } from "./fold.js";
+import type { Pending, ShownChange } from "./pending.js";
 import { Heartbeat } from "./heartbeat.js";
-import type { Json, JsonObject } from "./json.js";
+import type { Document, Json, JsonObject } from "./json.js";
 import type { Bytes, Outgoing } from "./messages.js";
+import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
-import type { Document } from "./patch.js";
 import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
 import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage, Version } from "./protocol.js";
@@ -24,6 +24,7 @@ export interface SessionOptions {
   now: () => number;
   /** The hash of the state's schema that the app was built for. */
   schema?: string | undefined;
+  parts?: Parts | undefined;
   /** Called with each change of what is shown, at once. It must not call the session. */
   onShown?: ((change: ShownChange) => void) | undefined;
 }
@@ -49,7 +50,7 @@ export class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options;
-    this.#pushes = new Pushes(options.client, options.now, (change) => options.onShown?.(change));
+    this.#pushes = new Pushes(options.client, options.now, (change) => options.onShown?.(change), options.parts);
     this.#sending = new Sending(this.#pushes, options.now);
   }
 
@@ -74,7 +75,7 @@ export class Session {
   }
 
   /** The members that identify elements when states of the thread are compared, and its texts. */
-  get keys(): Keys | undefined {
+  get keys(): Keys {
     return this.#pushes.fold.keys;
   }
 

@@ -44,7 +44,7 @@ export class SharedClients {
     const { client = null, storage, token } = options;
     return {
       thread: JSON.stringify([place, userOf(token)]),
-      own: JSON.stringify([client, storage ? this.#storages.of(storage) : null]),
+      own: JSON.stringify([client, storage ? this.#storages.of(storage.storage) : null]),
     };
   }
 

@@ -1,6 +1,6 @@
 /** The longest part that two sequences have in common, in order. */
 
-import type { Pair } from "./align.js";
+import type { Pair } from "./lists.js";
 
 /**
  * Returns the places, in both, of the elements of a longest common subsequence.

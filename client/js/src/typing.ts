@@ -1,6 +1,6 @@
 /** What somebody has typed, and where a caret is after edits. Positions are UTF-16 units. */
 
-import type { TextEdit } from "./patch.js";
+import type { TextEdit } from "./parts.js";
 import { pointAt, unitAt } from "./points.js";
 import { TextComparison } from "./text-diff.js";
 import type { Region } from "./text.js";

@@ -1,6 +1,6 @@
 /** Which pushes were sent on a socket, and which of them are to be sent again. */
 
-import type { Pending } from "./fold.js";
+import type { Pending } from "./pending.js";
 import { UNANSWERED } from "./protocol.js";
 import type { Nack } from "./protocol.js";
 

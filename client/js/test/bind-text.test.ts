@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { afterEach, expect, test } from "vitest";
 
-import { ThreadClient, bindText } from "../src/index.js";
+import { ThreadClient, bindText } from "../src/full.js";
 import type { TextChange, TextElement } from "../src/index.js";
 import type { Joined, Op } from "../src/protocol.js";
 import type { Peer } from "./server.js";

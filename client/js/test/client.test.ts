@@ -4,8 +4,8 @@ import { inspect } from "node:util";
 import { expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { PlaitError, ThreadClient } from "../src/index.js";
-import type { ThreadOptions } from "../src/index.js";
+import { PlaitError, ThreadClient } from "../src/full.js";
+import type { FullOptions as ThreadOptions } from "../src/full.js";
 import type { Joined } from "../src/protocol.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";

@@ -5,7 +5,7 @@ import { afterEach, expect, test } from "vitest";
 
 import { plaitText } from "../src/codemirror.js";
 import type { PlaitTextOptions } from "../src/codemirror.js";
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import type { Joined, Op, ServerMessage } from "../src/protocol.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";

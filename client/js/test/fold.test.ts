@@ -2,9 +2,9 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { expect, test } from "vitest";
 
-import { Fold } from "../src/fold.js";
 import { splices } from "../src/patch.js";
 import type { Joined } from "../src/protocol.js";
+import { Fold } from "./whole.js";
 
 test("a long text in which much is typed offline is not kept once for each letter", () => {
   setFlagsFromString("--expose-gc");

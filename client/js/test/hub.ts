@@ -3,12 +3,10 @@
 import { readBacklog } from "../src/backlog.js";
 import { stringify } from "../src/exact.js";
 import { isEqual } from "../src/json.js";
-import type { Json } from "../src/json.js";
-import { apply, diff } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import type { Document, Json } from "../src/json.js";
+import { apply } from "../src/patch.js";
 import type { ClientMessage, Joined, Op, Push, ServerMessage } from "../src/protocol.js";
-import { rebase } from "../src/rebase.js";
-import { Session } from "../src/session.js";
+import { Session, diff, rebase } from "./whole.js";
 
 interface Entry {
   version: number;

@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
-import { PlaitError, ThreadClient } from "../src/index.js";
+import { PlaitError, ThreadClient } from "../src/full.js";
 import type { ThreadOptions } from "../src/index.js";
 import type { Outgoing } from "../src/messages.js";
 import type { Joined, Op } from "../src/protocol.js";
-import { Session } from "../src/session.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
 import { uncaught } from "./uncaught.js";
+import { Session } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 const LARGE = "x".repeat(500);

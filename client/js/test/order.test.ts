@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import { messageOf } from "../src/messages.js";
 import type { Outgoing } from "../src/messages.js";
 import { UNANSWERED } from "../src/protocol.js";
 import type { Joined } from "../src/protocol.js";
-import { Session } from "../src/session.js";
 import { clients, server, serving } from "./serving.js";
+import { Session } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 

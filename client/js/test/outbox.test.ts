@@ -3,8 +3,8 @@ import { expect, test } from "vitest";
 import { messageOf } from "../src/messages.js";
 import type { Outgoing } from "../src/messages.js";
 import type { Joined, Message, ServerMessage } from "../src/protocol.js";
-import { Session } from "../src/session.js";
 import { Random } from "./random.js";
+import { Session } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1, state: { n: 0 } };
 

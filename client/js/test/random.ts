@@ -1,8 +1,7 @@
 /** Random documents and operations, the same for the same seed. */
 
-import type { Json } from "../src/json.js";
+import type { Document, Json } from "../src/json.js";
 import { apply, escape, find, parse } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
 import { countPoints } from "../src/points.js";
 import type { Op } from "../src/protocol.js";
 import type { Region } from "../src/text.js";

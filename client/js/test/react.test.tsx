@@ -7,7 +7,8 @@ import type { Root } from "react-dom/client";
 import { renderToString } from "react-dom/server";
 import { afterEach, expect, test, vi } from "vitest";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
+import { keepIn } from "../src/keep.js";
 import type { Joined } from "../src/protocol.js";
 import {
   usePresence,
@@ -417,7 +418,10 @@ test("options that are new at each render end with one client, and a warning", a
     const thread = useNote(own());
     return `${useThreadStatus(thread)} ${useThreadState(thread)?.n}`;
   }
-  const inlines = [() => ({ client: crypto.randomUUID() }), () => ({ storage: new MemoryStorage(), client: "me" })];
+  const inlines = [
+    () => ({ client: crypto.randomUUID() }),
+    () => ({ storage: keepIn(new MemoryStorage()), client: "me" }),
+  ];
   for (const [index, own] of inlines.entries()) {
     const { element } = mount(
       <StrictMode>

@@ -1,13 +1,12 @@
 import { expect, test } from "vitest";
 
-import type { Json } from "../src/json.js";
+import type { Document, Json } from "../src/json.js";
 import { takingBack } from "../src/inverse.js";
 import { apply } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
 import type { Op } from "../src/protocol.js";
-import { rebase } from "../src/rebase.js";
 import { UNKNOWN } from "../src/text.js";
 import { Random } from "./random.js";
+import { rebase } from "./whole.js";
 
 const SEEDS = Array.from({ length: 600 }, (_, seed) => seed);
 

@@ -4,10 +4,10 @@ import { expect } from "vitest";
 
 import type { Outgoing } from "../src/messages.js";
 import { plain } from "../src/json.js";
-import { apply, diff } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import { apply } from "../src/patch.js";
+import type { Document } from "../src/json.js";
 import type { Op, ServerMessage } from "../src/protocol.js";
-import { Session } from "../src/session.js";
+import { Session, diff } from "./whole.js";
 
 export interface Script {
   description: string;

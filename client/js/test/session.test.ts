@@ -2,11 +2,11 @@ import { expect, test } from "vitest";
 
 import { PlaitError } from "../src/errors.js";
 import type { Json } from "../src/json.js";
-import { PatchError, diff } from "../src/patch.js";
+import { PatchError } from "../src/patch.js";
 import { UNANSWERED } from "../src/protocol.js";
 import type { Joined, Op, ServerMessage } from "../src/protocol.js";
 import { CALLS_AT_ONCE } from "../src/sending.js";
-import { Session } from "../src/session.js";
+import { Session, diff } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 const STATE = { n: 1, list: [{ t: "a" }, { t: "b" }], other: { deep: [1] } };

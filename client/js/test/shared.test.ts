@@ -2,6 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
 import type { ThreadClient, ThreadOptions } from "../src/index.js";
+import { keepIn } from "../src/keep.js";
 import { SharedClients } from "../src/shared.js";
 import { MemoryStorage } from "./storages.js";
 import { jwt } from "./tokens.js";
@@ -68,11 +69,11 @@ test("a client that was let go with changes that have no answer is kept for them
 
 test("a client that was let go is not for another token, another storage or another id", () => {
   const clients = new Clients();
-  const ada = { ...OPTIONS, token: "ada", storage: new MemoryStorage() };
+  const ada = { ...OPTIONS, token: "ada", storage: keepIn(new MemoryStorage()) };
   const client = clients.get(ada);
   clients.hold(client)?.();
   expect(clients.get(ada)).toBe(client);
-  expect(clients.get({ ...ada, storage: new MemoryStorage() })).not.toBe(client);
+  expect(clients.get({ ...ada, storage: keepIn(new MemoryStorage()) })).not.toBe(client);
   expect(clients.get({ ...ada, client: "bob" })).not.toBe(client);
   clients.setToken(client, "bob");
   expect(clients.get(ada)).toBe(client);

@@ -3,10 +3,10 @@ import { WebSocket } from "ws";
 
 import { readBacklog } from "../src/backlog.js";
 import { stringify } from "../src/exact.js";
-import { PlaitError, ThreadClient } from "../src/index.js";
-import type { ThreadOptions } from "../src/index.js";
+import { PlaitError, ThreadClient } from "../src/full.js";
+import type { FullOptions as ThreadOptions } from "../src/full.js";
 import { PatchError, apply } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import type { Document } from "../src/json.js";
 import type { Joined, Op } from "../src/protocol.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";

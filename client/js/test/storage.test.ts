@@ -1,7 +1,7 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import type { Backlog } from "../src/backlog.js";
 import type { StorageLike } from "../src/index.js";
 import { DuplicateCheck, claimSlot } from "../src/storage.js";

@@ -3,12 +3,13 @@ import type { TextOp } from "ot-text-unicode";
 import { expect, test } from "vitest";
 
 import { Keys } from "../src/elements.js";
-import { apply, diff } from "../src/patch.js";
+import { apply } from "../src/patch.js";
 import { countPoints, pointAt, slicePoints, unitAt } from "../src/points.js";
 import { TextComparison } from "../src/text-diff.js";
 import { compose, inOrder, invert, spliced, transform } from "../src/text.js";
 import type { Region } from "../src/text.js";
 import { Random } from "./random.js";
+import { PARTS, diff } from "./whole.js";
 
 const SEEDS = Array.from({ length: 3000 }, (_, seed) => seed);
 
@@ -217,14 +218,11 @@ test("what would take too long is not compared by characters", () => {
 test("what is much shorter than it was need not be compared by characters", () => {
   const [old, next] = [LETTERS.repeat(200), LETTERS.repeat(34)];
   const [long, changed] = [next, next.replaceAll("a", "A")];
-  const keys = new Keys({}, ["/*"]);
+  const keys = new Keys({}, ["/*"], PARTS);
   expect(
-    diff(
-      { first: `<${old}>`, note: long },
-      { first: `(${long.slice(0, 150)})`, note: changed },
-      keys,
-      new TextComparison({ byLetters: true }),
-    ),
+    diff({ first: `<${old}>`, note: long }, { first: `(${long.slice(0, 150)})`, note: changed }, keys, {
+      byLetters: true,
+    }),
   ).toHaveLength(35);
 });
 
@@ -234,7 +232,7 @@ test("of many texts only the first are compared by characters, however many long
     short: Object.fromEntries(Array.from({ length: 200 }, (_, at) => [at, short.repeat(13)])),
   });
   const [old, next] = [made("abcdefghi", "abcde"), made("ABCDEFGHI", "a-b-c-d-e-")];
-  const ops = diff(old, next, new Keys({}, ["/long/*", "/short/*"]), new TextComparison({ byLetters: true }));
+  const ops = diff(old, next, new Keys({}, ["/long/*", "/short/*"], PARTS), { byLetters: true });
   expect(apply(old, ops)).toEqual(next);
   const whole = ops.filter((op) => op.op === "splice" && op.path.startsWith("/short") && op.remove);
   expect(whole.length).toBe(200 - Math.floor(1_000_000 / (64 * 129)));

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import type { TextEdit } from "../src/patch.js";
+import type { TextEdit } from "../src/parts.js";
 import { endOf, follow, toEdits, toRegions, typed } from "../src/typing.js";
 import { spliced } from "../src/text.js";
 import { Random } from "./random.js";

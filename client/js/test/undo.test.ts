@@ -1,18 +1,18 @@
 import { expect, test } from "vitest";
 
-import { Fold } from "../src/fold.js";
-import type { Pending } from "../src/fold.js";
+import type { Pending } from "../src/pending.js";
 import { invert } from "../src/inverse.js";
 import { plain } from "../src/json.js";
 import { regionsOf } from "../src/over.js";
-import { apply, diff, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
-import type { Document, Splice } from "../src/patch.js";
+import { apply, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
+import type { Splice } from "../src/patch.js";
+import type { Document } from "../src/json.js";
 import { countPoints } from "../src/points.js";
 import type { Joined, Op } from "../src/protocol.js";
 import { UNKNOWN, compose } from "../src/text.js";
 import type { Region } from "../src/text.js";
-import { UndoHistory } from "../src/undo.js";
 import { Random } from "./random.js";
+import { Fold, UndoHistory, diff } from "./whole.js";
 
 /** A page whose history is told of its own changes and of those of others. */
 class Page {

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
 
-import { PlaitError, ThreadClient } from "../../src/index.js";
+import { PlaitError, ThreadClient } from "../../src/full.js";
 import { Random } from "../random.js";
 import { HAS_SERVER, Process } from "./process.js";
 

@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { ThreadClient } from "../../src/index.js";
+import { ThreadClient } from "../../src/full.js";
 import type { StorageLike } from "../../src/index.js";
 import { Arrivals } from "../server.js";
 import { Locks, MemoryStorage } from "../storages.js";

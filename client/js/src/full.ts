@@ -1,0 +1,34 @@
+/** The client with all its parts, as servers hand it out: each option of a part is set. */
+
+import { lists } from "./align.js";
+import { ThreadClient as Client } from "./client.js";
+import { keepIn } from "./keep.js";
+import type { AnyEvents } from "./listeners.js";
+import type { Keeper, ThreadOptions } from "./options.js";
+import type { AnyRpcs } from "./rpc.js";
+import type { StorageLike } from "./storage.js";
+import { text } from "./text-part.js";
+import { undo } from "./undo.js";
+
+export { bindText } from "./bind-text.js";
+export { PlaitError } from "./errors.js";
+
+/** The client that a thread's page gets: `storage` may be localStorage, sessionStorage or the like itself. */
+export type FullOptions<State> = Omit<ThreadOptions<State>, "storage"> & { storage?: StorageLike | Keeper | undefined };
+
+class FullClient extends Client {
+  constructor({ storage, ...options }: FullOptions<any>) {
+    super({ lists, text, undo, ...options, storage: storage && keeperOf(storage) });
+  }
+}
+
+function keeperOf(storage: StorageLike | Keeper): Keeper {
+  // A member of a storage is an item, and so a text.
+  return typeof (storage as Keeper).claim === "function" ? (storage as Keeper) : keepIn(storage as StorageLike);
+}
+
+export type ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> = Client<State, Rpcs, Events>;
+
+export const ThreadClient = FullClient as unknown as Pick<typeof Client, "onRefused"> & {
+  new <State = any, Rpcs = AnyRpcs, Events = AnyEvents>(options: FullOptions<State>): ThreadClient<State, Rpcs, Events>;
+};
