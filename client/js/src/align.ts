@@ -6,7 +6,7 @@ import type { Json } from "./json.js";
 import { MOST_EDITS, add, align, findCommon, isWorthIt, remove, withoutEnds } from "./lists.js";
 import type { Common, InPlace, Pair } from "./lists.js";
 import { countUnknown, isSameElement, outlineOf, sharesIds } from "./outlines.js";
-import type { Edit, ListPart } from "./parts.js";
+import type { Edit } from "./parts.js";
 
 /** The elements that one diff compares; one without an id counts as `WITHOUT_ID`. */
 const MOST_COMPARED = 24_000;
@@ -47,14 +47,6 @@ export function edits(
     return new Lists(some, others, [old, next], key).edits(around, budget);
   });
 }
-
-/** What compares lists closely, as an option of a client. */
-export const lists: ListPart = {
-  newComparison() {
-    const budget = new ListBudget();
-    return (old, next, key) => edits(old, next, key, budget);
-  },
-};
 
 /** Two lists without their common start and end; `whole` are the lists with them. */
 class Lists {

@@ -6,7 +6,6 @@ import type { Field, Selection, TextElement } from "./fields.js";
 import { parse, textAt } from "./patch.js";
 import type { TextChange, TextEdit } from "./parts.js";
 import type { Document } from "./json.js";
-import { TextComparison } from "./text-diff.js";
 import { compose, spliced, transform } from "./text.js";
 import type { Region } from "./text.js";
 import { endOf, follow, toEdits, toRegions, typed } from "./typing.js";
@@ -88,10 +87,12 @@ class Binding {
   /** Sends what is different in the element. */
   #read(): void {
     const { value, selection } = this.#field;
-    const edits = typed(this.#field.show(this.#text), value, selection?.[1]).map(({ at, remove, insert }) => {
-      const start = positionIn(this.#text, this.#field, at);
-      return { at: start, remove: positionIn(this.#text, this.#field, at + remove) - start, insert };
-    });
+    const edits = typed(this.#field.show(this.#text), value, selection?.[1], this.#client.editsBetween).map(
+      ({ at, remove, insert }) => {
+        const start = positionIn(this.#text, this.#field, at);
+        return { at: start, remove: positionIn(this.#text, this.#field, at + remove) - start, insert };
+      },
+    );
     this.#edit(edits);
   }
 
@@ -139,7 +140,8 @@ class Binding {
     if (this.#isComposing) return;
     const text = this.#shared ?? "";
     const field = this.#field;
-    if (spliced(this.#text, this.#held) !== text) this.#held = new TextComparison().compare(this.#text, text);
+    if (spliced(this.#text, this.#held) !== text)
+      this.#held = toRegions(this.#text, this.#client.editsBetween(this.#text, text));
     const edits = this.#shownEdits(toEdits(this.#text, this.#held));
     const next = field.show(text);
     this.#text = text;
@@ -161,7 +163,7 @@ class Binding {
     if (show(this.#text).length === this.#text.length && edits.every(({ insert }) => show(insert) === insert))
       return [...edits];
     const [before, after] = [show(this.#text), show(this.#shared ?? "")];
-    return toEdits(before, new TextComparison().compare(before, after));
+    return this.#client.editsBetween(before, after);
   }
 
   // Keys and input methods

@@ -17,7 +17,8 @@ import { Listeners, ThreadListeners } from "./listeners.js";
 import type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 import { messageOf } from "./messages.js";
 import type { Keeper, ThreadOptions } from "./options.js";
-import type { History, TextChange, TextEdit, TextPart, TextWatchers } from "./parts.js";
+import { textComparison } from "./parts.js";
+import type { CompareTexts, History, TextChange, TextEdit, TextPart, TextWatchers } from "./parts.js";
 import { parse, textAt } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
@@ -45,6 +46,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
   readonly #abandoned: ReturnType<Keeper["newQueues"]> | undefined;
   readonly #text: TextPart | undefined;
+  readonly #compareTexts: CompareTexts;
   readonly #history: History | undefined;
   readonly #texts: TextWatchers | undefined;
 
@@ -72,8 +74,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     );
     const { text, undo } = options;
     this.#text = text;
-    this.#texts = text?.newWatchers();
-    this.#history = undo?.newHistory(() => performance.now(), text);
+    // Each comparison has a budget of its own.
+    this.#compareTexts = (before, after) => textComparison(options)?.(before, after) ?? [];
+    this.#texts = text?.newWatchers(this.#compareTexts);
+    this.#history = undo?.newHistory(() => performance.now(), options);
     if (options.connect !== false) this.connect();
   }
 
@@ -202,6 +206,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#session.goesOn(pointer, this.#text?.pointAt(text, at) ?? at);
   }
 
+  /** Returns edits that lead from one text to another, as few as the options find. For editors. */
+  editsBetween(before: string, after: string): TextEdit[] {
+    return needs(this.#text, "text").toEdits(before, this.#compareTexts(before, after));
+  }
+
   // Undo and redo
 
   /**
@@ -231,11 +240,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Each pause needs a call of `resumeHistory`.
    */
   pauseHistory(): void {
-    needs(this.#history, "undo").pause();
+    this.#history?.pause();
   }
 
   resumeHistory(): void {
-    needs(this.#history, "undo").resume();
+    this.#history?.resume();
   }
 
   // Calling methods
@@ -449,8 +458,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
 /** Returns a part of the client. Throws a TypeError where the options lack it. */
 function needs<Part>(part: Part | undefined, option: "text" | "undo"): Part {
-  if (part === undefined)
-    throw new TypeError(`This needs the option ${option}: import { ${option} } from "plait-client"`);
+  if (part === undefined) throw new TypeError(`This needs the option ${option}, which plait-client exports`);
   return part;
 }
 

@@ -115,7 +115,7 @@ class Binding implements PluginValue {
     const locks = readonly || status === "closed" || text === undefined;
     if (locks !== this.#view.state.field(isLocked)) this.#view.dispatch({ effects: lock.of(locks) });
     const there = this.#view.state.doc.toString();
-    if (there !== (text ?? "")) this.#change(typed(there, text ?? "", 0));
+    if (there !== (text ?? "")) this.#change(typed(there, text ?? "", 0, this.#client.editsBetween));
   }
 
   #change(edits: readonly TextEdit[]): void {

@@ -154,7 +154,7 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
   if (keys.parts.text) return;
   for (const { op, path, value } of ops) {
     if (op === "replace" && typeof value === "string" && keys.hasText(path))
-      throw new TypeError(`${path} is a text, which needs the option text: import { text } from "plait-client"`);
+      throw new TypeError(`${path} is a text: this needs the option text, which plait-client exports`);
   }
 }
 

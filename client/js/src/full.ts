@@ -1,7 +1,7 @@
 /** The client with all its parts, as servers hand it out: each option of a part is set. */
 
-import { lists } from "./align.js";
 import { ThreadClient as Client } from "./client.js";
+import { compare } from "./compare.js";
 import { keepIn } from "./keep.js";
 import type { AnyEvents } from "./listeners.js";
 import type { Keeper, ThreadOptions } from "./options.js";
@@ -18,7 +18,7 @@ export type FullOptions<State> = Omit<ThreadOptions<State>, "storage"> & { stora
 
 class FullClient extends Client {
   constructor({ storage, ...options }: FullOptions<any>) {
-    super({ lists, text, undo, ...options, storage: storage && keeperOf(storage) });
+    super({ compare, text, undo, ...options, storage: storage && keeperOf(storage) });
   }
 }
 

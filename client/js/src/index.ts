@@ -1,10 +1,10 @@
 /** The public names of `plait-client`. */
 
-export { lists } from "./align.js";
 export { bindText } from "./bind-text.js";
 export type { CallOptions, RpcStream } from "./calls.js";
 export { ThreadClient } from "./client.js";
 export type { Unsubscribe } from "./client.js";
+export { compare } from "./compare.js";
 export { PlaitError } from "./errors.js";
 export type { TextElement } from "./fields.js";
 export type { DeepReadonly, Json } from "./json.js";
@@ -12,7 +12,7 @@ export { keepIn } from "./keep.js";
 export type { Status } from "./link.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 export type { Keeper, ThreadOptions } from "./options.js";
-export type { ListPart, TextChange, TextEdit, TextPart, UndoPart } from "./parts.js";
+export type { ComparePart, TextChange, TextEdit, TextPart, UndoPart } from "./parts.js";
 export type { PresenceRecord } from "./presence.js";
 export type { Op } from "./protocol.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";

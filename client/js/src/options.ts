@@ -3,7 +3,7 @@
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
-import type { ListPart, TextPart, UndoPart } from "./parts.js";
+import type { ComparePart, TextPart, UndoPart } from "./parts.js";
 import type { WebSocketClass } from "./socket.js";
 import type { Slot, StorageLike } from "./storage.js";
 
@@ -29,8 +29,8 @@ export interface ThreadOptions<State> {
   text?: TextPart | undefined;
   /** `undo` of this package: undo and redo. */
   undo?: UndoPart | undefined;
-  /** `lists` of this package: compares lists of elements without ids closely. */
-  lists?: ListPart | undefined;
+  /** `compare` of this package: finds changes within texts, and in lists of elements without ids. */
+  compare?: ComparePart | undefined;
   /** The WebSocket class, such as that of the package `ws`. By default the global one, which Node 20 does not have. */
   WebSocket?: WebSocketClass | undefined;
   /** The value of `state` until the thread has sent its own, as a server rendered it. */

@@ -28,8 +28,8 @@ export interface TextChange {
  * splice of its own over one in the same text, as one that a page with a storage has left: this is left to the server.
  */
 export interface TextPart {
-  /** Returns a function that finds the changes of texts, with one budget for all texts of two states. */
-  newComparison(options?: { byLetters?: boolean }): CompareTexts;
+  /** Returns one region, around all that is different. */
+  readonly compare: CompareTexts;
   /** Brings two changes of one text past each other; see `text.ts`. */
   transform(mine: readonly Region[], other: readonly Region[], yields: boolean): Region[];
   goesOn(mine: readonly Region[], other: readonly Region[]): boolean;
@@ -39,7 +39,9 @@ export interface TextPart {
   /** Returns the code point at a UTF-16 position; undefined within a surrogate pair. */
   pointAt(text: string, unit: number): number | undefined;
   newInsertion(): Insertion;
-  newWatchers(): TextWatchers;
+  newWatchers(compare: CompareTexts): TextWatchers;
+  /** Returns edits of a text counted in UTF-16 units. */
+  toEdits(text: string, regions: readonly Region[]): TextEdit[];
 }
 
 /** Returns the change that turns `old` into `next`. */
@@ -83,16 +85,24 @@ export interface Edit {
  */
 export type CompareLists = (old: readonly Json[], next: readonly Json[], key?: string) => Edit[] | undefined;
 
-/** Finds what has changed in lists of elements without ids, such as rows and boards, and in long ones within bounds. */
-export interface ListPart {
-  /** Returns a function that compares lists, with one budget for all lists of two states. */
-  newComparison(): CompareLists;
+/**
+ * The close comparing of whole values: of texts by words or letters, and of lists of elements without ids, such as rows
+ * and boards. Each function that it returns has one budget for two states.
+ */
+export interface ComparePart {
+  newLists(): CompareLists;
+  newTexts(options?: { byLetters?: boolean }): CompareTexts;
+}
+
+/** Returns what compares texts; undefined where the client has no part for them. */
+export function textComparison({ text, compare }: Parts, options?: { byLetters?: boolean }): CompareTexts | undefined {
+  return text && (compare?.newTexts(options) ?? text.compare);
 }
 
 /** Undo and redo of this client's own changes. */
 export interface UndoPart {
   /** The clock counts milliseconds. */
-  newHistory(now: () => number, text: TextPart | undefined): History;
+  newHistory(now: () => number, parts: Parts): History;
 }
 
 /** The changes of this client that can be undone, and those that were. */
@@ -121,5 +131,5 @@ export interface History {
 /** The parts that a session needs. */
 export interface Parts {
   readonly text?: TextPart | undefined;
-  readonly lists?: ListPart | undefined;
+  readonly compare?: ComparePart | undefined;
 }

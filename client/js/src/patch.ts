@@ -4,6 +4,7 @@ import type { Keys } from "./elements.js";
 import { freeze, isObject, isWellFormed } from "./json.js";
 import type { Document, Json, JsonObject } from "./json.js";
 import { compareLists } from "./lists.js";
+import { textComparison } from "./parts.js";
 import type { CompareLists, CompareTexts, TextEdit } from "./parts.js";
 import { countPoints, pointAt } from "./points.js";
 import type { Op } from "./protocol.js";
@@ -49,10 +50,10 @@ export function isPlace(part: string | undefined): boolean {
  * texts, in which only what is different changes where the client has the part for that.
  */
 export function diff(old: Document, next: Json, keys?: Keys, { byLetters = false } = {}): Op[] {
-  const { text, lists } = keys?.parts ?? {};
+  const parts = keys?.parts ?? {};
   const ops: Op[] = [];
-  const compare = { texts: text?.newComparison({ byLetters }), lists: lists?.newComparison() ?? compareLists };
-  addDifference(old, next, "", { ops, keys, ...compare });
+  const lists = parts.compare?.newLists() ?? compareLists;
+  addDifference(old, next, "", { ops, keys, texts: textComparison(parts, { byLetters }), lists });
   return ops;
 }
 
@@ -76,7 +77,7 @@ export function replace(
   next: Json,
   path: string,
   keys: Keys | undefined,
-  compare = keys?.parts.text?.newComparison(),
+  compare = keys && textComparison(keys.parts),
 ): Op[] {
   if (!compare || typeof old !== "string" || typeof next !== "string" || !keys?.hasText(path))
     return [{ op: "replace", path, value: next }];

@@ -4,14 +4,17 @@ import { LastInsertion } from "./insertion.js";
 import type { TextPart } from "./parts.js";
 import { spliceUnits, textIn } from "./patch.js";
 import { pointAt } from "./points.js";
-import { TextComparison } from "./text-diff.js";
+import { trim } from "./spans.js";
 import { goesOn, transform } from "./text.js";
 import { Texts } from "./texts.js";
+import { toEdits } from "./typing.js";
 
 export const text: TextPart = {
-  newComparison(options) {
-    const comparison = new TextComparison(options);
-    return (old, next) => comparison.compare(old, next);
+  compare(old, next) {
+    const { at, end, to, nextEnd } = trim(old, next);
+    if (at === end && to === nextEnd) return [];
+    const start = pointAt(old, at) as number;
+    return [{ at: start, remove: (pointAt(old, end) as number) - start, insert: next.slice(to, nextEnd) }];
   },
   transform,
   goesOn,
@@ -21,5 +24,6 @@ export const text: TextPart = {
   },
   pointAt,
   newInsertion: () => new LastInsertion(),
-  newWatchers: () => new Texts(),
+  newWatchers: (compare) => new Texts(compare),
+  toEdits,
 };

@@ -3,12 +3,11 @@
 import { raise } from "./errors.js";
 import type { ShownChange } from "./pending.js";
 import { regionsOf } from "./over.js";
-import type { TextChange, TextEdit, TextWatchers } from "./parts.js";
+import type { CompareTexts, TextChange, TextEdit, TextWatchers } from "./parts.js";
 import { parse, textAt } from "./patch.js";
 import type { Document } from "./json.js";
 import { countPoints, slicePoints } from "./points.js";
 import type { Op } from "./protocol.js";
-import { TextComparison } from "./text-diff.js";
 import { fits, inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 import { toEdits } from "./typing.js";
@@ -24,6 +23,11 @@ export class Texts implements TextWatchers {
   readonly #watchers = new Set<Watcher>();
   #changes: ShownChange[] = [];
   #isTelling = false;
+  readonly #compare: CompareTexts;
+
+  constructor(compare: CompareTexts) {
+    this.#compare = compare;
+  }
 
   watch(pointer: string, shown: Document, fn: (change: TextChange) => void): () => void {
     const parts = parse(pointer);
@@ -54,7 +58,7 @@ export class Texts implements TextWatchers {
       watcher.text = text;
       const isNext = change.ops && textAt(change.before, watcher.parts) === last;
       const edits =
-        last === undefined || text === undefined ? [] : editsOf(last, text, isNext ? change.ops : [], watcher);
+        last === undefined || text === undefined ? [] : this.#editsOf(last, text, isNext ? change.ops : [], watcher);
       try {
         watcher.fn({ text, edits });
       } catch (error) {
@@ -62,14 +66,14 @@ export class Texts implements TextWatchers {
       }
     }
   }
-}
 
-/** Returns what operations have done to a text; what is different, where that is not known. */
-function editsOf(before: string, after: string, ops: readonly Op[] = [], { pointer }: Watcher): TextEdit[] {
-  const regions = known(regionsOf(ops.filter(({ path }) => path === pointer)) ?? [], after);
-  // Where the pointer leads to another element of a list, they may be those of a longer text.
-  const isKnown = fits(before, regions) && spliced(before, regions) === after;
-  return toEdits(before, isKnown ? regions : new TextComparison().compare(before, after));
+  /** Returns what operations have done to a text; what is different, where that is not known. */
+  #editsOf(before: string, after: string, ops: readonly Op[] = [], { pointer }: Watcher): TextEdit[] {
+    const regions = known(regionsOf(ops.filter(({ path }) => path === pointer)) ?? [], after);
+    // Where the pointer leads to another element of a list, they may be those of a longer text.
+    const isKnown = fits(before, regions) && spliced(before, regions) === after;
+    return toEdits(before, isKnown ? regions : this.#compare(before, after));
+  }
 }
 
 /** Returns regions with what they have inserted, which is not known where something is taken back. */

@@ -4,7 +4,8 @@ import type { ShownChange } from "./pending.js";
 import { invert } from "./inverse.js";
 import { NOTHING, countOf, joined, opsOf, pathOf, regionsOf } from "./over.js";
 import type { Over } from "./over.js";
-import type { TextPart } from "./parts.js";
+import { textComparison } from "./parts.js";
+import type { CompareTexts, Parts } from "./parts.js";
 import { apply, find, parse, splices } from "./patch.js";
 import type { Document } from "./json.js";
 import { slicePoints } from "./points.js";
@@ -34,10 +35,10 @@ export interface Entry {
 /** The own changes that are shown, or that were undone; each is taken back from what the later ones leave. */
 export class Chain {
   readonly #entries: Entry[] = [];
-  readonly #text: TextPart | undefined;
+  readonly #parts: Parts;
 
-  constructor(text?: TextPart) {
-    this.#text = text;
+  constructor(parts: Parts = {}) {
+    this.#parts = parts;
   }
 
   /** Adds what takes back the last change. */
@@ -69,7 +70,7 @@ export class Chain {
     const isThere = there !== undefined && this.#bringUp(this.#entries.indexOf(entry), there);
     this.pass(ops);
     const left = isThere ? this.#reach(entry, after) : undefined;
-    const rest = left === undefined ? undefined : restOf(entry, there, left, this.#text);
+    const rest = left === undefined ? undefined : restOf(entry, there, left, this.#parts);
     if (!rest) return false;
     Object.assign(entry, { ops: rest, over: NOTHING });
     return true;
@@ -105,7 +106,7 @@ export class Chain {
     const moved: Moved[] = [];
     // Each entry above it is to be taken back after it, in place of before.
     for (const { entry, document: there } of above) {
-      const raised = rebase(ops, invert(there, entry.ops), there, this.#text);
+      const raised = rebase(ops, invert(there, entry.ops), there, this.#parts.text);
       if (raised.isLost || raised.conflicts.length > 0) return undefined;
       const left = apply(before, ops);
       moved.push({ entry, ops: invert(left, raised.over) });
@@ -152,7 +153,7 @@ export class Chain {
   #bringUp(index: number, document: Document): boolean {
     const entry = this.#entries[index] as Entry;
     if (countOf(entry.over) === 0 && !entry.isRefused) return true;
-    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document, this.#text);
+    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document, this.#parts.text);
     const stays = !isLost && !entry.isRefused && conflicts.length === 0 && (ops.length > 0 || entry.ops.length === 0);
     const below = this.#entries[index - 1];
     // For the entries below, a change that stays as it is was made by others.
@@ -193,19 +194,19 @@ function placeAfter(place: readonly string[], ops: readonly Op[], document: Docu
  * Returns what takes back the rest of an entry's changes, after one was refused: of a text, what leads back over what
  * was done since to where the entry has begun. Undefined for anything else.
  */
-function restOf({ ops, over }: Entry, before: Document, after: Document, part: TextPart | undefined): Op[] | undefined {
+function restOf({ ops, over }: Entry, before: Document, after: Document, parts: Parts): Op[] | undefined {
   const past = opsOf(over);
   const path = pathOf(past);
   const [back, refused] = [regionsOf(ops), regionsOf(past)];
   if (path === undefined || !ops.every((op) => op.path === path) || !back || !refused) return undefined;
   const [text, left] = [find(before, parse(path)), find(after, parse(path))];
-  if (!part || typeof text !== "string" || typeof left !== "string") return undefined;
-  return splices(path, makeSmaller(left, compose(invertText(text, refused), back), part));
+  const compare = textComparison(parts, { byLetters: true });
+  if (!compare || typeof text !== "string" || typeof left !== "string") return undefined;
+  return splices(path, makeSmaller(left, compose(invertText(text, refused), back), compare));
 }
 
 /** Returns a change of a text without the characters that it removes and inserts again. */
-function makeSmaller(text: string, regions: readonly Region[], part: TextPart): Region[] {
-  const compare = part.newComparison({ byLetters: true });
+function makeSmaller(text: string, regions: readonly Region[], compare: CompareTexts): Region[] {
   return regions.flatMap(({ at, remove, insert }) =>
     compare(slicePoints(text, at, at + remove), insert).map((each) => ({ ...each, at: at + each.at })),
   );

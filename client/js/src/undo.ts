@@ -3,7 +3,7 @@
 import type { Pending, ShownChange } from "./pending.js";
 import { invert } from "./inverse.js";
 import { pathOf, regionsOf } from "./over.js";
-import type { History, TextPart, UndoPart } from "./parts.js";
+import type { History, Parts, UndoPart } from "./parts.js";
 import { PatchError, splices } from "./patch.js";
 import type { Document } from "./json.js";
 import type { Op } from "./protocol.js";
@@ -18,7 +18,7 @@ const LONG = 20;
 
 /** Undo and redo of this client's own changes, as an option of a client. */
 export const undo: UndoPart = {
-  newHistory: (now, text) => new UndoHistory(now, text),
+  newHistory: (now, parts) => new UndoHistory(now, parts),
 };
 
 /** The changes of this client that can be undone, and those that were. */
@@ -34,10 +34,10 @@ export class UndoHistory implements History {
   #paused: Entry | undefined = undefined;
 
   /** The clock counts milliseconds. */
-  constructor(now: () => number, text?: TextPart) {
+  constructor(now: () => number, parts?: Parts) {
     this.#now = now;
-    this.#done = new Chain(text);
-    this.#undone = new Chain(text);
+    this.#done = new Chain(parts);
+    this.#undone = new Chain(parts);
   }
 
   handle(change: ShownChange): void {

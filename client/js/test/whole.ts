@@ -1,6 +1,6 @@
 /** The client's inner parts as a client with all options has them: texts, and lists compared closely. */
 
-import { lists } from "../src/align.js";
+import { compare } from "../src/compare.js";
 import { Keys } from "../src/elements.js";
 import { Fold as SlimFold } from "../src/fold.js";
 import type { Document, Json } from "../src/json.js";
@@ -14,7 +14,7 @@ import type { SessionOptions } from "../src/session.js";
 import { text } from "../src/text-part.js";
 import { UndoHistory as SlimHistory } from "../src/undo.js";
 
-export const PARTS: Parts = { lists, text };
+export const PARTS: Parts = { compare, text };
 
 export class Session extends SlimSession {
   constructor(options: SessionOptions) {
@@ -30,7 +30,7 @@ export class Fold extends SlimFold {
 
 export class UndoHistory extends SlimHistory {
   constructor(now: () => number) {
-    super(now, text);
+    super(now, PARTS);
   }
 }
 

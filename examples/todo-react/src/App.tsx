@@ -1,5 +1,6 @@
 /** The page: one list, the people at it, and what they do with it. */
 
+import { keepIn } from "plait-client";
 import { useThread, useThreadEvent } from "plait-client/react";
 import { useState } from "react";
 
@@ -23,7 +24,7 @@ export function App({ name }: { name: string }) {
     name,
     schema: todoListSchema,
     // What is changed offline survives a reload, and so does whose change it was.
-    storage: sessionStorage,
+    storage: keepIn(sessionStorage),
     onRefused: ({ error }) => notify({ text: reason(error), isError: true }),
   });
   const [me, show] = useMe(list);
