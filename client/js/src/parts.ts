@@ -28,8 +28,8 @@ export interface TextChange {
  * splice of its own over one in the same text, as one that a page with a storage has left: this is left to the server.
  */
 export interface TextPart {
-  /** Returns one region, around all that is different. */
-  readonly compare: CompareTexts;
+  /** Returns a function that finds one region, around all that is different, or by letters the smallest change. */
+  newTexts(options?: { byLetters?: boolean }): CompareTexts;
   /** Brings two changes of one text past each other; see `text.ts`. */
   transform(mine: readonly Region[], other: readonly Region[], yields: boolean): Region[];
   goesOn(mine: readonly Region[], other: readonly Region[]): boolean;
@@ -96,7 +96,7 @@ export interface ComparePart {
 
 /** Returns what compares texts; undefined where the client has no part for them. */
 export function textComparison({ text, compare }: Parts, options?: { byLetters?: boolean }): CompareTexts | undefined {
-  return text && (compare?.newTexts(options) ?? text.compare);
+  return text && (compare ?? text).newTexts(options);
 }
 
 /** Undo and redo of this client's own changes. */

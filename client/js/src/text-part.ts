@@ -1,6 +1,7 @@
 /** Typing in texts, and listening to what is typed there, as an option of a client. */
 
 import { LastInsertion } from "./insertion.js";
+import { Letters } from "./letters.js";
 import type { TextPart } from "./parts.js";
 import { spliceUnits, textIn } from "./patch.js";
 import { pointAt } from "./points.js";
@@ -10,11 +11,15 @@ import { Texts } from "./texts.js";
 import { toEdits } from "./typing.js";
 
 export const text: TextPart = {
-  compare(old, next) {
-    const { at, end, to, nextEnd } = trim(old, next);
-    if (at === end && to === nextEnd) return [];
-    const start = pointAt(old, at) as number;
-    return [{ at: start, remove: (pointAt(old, end) as number) - start, insert: next.slice(to, nextEnd) }];
+  newTexts({ byLetters = false } = {}) {
+    const letters = byLetters ? new Letters() : undefined;
+    return (old, next) => {
+      const { at, end, to, nextEnd } = trim(old, next);
+      if (at === end && to === nextEnd) return [];
+      const start = pointAt(old, at) as number;
+      const region = { at: start, remove: (pointAt(old, end) as number) - start, insert: next.slice(to, nextEnd) };
+      return letters ? letters.refine(old.slice(at, end), region) : [region];
+    };
   },
   transform,
   goesOn,
