@@ -40,7 +40,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
   readonly #closed = new Deferred<void>();
-  readonly #early = new EarlyQueue(() => this.status === "closed" || this.#session.at !== undefined);
+  readonly #early = new EarlyQueue(() => this.status === "closed" || this.#session.epoch !== undefined);
   readonly #edits: Edits;
   readonly #calls: Calls;
   readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
@@ -103,7 +103,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** The version of `confirmed`; undefined before the first join. */
   get version(): number | undefined {
-    return this.#session.at?.[1];
+    return this.#session.version;
   }
 
   get status(): Status {
@@ -122,17 +122,17 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** How many changes of this client the server has neither applied nor refused. */
   get pending(): number {
-    return this.#session.pushes.filter((push) => !push.isSettled).length + this.#early.edits;
+    return this.#session.pending.length + this.#early.edits;
   }
 
   /** The id by which others see this client; it stays the same over reconnects. Undefined before the first join. */
   get connection(): string | undefined {
-    return this.#session.joined?.connection;
+    return this.#session.connection;
   }
 
   /** Whether this connection may not change the state. */
   get readonly(): boolean {
-    return this.#session.joined?.readonly ?? false;
+    return this.#session.isReadonly;
   }
 
   /** The presence of each connection, including this one, by its id; while offline, as last received. */
@@ -301,7 +301,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#checkOpen();
     const message = messageOf(data);
     this.#early.inTurn(() => {
-      this.#session.message(message);
+      this.#session.send(message);
       this.#link.pump();
     });
   }
@@ -433,7 +433,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#abandoned?.close();
     this.#ready.reject(error);
     this.#early.run();
-    const dropped = this.#link.isKept ? [] : this.#session.pushes.filter((push) => !push.isSettled);
+    const dropped = this.#link.isKept ? [] : this.#session.pending;
     for (const push of dropped) this.#listeners.dispatch({ type: "refused", push, error }, this.#edits.answerOf(push));
     this.#edits.rejectAll(error);
     this.#calls.failAll(error);

@@ -37,7 +37,7 @@ export class Edits {
   /** What the user sees; until the thread has sent its state, the initial one with its edits. */
   get shown(): Document {
     if (this.#initial && this.#waiting > 0) return this.#initial.shown;
-    return this.#session.at === undefined ? this.#initial?.document : this.#session.shown;
+    return this.#session.epoch === undefined ? this.#initial?.document : this.#session.shown;
   }
 
   /** Sets the state to what `make` returns for the one that is shown; `make` may make edits of its own. */
@@ -65,7 +65,7 @@ export class Edits {
 
   /** Whether what is shown is not the session's, as edits of the initial state wait for the thread's. */
   get isEarly(): boolean {
-    return this.#waiting > 0 || this.#session.at === undefined;
+    return this.#waiting > 0 || this.#session.epoch === undefined;
   }
 
   get #session(): Session {
@@ -75,7 +75,7 @@ export class Edits {
   #edit(make: () => readonly Op[]): Promise<number> {
     const answer = new Deferred<number>();
     // An edit that is made while others are rebased onto the thread's state is rebased after them.
-    const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.at === undefined);
+    const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.epoch === undefined);
     if (this.#initial && isEarly) this.#editInitial(this.#initial, make, answer);
     else this.#early.inTurn(() => this.#push(make, answer), { isEdit: true });
     this.#link.pump();
@@ -101,7 +101,7 @@ export class Edits {
     this.#attempt(make, answer, (ops) => {
       const push = session.push(ops);
       if (push) this.#answers.set(push, answer);
-      else answer.resolve(session.at?.[1] as number);
+      else answer.resolve(session.version as number);
     });
     this.#link.pump();
   }
@@ -162,9 +162,9 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
  * Returns the operations that make `next`, which was made from `before`, from what is shown. Throws a PatchError where
  * an edit in between has removed the place that they change.
  */
-function opsTo(next: Json, before: Document, shown: Document, keys: Keys | undefined): Op[] {
+function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] {
   const between = before === undefined ? [] : difference(before, shown, keys);
-  const { ops, isLost } = rebase(diff(before, next, keys), between, shown);
+  const { ops, isLost } = rebase(diff(before, next, keys), between, shown, keys.parts.text);
   if (isLost) throw new PatchError("an edit made within this one has removed what it changes");
   return ops;
 }

@@ -16,11 +16,11 @@ export { PlaitError } from "./errors.js";
 /** The client that a thread's page gets: `storage` may be localStorage, sessionStorage or the like itself. */
 export type FullOptions<State> = Omit<ThreadOptions<State>, "storage"> & { storage?: StorageLike | Keeper | undefined };
 
-class FullClient extends Client {
+const FullClient = class ThreadClient extends Client {
   constructor({ storage, ...options }: FullOptions<any>) {
     super({ compare, text, undo, ...options, storage: storage && keeperOf(storage) });
   }
-}
+};
 
 function keeperOf(storage: StorageLike | Keeper): Keeper {
   // A member of a storage is an item, and so a text.

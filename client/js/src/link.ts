@@ -193,7 +193,7 @@ export class Link {
   #receive(data: string | ArrayBuffer): void {
     if (typeof data === "string") this.session.receive(parse(data) as ServerMessage);
     else {
-      this.session.receive(undefined);
+      this.session.heard();
       this.#listener.onBytes(data);
     }
     this.pump();
@@ -232,7 +232,7 @@ export class Link {
   }
 
   #schedule(): void {
-    const due = this.session.due() ?? Infinity;
+    const due = this.session.due ?? Infinity;
     // A timer that fires too early finds nothing due, and is set again.
     if (due >= this.#timerAt) return;
     clearTimeout(this.#timer);

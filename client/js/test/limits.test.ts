@@ -162,9 +162,9 @@ test("of a message that is too large nothing is sent, nor is the count of messag
   limited.open();
   limited.receive({ ...JOINED, state: { n: 1 }, max_frame: 500 });
   limited.takeFrames();
-  expect(() => limited.message({ type: "message", data: LARGE })).toThrow(PlaitError);
+  expect(() => limited.send({ type: "message", data: LARGE })).toThrow(PlaitError);
   expect(limited.takeFrames()).toEqual([]);
-  limited.message({ type: "message", data: "short" });
+  limited.send({ type: "message", data: "short" });
   expect(limited.takeFrames()).toEqual([
     { type: "ping", messages: 0 },
     { type: "message", data: "short" },

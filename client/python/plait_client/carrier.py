@@ -105,7 +105,7 @@ class Carrier:
         if socket.subprotocol != SUBPROTOCOL:
             raise ClientError(f"{self.target.url} does not speak {SUBPROTOCOL}")
         self._socket = socket
-        self._session.opened(token)
+        self._session.open(token)
         try:
             async with asyncio.TaskGroup() as tasks:
                 others = [tasks.create_task(self._write(socket)), tasks.create_task(self._watch(socket))]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
-from plait_client.happenings import Changed
+from plait_client.events import Changed
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op
 

@@ -7,8 +7,8 @@ from weakref import WeakSet
 
 from plait_client.carrier import Carrier
 from plait_client.errors import ClientError, Closed, Refused, Unanswered, close_message
+from plait_client.events import Acked, CallLost, Changed, Dropped, Joined, Nacked, SessionEvent
 from plait_client.fold import Pending
-from plait_client.happenings import Acked, CallLost, Changed, Dropped, Happening, Joined, Nacked
 from plait_client.listeners import Changes, Listeners
 from plait_client.outcomes import Calls, Outcomes, refusal
 from plait_client.session import Session
@@ -131,8 +131,8 @@ class Live:
         self._tell()
 
     def _tell(self) -> None:
-        for happening in self.session.take_happenings():
-            self._hand_over(happening)
+        for event in self.session.take_events():
+            self._hand_over(event)
         ending = self.ending()
         if ending is not None:
             self._give_up_pushes(ending)
@@ -156,13 +156,13 @@ class Live:
         self.outcomes.refuse(push, error)
         self.listeners.call("refusal", error)
 
-    def _hand_over(self, happening: Happening) -> None:
-        match happening:
+    def _hand_over(self, event: SessionEvent) -> None:
+        match event:
             case Joined():
                 self._complaint = ""
             case Changed():
                 for follower in self.followers:
-                    follower.put(happening)
+                    follower.put(event)
             case Acked(push, version):
                 self.outcomes.accept(push, version)
             case Nacked(push, answer):
@@ -170,7 +170,7 @@ class Live:
             case messages.Error(ref=None, message=message):
                 self._complaint = message
             case messages.Result() | messages.Error() | CallLost() | Dropped():
-                self.calls.put(happening)
+                self.calls.put(event)
             case messages.Event(name=name, data=data):
                 self.listeners.call(("event", name), decode_json(data))
             case messages.Message(data=data):
@@ -197,5 +197,5 @@ class Live:
         else:
             self._complaint = ""
             if token is not None:
-                self.session.renew(token)
+                self.session.auth(token)
         self.tell_soon()

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from plait_client.errors import CallError, Disconnected, Refused, Unanswered
+from plait_client.events import CallLost, Dropped
 from plait_client.fold import Pending
-from plait_client.happenings import CallLost, Dropped
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Error, Nack, Result

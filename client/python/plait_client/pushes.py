@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from plait_client.events import Acked, Changed, Nacked
 from plait_client.fold import Fold, Pending
-from plait_client.happenings import Acked, Changed, Nacked
 from plait_client.outbox import is_too_large
 from plait_client.window import SendWindow
 from plait_schemas.codec import encode_finite, encode_json

@@ -159,7 +159,7 @@ class Room(Generic[S]):
         self._live.check_open()
         try:
             rebased = rebase_edit(made_on, ops, self.shown(), self._session.difference)
-            push = self._session.edit(rebased, check=self._check)
+            push = self._session.push(rebased, check=self._check)
         except Refused as error:
             self._live.refused(error)
             raise

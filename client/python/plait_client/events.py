@@ -10,7 +10,7 @@ from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json
 from plait_schemas.patch import Op
 
-__all__ = ["Acked", "CallLost", "Changed", "Dropped", "Happening", "Joined", "Nacked", "apply_change"]
+__all__ = ["Acked", "CallLost", "Changed", "Dropped", "Joined", "Nacked", "SessionEvent", "apply_change"]
 
 
 class Joined(NamedTuple):
@@ -58,7 +58,7 @@ class Dropped(NamedTuple):
     ref: int | None = None
 
 
-Happening = (
+SessionEvent = (
     Joined
     | Acked
     | Nacked
