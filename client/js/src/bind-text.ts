@@ -65,7 +65,7 @@ class Binding {
     this.#allow();
   }
 
-  /** Lets go of the element, which keeps what it shows. */
+  /** Ends the binding; the element keeps what it shows. */
   close(): void {
     this.#closing.abort();
     if (this.#isComposing) this.#client.resumeHistory();
@@ -202,7 +202,7 @@ class Binding {
     const text = isBreak ? "\n" : (event.dataTransfer?.getData("text/plain") ?? event.data);
     if (text === null || !(isPaste || /[\r\n]/.test(text))) return;
     event.preventDefault();
-    // It may be a part of something larger, of which the element has got the part before it.
+    // It may be a part of something larger, and the element has the part before it.
     this.#read();
     const { selection } = this.#field;
     if (!selection || this.#shared === undefined) return;

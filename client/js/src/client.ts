@@ -285,7 +285,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#calls.stream(`run:${agent}`, { args: input }) as RpcStream<YieldOf<Rpcs, Name>, undefined>;
   }
 
-  /** Interrupts the agent that runs in this thread, whoever began that; resolves to whether one runs. */
+  /** Interrupts the agent that runs in this thread, also one that another client began; resolves to whether one runs. */
   interrupt(message?: unknown): Promise<boolean> {
     const args = message === undefined ? [] : [message];
     return this.#calls.call("run:interrupt", { args }) as Promise<boolean>;
@@ -319,7 +319,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Listeners
 
   /**
-   * Calls `fn` with each refused change of any client that nobody awaits and whose client has no listener of its own.
+   * Calls `fn` with each refused change of any client that is not awaited and whose client has no listener of its own.
    * Without such a function, it is logged to the console.
    */
   static onRefused(fn: (refusal: Refusal, client: ThreadClient) => void): Unsubscribe {
@@ -462,7 +462,7 @@ function needs<Part>(part: Part | undefined, option: "text" | "undo"): Part {
   return part;
 }
 
-/** Lets methods be called without their object, as after `const { subscribe } = room`. */
+/** Binds methods to their object, as after `const { subscribe } = room`. */
 function bindMethods(object: object, prototype: object): void {
   for (const name of Object.getOwnPropertyNames(prototype)) {
     const { value } = Object.getOwnPropertyDescriptor(prototype, name) ?? {};

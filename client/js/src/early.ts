@@ -41,7 +41,7 @@ export class EarlyQueue {
     if (isEdit) this.#edits++;
   }
 
-  /** Runs all that waits, and what is added meanwhile after it. */
+  /** Runs all that waits, and after it what is added by that. */
   run(): void {
     for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
       if (next.isEdit) this.#edits--;
@@ -95,7 +95,7 @@ export class InitialState {
   }
 }
 
-/** Returns operations on a document, of which those that replace a text change only what is different. */
+/** Returns operations on a document; those that replace a text change only what is different. */
 function inTexts(ops: readonly Op[], document: Document, keys: Keys): Op[] {
   return ops.flatMap((op) => {
     const old = find(document, parse(op.path));

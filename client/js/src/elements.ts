@@ -70,7 +70,7 @@ export class Keys {
     return this.#keys.find(([pattern]) => isAt(parts, pattern))?.[1];
   }
 
-  /** Tells whether a string at a JSON pointer is a text, of which only what is different changes. */
+  /** Tells whether a string at a JSON pointer is a text: only what is different in it changes. */
   hasText(path: string): boolean {
     const parts = path.split("/");
     return this.#texts.some((pattern) => isAt(parts, pattern));

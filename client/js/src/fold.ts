@@ -225,7 +225,7 @@ export class Fold {
     this.#at = at;
   }
 
-  /** Returns what others may have done. A string of which a push changes a part is a text, whether declared or not. */
+  /** Returns what others may have done. A string that a push splices is a text, whether declared or not. */
   #difference(before: Document, after: Document): Op[] {
     const { list_keys = {}, texts = [] } = this.#places;
     const spliced = this.#pushes.flatMap(({ ops }) => ops.filter(({ op }) => op === "splice").map(({ path }) => path));
@@ -242,7 +242,7 @@ export class Fold {
   }
 
   /**
-   * Lets `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
+   * Brings `over`, which led to `confirmed`, before what is shown of the pushes from the index `start` on.
    * With `takesBack`, it may take back what they were made on, as what the `refused` push did.
    */
   #refold(

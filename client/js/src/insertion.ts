@@ -7,7 +7,7 @@ import type { Document } from "./json.js";
 import { countPoints } from "./points.js";
 import type { Op } from "./protocol.js";
 
-/** Characters of a text, all of which this client has inserted. */
+/** Characters of a text that were all inserted by this client. */
 interface Range {
   readonly path: string;
   readonly start: number;

@@ -1,4 +1,4 @@
-/** The smallest change of a text, which somebody has most likely made where only its result is known. */
+/** The smallest change of a text: the most likely one where only its result is known. */
 
 import { longestIncreasing } from "./lists.js";
 import type { Pair } from "./lists.js";

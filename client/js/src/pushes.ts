@@ -124,7 +124,7 @@ export class Pushes {
       base,
       ...(isMoved && { made }),
       ...(answered < ref - 1 && { answered }),
-      // The server knows what a settled one was, and is only asked what became of it.
+      // The server knows what a settled one was, and is only asked for its answer.
       ops: isSettled ? [] : ops,
     };
   }

@@ -112,7 +112,7 @@ function present(steps: readonly Step[]): Op[] {
   return steps.filter((step) => !step.isGone).flatMap((step) => step.toOps());
 }
 
-/** Lets `others` come before `mine`; returns the index of the one that removes its place, or `count` if none does. */
+/** Brings `others` before `mine`; returns the index of the one that removes its place, or `count` if none does. */
 function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count: number): number {
   for (const [index, other] of others) {
     if (other.every((step) => step.isGone)) continue;
@@ -123,7 +123,7 @@ function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count
   return count;
 }
 
-/** Lets `other` come before `mine`: each becomes what it is after the other. */
+/** Brings `other` before `mine`: each becomes what it is after the other. */
 function passUnit(mine: Unit, other: Unit): void {
   if (mine.length === 2 && other.length === 2 && mine[0].pointer === other[0].pointer) {
     // Of two moves of one element the later wins.
@@ -150,7 +150,7 @@ function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
   mine.parts = [...into.parts, ...rest];
 }
 
-/** Lets `mine` move the element with what `other` has changed. */
+/** Makes `mine` move the element with what `other` has changed. */
 function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   const rest = other.parts.slice(out.parts.length);
   const isWhole = rest.length === 0 && (other.name === "remove" || other.name === "replace");
@@ -163,7 +163,7 @@ function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   other.parts = [...into.parts, ...rest];
 }
 
-/** Lets `other` come before `mine`: each becomes what it is after the other. */
+/** Brings `other` before `mine`: each becomes what it is after the other. */
 function pass(mine: Step, other: Step): void {
   const place = mine.parts;
   const otherPlace = other.parts;

@@ -83,7 +83,7 @@ export class Step {
     return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
   }
 
-  /** Lets another splice of the same text come before: each becomes what it is after the other. */
+  /** Brings another splice of the same text before this one: each becomes what it is after the other. */
   passText(other: Step): void {
     const text = this.#text;
     if (!text || this.#regions.length + other.#regions.length > MOST_REGIONS) {

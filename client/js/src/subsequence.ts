@@ -22,7 +22,7 @@ export function longestCommon(old: readonly string[], next: readonly string[]): 
 }
 
 /**
- * Returns, for each place in the old sequence, the bits of the places in the new one, the last of which has the lowest.
+ * Returns, for each place in the old sequence, the bits of the places in the new one, where the last place has the lowest.
  * A bit is 0 where a longest common subsequence of what is left of both is longer than one without the new element.
  */
 function rowsOf(old: readonly string[], next: readonly string[]): Uint32Array[] {

@@ -1,4 +1,4 @@
-/** The texts of a state that somebody shows, and what has changed in them. */
+/** The texts of a state that are watched, and what has changed in them. */
 
 import { raise } from "./errors.js";
 import type { ShownChange } from "./pending.js";

@@ -1,4 +1,4 @@
-/** What somebody has typed, and where a caret is after edits. Positions are UTF-16 units. */
+/** What was typed, and where a caret is after edits. Positions are UTF-16 units. */
 
 import type { TextEdit } from "./parts.js";
 import { pointAt, unitAt } from "./points.js";

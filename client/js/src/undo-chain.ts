@@ -17,7 +17,7 @@ import type { Region } from "./text.js";
 
 /** So many changes can be undone. */
 const MOST = 500;
-/** When others have done so much since a change, it cannot be undone any more. */
+/** When others have done so much since a change, it can no more be undone. */
 const MOST_OVER = 5_000;
 
 export interface Entry {
@@ -28,7 +28,7 @@ export interface Entry {
   at: number;
   /** Whether further typing is undone with it. */
   isOpen: boolean;
-  /** Whether something was refused that the entry does not fit any more. */
+  /** Whether the entry does not fit, as something was refused. */
   isRefused: boolean;
 }
 

@@ -137,7 +137,7 @@ test("what is after a call that is cancelled before it was sent goes out at once
   expect(types(session.takeFrames())).toBe("push");
 });
 
-test("a call whose changes were refused or are lost with the socket goes out all the same", () => {
+test("a call whose changes were refused or are lost with the socket still goes out", () => {
   const session = joined();
   increase(session, UNANSWERED + 1);
   session.call("late");

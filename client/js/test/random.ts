@@ -92,7 +92,7 @@ export class Random {
     return { op: "replace", path: place, value: place === "" ? this.object() : this.json(2) };
   }
 
-  /** Operations of which each fits what those before it leave. */
+  /** Operations that each fit what those before it leave. */
   ops(document: Document, count = 1 + this.below(4)): Op[] {
     const ops: Op[] = [];
     for (let index = 0; index < count; index++) {

@@ -42,7 +42,7 @@ const shared = vi.spyOn(SharedClients.prototype, "get");
 afterEach(() => {
   for (const root of roots.splice(0)) root.unmount();
   document.body.replaceChildren();
-  // One that is let go would connect again for a moment, also after its page is gone.
+  // One that is released would connect again for a moment, also after its page is gone.
   for (const { value } of shared.mock.results) void (value as ThreadClient).close();
   shared.mockClear();
 });
@@ -327,7 +327,7 @@ function Status(more: Partial<UseThreadOptions<Note>>): ReactNode {
   return useThreadStatus(useNote(more));
 }
 
-test("a component that is mounted anew tries anew where the one before was refused for good", async () => {
+test("a component that is mounted again tries again where the one before was refused for good", async () => {
   const { root, element } = mount(<Status key="1" token="bad" />);
   const first = await server.peer();
   expect((await first.take("join")).token).toBe("bad");
@@ -364,7 +364,7 @@ test("another user in the place of one finds another socket, with a token of the
   await first.closed.take();
 });
 
-test("a token that was rendered anew is sent when the one before it is about to expire, the same one is not", async () => {
+test("a token that was rendered later is sent when the one before it is about to expire, the same one is not", async () => {
   const [one, two] = [1, 2].map((exp) => jwt({ sub: "ada", exp }));
   const { root, element } = mount([<Count key="1" token={one} />]);
   const first = await peer();

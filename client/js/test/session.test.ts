@@ -240,7 +240,7 @@ test("another life of a client goes on with the pushes that it kept, and shows t
   expect(second.takeFrames()).toMatchObject([{ ref: 3 }]);
 });
 
-test("what another life has made before it could join is sent, whatever numbers the server has seen by then", () => {
+test("what another life has made before it could join is sent, whatever numbers the server has seen before", () => {
   const first = joined();
   first.lost(1006);
   first.push([replace("/list/0/t", "A")]);
@@ -307,7 +307,7 @@ function sent(session: Session): (number | string)[] {
   });
 }
 
-test("calls above those that the server lets wait are sent in order as others end", () => {
+test("calls above those that may wait in the server are sent in order as others end", () => {
   const session = joined();
   const refs = Array.from({ length: CALLS_AT_ONCE + 3 }, () => session.call("count"));
   session.send({ type: "message", data: "after them" });

@@ -28,7 +28,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test("a client that was rendered and that nobody came for is closed, and gives way to another", () => {
+test("a client that was rendered and never held is closed, and gives way to another", () => {
   const clients = new Clients();
   const abandoned = clients.get(OPTIONS);
   vi.advanceTimersByTime(59_000);
@@ -41,7 +41,7 @@ test("a client that was rendered and that nobody came for is closed, and gives w
   expect(vi.getTimerCount()).toBe(0);
 });
 
-test("a client that is held stays, until a moment after it is let go", () => {
+test("a client that is held stays, until a moment after it is released", () => {
   const clients = new Clients();
   const client = clients.get(OPTIONS);
   const release = clients.hold(client);
@@ -53,7 +53,7 @@ test("a client that is held stays, until a moment after it is let go", () => {
   expect(client.status).toBe("closed");
 });
 
-test("a client that was let go with changes that have no answer is kept for them, and tells what it drops at last", () => {
+test("a client that was released with changes that have no answer is kept for them, and tells what it drops at last", () => {
   const clients = new Clients();
   const client = clients.get(OPTIONS);
   const refused: string[] = [];
@@ -67,7 +67,7 @@ test("a client that was let go with changes that have no answer is kept for them
   expect([client.status, refused]).toEqual(["closed", ["closed"]]);
 });
 
-test("a client that was let go is not for another token, another storage or another id", () => {
+test("a client that was released is not for another token, another storage or another id", () => {
   const clients = new Clients();
   const ada = { ...OPTIONS, token: "ada", storage: keepIn(new MemoryStorage()) };
   const client = clients.get(ada);

@@ -177,7 +177,7 @@ test("what others type at the same time stays, also where they have sent whole s
   expect(client.state?.note).toBe("🔒 one, two four");
 });
 
-test("a string of which a part was changed merges with a whole state, too, though it is not declared as a text", async () => {
+test("a string that was spliced merges with a whole state, too, though it is not declared as a text", async () => {
   const [client, peer] = await joined({}, { state: { note: "one two" }, texts: [] });
   void client.append("/note", "!");
   await peer.take("push");

@@ -25,13 +25,13 @@ interface Pad {
 
 const START: Pad = { note: "", cards: ["a", "b", "c"].map((id) => ({ id, body: "" })) };
 
-/** Writers who type at random in some texts, of which each character is another. */
+/** Writers who type at random in some texts, each character another. */
 class Game {
   readonly hub: Hub;
   readonly inserted = new Set<string>();
   readonly removed = new Set<string>();
   readonly #random: Random;
-  /** Whether writers are also told whole states, of which they do not know what was done to make them. */
+  /** Whether writers are also told whole states, without what was done to make them. */
   readonly #hasStates: boolean;
   #next = 0;
 
@@ -58,7 +58,7 @@ class Game {
     if (writer.session.phase === "idle" && random.chance(0.2)) writer.open();
   }
 
-  /** Lets all writers come back, and what is on its way arrive. */
+  /** Brings all writers back, and delivers what is on its way. */
   finish(): void {
     const { writers } = this.hub;
     for (const writer of writers) if (writer.session.phase === "idle") writer.open();
@@ -131,7 +131,7 @@ function play(seed: number, hasStates: boolean, first: Parts): { found: string[]
 
 test.each<[string, Parts, number]>([
   ["writers of the same texts", PARTS, 3_000],
-  ["writers, one of whom cannot type,", {}, 2_000],
+  ["writers with one who cannot type", {}, 2_000],
   ["writers who compare nothing closely", { text }, 3_000],
 ])("%s come to the same state, in which each character is that was not removed", (_, parts, least) => {
   let count = 0;

@@ -68,7 +68,7 @@ class Carrier:
             code = await self._attempt()
             self._session.lost(code)
             if self.is_finishing:
-                # What is lost then is lost to the end, which whoever has called `finish` tells.
+                # What is lost then is lost to the end, as the caller of `finish` tells.
                 return
             self._tell()
             if self._session.stopped is None:

@@ -25,7 +25,7 @@ class Acked(NamedTuple):
 
 
 class Nacked(NamedTuple):
-    """A push was refused by the server, or by the client in its place, or what became of it is not known any more."""
+    """A push was refused by the server, or by the client in its place, or its answer is lost."""
 
     push: Pending
     answer: messages.Nack

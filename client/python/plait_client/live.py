@@ -1,4 +1,4 @@
-"""A session that is kept alive, and what it has to tell handed to those who wait for it."""
+"""A session that is kept alive; its events are handed to the tasks that wait for them."""
 
 import asyncio
 import logging
@@ -69,7 +69,7 @@ class Live:
         return self.session.stopped == _CLOSED
 
     def tell_soon(self) -> None:
-        """Let what the session has to send be sent, and what has happened in it be told, but not from within this."""
+        """Have the session's frames sent and its events told, but not from within this."""
         asyncio.get_running_loop().call_soon(self._tell)
 
     def refused(self, error: Refused) -> None:
@@ -102,7 +102,7 @@ class Live:
                 self._end(_CLOSED)
 
     def abandon(self) -> None:
-        """Close it when nobody can wait for that."""
+        """Close it where no task can wait for that."""
         if self._task.done():
             self._end(_CLOSED)
         elif self._closing is None:
@@ -139,7 +139,7 @@ class Live:
             for follower in self.followers:
                 follower.wake()
         self.carrier.wake()
-        # Those who wait look whether what they wait for has come.
+        # Waiting tasks look whether what they wait for has come.
         news, self._news = self._news, asyncio.Event()
         news.set()
 

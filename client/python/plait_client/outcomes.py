@@ -1,4 +1,4 @@
-"""What becomes of pushes and calls, for those who wait for it."""
+"""The outcomes of pushes and calls, to be awaited."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -17,11 +17,11 @@ __all__ = ["Calls", "Outcomes", "refusal"]
 
 
 class _Outcome(Awaitable[int]):
-    """The version that a push has made; awaiting raises why it made none. Nobody needs to await it."""
+    """The version that a push has made; awaiting raises why it made none. It need not be awaited."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        # Read the exception, as asyncio logs one that nobody has read.
+        # Read the exception, as asyncio logs one that was never read.
         self.future.add_done_callback(asyncio.Future.exception)
 
     def __await__(self) -> Generator[Any, None, int]:

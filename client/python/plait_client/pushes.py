@@ -106,7 +106,7 @@ class Pushes:
         return Push(
             push.ref,
             base,
-            # The server knows what a settled one was, and is only asked what became of it.
+            # The server knows what a settled one was, and is only asked for its answer.
             [] if push.is_settled else push.ops,
             None if push.made == base else push.made,
             answered if answered < push.ref - 1 else None,

@@ -84,12 +84,12 @@ class Session:
 
     @property
     def needs_socket(self) -> bool:
-        """Whether a new socket is to be opened, as there is none, or it is not to be used any more."""
+        """Whether a new socket is to be opened, as there is none, or it is not to be used."""
         return self._phase == "idle"
 
     @property
     def shown(self) -> Any:
-        """The state as its user sees it, as JSON values that nobody may change; None when there is none."""
+        """The state as its user sees it, as JSON values that may not be changed; None when there is none."""
         return self._pushes.fold.shown
 
     @property
@@ -134,7 +134,7 @@ class Session:
 
     @property
     def presence(self) -> dict[str, Any]:
-        """What connections let others see of them, by their ids."""
+        """What connections show of themselves, by their ids."""
         return self._presences.all
 
     # Output
@@ -265,7 +265,7 @@ class Session:
         self._flush()
 
     def set_presence(self, data: Any) -> None:
-        """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
+        """Show `data` of this client to others, also on sockets to come; None for nothing. Raises TooLarge."""
         self._sending.presence.put(self._presences.set(data, self._sending.max_frame))
         self._flush()
 

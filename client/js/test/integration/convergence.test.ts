@@ -21,7 +21,7 @@ const server = new Process();
 beforeAll(() => (HAS_SERVER ? server.start() : undefined), 30_000);
 afterAll(() => server.remove());
 
-/** One client with its sockets, and what became of the items that it has put in. */
+/** One client with its sockets, and the fate of the items that it has put in. */
 class Player {
   readonly client: ThreadClient<Note>;
   readonly applied: string[] = [];
