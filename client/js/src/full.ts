@@ -4,7 +4,7 @@ import { ThreadClient as Client } from "./client.js";
 import { compare } from "./compare.js";
 import { keepIn } from "./keep.js";
 import type { AnyEvents } from "./listeners.js";
-import type { Keeper, ThreadOptions } from "./options.js";
+import type { ThreadOptions } from "./options.js";
 import type { AnyRpcs } from "./rpc.js";
 import type { StorageLike } from "./storage.js";
 import { text } from "./text-part.js";
@@ -14,18 +14,13 @@ export { bindText } from "./bind-text.js";
 export { PlaitError } from "./errors.js";
 
 /** The client that a thread's page gets: `storage` may be localStorage, sessionStorage or the like itself. */
-export type FullOptions<State> = Omit<ThreadOptions<State>, "storage"> & { storage?: StorageLike | Keeper | undefined };
+export type FullOptions<State> = Omit<ThreadOptions<State>, "storage"> & { storage?: StorageLike | undefined };
 
 const FullClient = class ThreadClient extends Client {
   constructor({ storage, ...options }: FullOptions<any>) {
-    super({ compare, text, undo, ...options, storage: storage && keeperOf(storage) });
+    super({ compare, text, undo, ...options, storage: storage && keepIn(storage) });
   }
 };
-
-function keeperOf(storage: StorageLike | Keeper): Keeper {
-  // A member of a storage is an item, and so a text.
-  return typeof (storage as Keeper).claim === "function" ? (storage as Keeper) : keepIn(storage as StorageLike);
-}
 
 export type ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> = Client<State, Rpcs, Events>;
 

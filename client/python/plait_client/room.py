@@ -226,7 +226,7 @@ class Room(Generic[S]):
         return self.stream(f"run:{agent}", *_given(input))
 
     async def interrupt(self, message: Any = None) -> bool:
-        """Interrupt the agent that runs in this thread, also one that another client began, and return whether one runs.
+        """Interrupt the agent that runs in this thread, also one of another client, and return whether one runs.
 
         The agent is given `message`. Raises as `call` does.
         """
