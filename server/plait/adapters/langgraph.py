@@ -236,8 +236,8 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         if config is not None:
             yield _read(config)[0]
             return
-        async for key in self._app.threads(kind=self._thread):
-            yield key.name
+        async for row in self._app.threads(kind=self._thread):
+            yield row.key.name
 
     def _make_tuple(self, thread_id: str, found: Loaded) -> CheckpointTuple:
         saved, load = found.saved, self.serde.loads_typed

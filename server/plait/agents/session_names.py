@@ -6,8 +6,9 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from plait.actor.actor import Actor
-from plait.agents.address import read_session_name, session_name
+from plait.agents.address import is_thread_id, read_session_name, session_name
 from plait.errors import NotFound
+from plait.kv.user import find_user, user_prefix
 from plait.store.protocol import Record, Store, ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -23,8 +24,10 @@ _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
 
 def remember_session(core: Actor, user_id: str | None, session_id: str | None) -> None:
-    """Store the ids with a thread whose name is made of them, but does not tell them."""
-    name = core.key.name
+    """Store the ids with a thread whose name is made of them but does not tell them, and the user of a new thread."""
+    name, history = core.key.name, core.pipeline.history
+    if session_id is None and user_id is not None and is_thread_id(name) and not history.is_begun:
+        history.user = find_user(user_prefix(user_id))
     if session_id is None or _WRITTEN in core.parts or "*" not in name or session_name(user_id, session_id) != name:
         return
     core.parts[_WRITTEN] = True

@@ -15,7 +15,7 @@ from plait.actor.actor import Actor
 from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey, ThreadRow
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 
 __all__ = ["KV", "KVEntry", "KVStats"]
@@ -80,7 +80,7 @@ class KV:
         self._check = check
         self._clock = clock
         # The last namespace that was swept.
-        self._swept: ThreadKey | None = None
+        self._swept: ThreadRow | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     # Entries
@@ -157,10 +157,10 @@ class KV:
         """Return the names of the namespaces, sorted."""
         self._check()
         found: list[str] = []
-        after: ThreadKey | None = None
+        after: ThreadRow | None = None
         while rows := await self._store.threads(kind=NAMESPACE, after=after, limit=_PAGE):
             found += [unescape(row.key.name) for row in rows]
-            after = rows[-1].key
+            after = rows[-1]
         return sorted(found)
 
     async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
@@ -193,7 +193,7 @@ class KV:
     async def sweep(self) -> None:
         """Remove expired entries of the next namespaces. Raises StoreError."""
         rows = await self._store.threads(kind=NAMESPACE, after=self._swept, limit=_PAGE)
-        self._swept = rows[-1].key if len(rows) == _PAGE else None
+        self._swept = rows[-1] if len(rows) == _PAGE else None
         for row in rows:
             due = await self._store.records(row.key, DUE, limit=1)
             if due and read_due(due[0].key) <= self._now():

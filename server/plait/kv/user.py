@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from plait.actor.actor import Actor
 from plait.actor.outcome import wait_for_durable
@@ -12,7 +12,7 @@ from plait.errors import NotFound
 from plait.parts.values import ThreadValues, Values
 from plait.store.protocol import ThreadKey
 
-__all__ = ["USER", "User", "UserThread", "escape_id", "user_prefix"]
+__all__ = ["USER", "User", "UserThread", "escape_id", "find_user", "user_prefix"]
 
 T = TypeVar("T")
 
@@ -132,6 +132,19 @@ def user_prefix(user_id: str | None) -> str:
     if not user_id:
         raise NotFound("a user id must not be empty; use None for an anonymous user")
     return f"{escape_id(user_id)}:"
+
+
+def find_user(name: str) -> str | None:
+    """Return the id of the user in whose name a thread is called; None if the name has none, or only its hash.
+
+    An id with halves of surrogate pairs is not found either: it cannot be stored.
+    """
+    escaped, colon, _ = name.partition(":")
+    try:
+        user = unquote(escaped, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    return user if user and colon and user_prefix(user) == f"{escaped}:" else None
 
 
 def escape_id(id: str) -> str:

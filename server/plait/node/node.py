@@ -16,6 +16,7 @@ from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
+from plait.kv.user import find_user
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.node.lifecycle import Lifecycle
@@ -268,7 +269,7 @@ class Node:
         self._lifecycle.wake(slot, kind)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
-        return Actor(
+        actor = Actor(
             key,
             kind,
             stored,
@@ -284,6 +285,9 @@ class Node:
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
         )
+        if stored is None and key.kind in self.kinds:
+            actor.pipeline.history.user = find_user(key.name)
+        return actor
 
 
 def _make_missing(key: ThreadKey) -> NotFound:

@@ -46,6 +46,7 @@ class History:
         "_state_version",
         "_texts",
         "_type",
+        "created_at",
         "current",
         "durable",
         "epoch",
@@ -54,6 +55,7 @@ class History:
         "is_stored",
         "key",
         "secret",
+        "user",
     )
 
     def __init__(
@@ -81,6 +83,10 @@ class History:
         self.epoch = stored.epoch if stored else fresh[:8].hex()
         # Never sent to anybody; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
+        # When the thread was created, in microseconds since the epoch, 0 before its first write; and the id of the user
+        # for whom, which can be set until then.
+        self.created_at = stored.created_at if stored else 0
+        self.user = stored.user if stored else None
         # Whether a write has begun the thread, and whether that is durable. A thread may begin without a state.
         # `on_stored` is called when the write that begins it is durable.
         self._on_stored = on_stored
@@ -111,6 +117,8 @@ class History:
         after: Revision,
         client: ClientRow | None = None,
         records: Sequence[Record] = (),
+        *,
+        due: int | None = None,
     ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
@@ -128,7 +136,8 @@ class History:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
         self._remember(after.change)
-        follows, secret, first = (before.version, b"", ()) if self.is_begun else self._begin()
+        is_begun = self.is_begun
+        follows, secret, first = (before.version, b"", ()) if is_begun else self._begin()
         last = (Snapshot(after.version, after.require_json()),) if is_rewritten else ()
         return Write(
             self.key,
@@ -143,13 +152,16 @@ class History:
             secret,
             records,
             self.fence,
+            due=due,
+            created_at=0 if is_begun else self.created_at,
+            user=None if is_begun else self.user,
         )
 
-    def put(self, records: Sequence[Record]) -> Write:
-        """Return the write that stores records beside the current revision; without records, that of a new thread."""
+    def put(self, records: Sequence[Record], due: int | None = None) -> Write:
+        """Return the write that stores records beside the current revision; without any, that of a new thread."""
         version = self.current.version
         if self.is_begun:
-            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence)
+            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence, due=due)
         after, secret, first = self._begin()
         return Write(
             self.key,
@@ -161,6 +173,9 @@ class History:
             secret=secret,
             records=records,
             fence=self.fence,
+            due=due,
+            created_at=self.created_at,
+            user=self.user,
         )
 
     def delete(self) -> Write | None:
@@ -225,6 +240,7 @@ class History:
     def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:
         """Return what the first write has in addition: that it follows nothing, the secret, and the initial state."""
         self.is_begun = True
+        self.created_at = time.time_ns() // 1000
         initial = self.durable
         return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()
 

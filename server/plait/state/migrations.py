@@ -6,10 +6,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+import msgspec
+
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.history import History, replay_document
 from plait.state.types import StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, ThreadRow, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.diff import diff
 
@@ -160,20 +162,20 @@ async def migrate_thread(
         fence=fence,
     )
     await store.submit(write)
-    return StoredThread(stored.epoch, version, data, (), kind.state_version, stored.secret, stored.clients)
+    return msgspec.structs.replace(stored, version=version, snapshot=data, changes=(), state_version=kind.state_version)
 
 
 async def migrate_all(
     store: Store, kinds: Mapping[str, StateClass], *, dry_run: bool
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
     """Migrate every thread of a store, or with `dry_run` only try to; yield the outcome for each."""
-    after: ThreadKey | None = None
+    after: ThreadRow | None = None
     while rows := await store.threads(after=after, limit=_AT_ONCE):
         keys = [row.key for row in rows]
         found = await asyncio.gather(*(_try(store, key, kinds.get(key.kind), dry_run=dry_run) for key in keys))
         for key, outcome in zip(keys, found, strict=True):
             yield key, *outcome
-        after = keys[-1]
+        after = rows[-1]
 
 
 async def _try(

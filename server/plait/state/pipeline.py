@@ -181,14 +181,17 @@ class Pipeline(CommitQueue):
             at = len(self._find_text(pointer) or "")
         return self.change([splice(pointer, at, remove, insert)], "server")
 
-    def store(self, records: Sequence[Record]) -> Commit:
-        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge."""
+    def store(self, records: Sequence[Record], due: int | None = None) -> Commit:
+        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge.
+
+        `due` is when the thread must be awake next, as in `Write`; it is stored with the records.
+        """
         self.check_open()
         for record in records:
             check_record(record, self._limits)
         if (transaction := self._own_transaction()) is not None:
-            return transaction.add(transaction.revision, (), records)
-        return self._submit(self.history.put(records), "server")
+            return transaction.add(transaction.revision, (), records, due)
+        return self._submit(self.history.put(records, due), "server")
 
     def check_open(self) -> None:
         """Raise what refuses any change now: the thread has ended or lost its store, or another change is decided."""
@@ -228,12 +231,14 @@ class Pipeline(CommitQueue):
         if self._transaction is transaction:
             self._transaction = None
 
-    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
-        """Make the result of a transaction the current revision, and store it with records."""
+    def commit(
+        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
+    ) -> Commit:
+        """Make the result of a transaction the current revision, and store it with records and the due time."""
         self.check_open()
         if revision is not self.history.current:
-            return self._make_current(revision, ops, "server", records=records)
-        return self._submit(self.history.put(records), "server") if records else self._commit_unchanged("server")
+            return self._make_current(revision, ops, "server", records=records, due=due)
+        return self._put(records, due, "server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
@@ -283,6 +288,7 @@ class Pipeline(CommitQueue):
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
         records: Sequence[Record] = (),
+        due: int | None = None,
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, is refused, or changes nothing."""
         if not after.size:
@@ -301,9 +307,15 @@ class Pipeline(CommitQueue):
                     "example Reject, and return None to accept it"
                 )
         if not ops:
-            return self._submit(self.history.put(records), source) if records else self._commit_unchanged(source)
+            return self._put(records, due, source)
         client = accept() if accept is not None else None
-        return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
+        return self._submit(self.history.append(ops, name or _name(source), after, client, records, due=due), source)
+
+    def _put(self, records: Sequence[Record], due: int | None, source: Source) -> Commit:
+        """Store what comes without a change of the state, if there is anything."""
+        if records or due is not None:
+            return self._submit(self.history.put(records, due), source)
+        return self._commit_unchanged(source)
 
     def _commit_unchanged(self, source: Source) -> Commit:
         """Return the commit of a change that changes nothing: it is done when those before it are."""

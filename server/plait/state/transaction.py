@@ -40,7 +40,9 @@ class Owner(Protocol):
 
     def end(self, transaction: "Transaction") -> None: ...
 
-    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit: ...
+    def commit(
+        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
+    ) -> Commit: ...
 
     def after(self, callback: Callback) -> None: ...
 
@@ -59,6 +61,7 @@ class _Step(NamedTuple):
     revision: Revision
     ops: Sequence[Op]
     records: Sequence[Record]
+    due: int | None
     commit: Commit
 
 
@@ -143,8 +146,10 @@ class Transaction:
             return
         ops = [op for step in self._steps for op in step.ops]
         records = {(record.part, record.key): record for step in self._steps for record in step.records}
+        # The last one that was given.
+        due = next((step.due for step in reversed(self._steps) if step.due is not None), None)
         try:
-            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()))
+            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()), due)
         except BaseException:
             self._undo()
             raise
@@ -179,12 +184,14 @@ class Transaction:
         assert self._start is not None
         return self._steps[-1].revision if self._steps else self._start[0]
 
-    def add(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = ()) -> Commit:
-        """Add a step: operations on the last revision and the revision that they make, or records."""
+    def add(
+        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = (), due: int | None = None
+    ) -> Commit:
+        """Add a step: operations on the last revision and the revision that they make, or records and a due time."""
         assert self._start is not None
         revision.version = self._start[0].version
         commit = Commit(revision, "server")
-        self._steps.append(_Step(revision, ops, records, commit))
+        self._steps.append(_Step(revision, ops, records, due, commit))
         return commit
 
     def after(self, callback: Callback) -> None:
