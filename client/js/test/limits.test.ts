@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
 import { PlaitError, ThreadClient } from "../src/full.js";
-import type { ThreadOptions } from "../src/index.js";
+import type { FullOptions as ThreadOptions } from "../src/full.js";
 import type { Outgoing } from "../src/messages.js";
 import type { Joined, Op } from "../src/protocol.js";
 import { Arrivals } from "./server.js";
