@@ -19,8 +19,8 @@ from plait.node.node import Node
 from plait.state.history import replay_json
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
+from plait_client.events import Acked, Nacked
 from plait_client.fold import Pending
-from plait_client.happenings import Acked, Nacked
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
@@ -92,7 +92,7 @@ class Member:
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
-        self.session = Session(name, clock=lambda: world.now)
+        self.session = Session(name, now=lambda: world.now)
         self.wire: Wire | None = None
         # What each push became, by the number that the test gave it: "ack" or the code of the refusal.
         self.outcomes: dict[int, str] = {}
@@ -101,7 +101,7 @@ class Member:
 
     def push(self, number: int, ops: list[Op]) -> bool:
         """Push operations on what is shown, and tell whether there were any."""
-        push = self.session.edit(ops)
+        push = self.session.push(ops)
         self.made(number, push)
         self.note()
         return push is not None
@@ -124,12 +124,12 @@ class Member:
     def note(self) -> None:
         """Take down what has happened, and check what is shown."""
         session = self.session
-        for happening in session.take_happenings():
-            match happening:
+        for event in session.take_events():
+            match event:
                 case Acked():
-                    self._end(happening.push, "ack")
+                    self._end(event.push, "ack")
                 case Nacked():
-                    self._end(happening.push, happening.answer.code)
+                    self._end(event.push, event.answer.code)
         assert msgspec.json.encode(session.shown) == msgspec.json.encode(self.folded())
 
     def folded(self) -> Any:
@@ -240,7 +240,7 @@ class World:
         """Open a socket for a client that wants one."""
         if member.wire is None and member.session.needs_socket:
             member.wire = Wire()
-            member.session.opened()
+            member.session.open()
             self.flush(member)
 
     def cut(self, member: Member) -> None:
