@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,13 @@ def find_packages() -> list[str]:
     return re.findall(r"^  (\w+) {2,}\S", drawing, flags=re.MULTILINE)
 
 
-def defined_in(path: Path) -> Iterator[str]:
-    """Yield the classes, functions and methods of a module, methods as `Class.method`."""
+@cache
+def defined_in(path: Path) -> frozenset[str]:
+    """Return the classes, functions and methods of a module, methods as `Class.method`."""
+    return frozenset(_read_definitions(path))
+
+
+def _read_definitions(path: Path) -> Iterator[str]:
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef):
             yield node.name

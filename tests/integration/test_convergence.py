@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.integration.convergence import Member, World
+from tests.schedules import schedules
 
 from plait import Reject, Retention, Thread
 from plait.state.conflicts import Policy
@@ -173,8 +174,9 @@ async def check_tokens(world: World, schedule: Schedule) -> None:
         assert put.count(token) == (outcomes[number] == "ack"), (number, outcomes[number])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [Pad, StrictPad, TypedPad])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=schedules())
 @given(clients=st.integers(2, 5), steps=st.integers(20, 200), seed=st.integers(0, 2**32))
 def test_clients_end_with_the_state_of_the_server(kind: type[Thread[Any]], clients: int, steps: int, seed: int) -> None:
     asyncio.run(play(kind, clients, steps, seed))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.integration.convergence import Member, World
+from tests.schedules import SEED, schedules
 
 from plait import Reject, Retention, Thread
 from plait_schemas.patch import Op
@@ -157,18 +158,21 @@ class Editors:
             assert (member.outcomes[number] == "ack") == id.startswith("e") or is_lost
 
 
-@pytest.mark.parametrize("seed", range(270))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
 def test_every_edit_hits_what_was_meant(seed: int) -> None:
     asyncio.run(_run(seed, is_troubled=False))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
 def test_every_edit_hits_what_was_meant_whatever_goes_wrong(seed: int) -> None:
     """The disk waits and fails, and what clients sent on sockets that they gave up arrives late."""
     asyncio.run(_run(seed, is_troubled=True))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
 def test_every_edit_hits_what_was_meant_while_the_server_builds_the_list_anew(seed: int) -> None:
     asyncio.run(_run(seed, is_troubled=False, is_rebuilt=True))
 

@@ -13,6 +13,7 @@ from tests.integration.convergence import Member, Wire, World
 from tests.integration.convergence_sessions import NodeMember, NodeSessions, node_sessions
 from tests.integration.test_convergence import Schedule
 from tests.integration.test_convergence_text import TextPad, TypedTextPad, Typing, letters_of
+from tests.schedules import schedules
 
 from plait import Thread
 from plait_schemas.align import Keys
@@ -100,6 +101,7 @@ def check(schedule: Outages, outcomes: dict[int, str], there: str, put_in: str) 
         assert outcomes.get(number) != "ack" or not removed & set(there), number
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", [TextPad, TypedTextPad])
 def test_each_letter_is_there_that_somebody_has_typed_and_nobody_has_deleted(
@@ -107,7 +109,7 @@ def test_each_letter_is_there_that_somebody_has_typed_and_nobody_has_deleted(
 ) -> None:
     with node_sessions(builds) as node:
 
-        @settings(max_examples=100, deadline=None)
+        @settings(max_examples=schedules())
         @given(steps=st.integers(20, 200), seed=st.integers(0, 2**32))
         def run(steps: int, seed: int) -> None:
             asyncio.run(play(kind, node, steps, seed))

@@ -6,10 +6,9 @@ meant. So a state in which some element holds another's secret is one in which a
 
 import asyncio
 import logging
-import os
 import random
 from collections import Counter
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import pytest
@@ -29,14 +28,13 @@ from tests.integration.rebuilt_lists import (
     secrets,
 )
 from tests.integration.test_convergence import Schedule
+from tests.schedules import SEED, schedules
 
 from plait import Thread
 from plait_schemas.patch import Op
 
 log = logging.getLogger(__name__)
 
-# The same again: PLAIT_SEED=… pytest …
-SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
 State = dict[str, Any]
 
@@ -229,13 +227,12 @@ async def play(seed: int, kind: type[Thread[Any]], node: NodeSessions) -> Counte
     return schedule.counts + outcomes
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(
-    builds: Builds, pytestconfig: pytest.Config
-) -> None:
+def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(builds: Builds) -> None:
     log.warning("PLAIT_SEED=%d", SEED)
     counts: Counter[str] = Counter()
-    count: int = pytestconfig.getoption("schedules") or 0
+    count = schedules()
     with node_sessions(builds) as node:
         for seed in range(SEED, SEED + count):
             try:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.integration.convergence import World
 from tests.integration.test_convergence import Pad, Schedule
+from tests.schedules import schedules
 
 from plait import Reject, Retention, Text, Thread
 from plait_schemas.patch import Op, decode_ops, splice
@@ -136,8 +137,9 @@ def letters_of(state: Any) -> str:
     return "".join((state["note"], *(card["body"] for card in state["cards"])))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [TextPad, TypedTextPad])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=schedules())
 @given(clients=st.integers(2, 5), steps=st.integers(20, 200), seed=st.integers(0, 2**32))
 def test_what_several_people_type_in_one_text_is_all_there(
     kind: type[Thread[Any]], clients: int, steps: int, seed: int

@@ -17,10 +17,11 @@ import msgspec
 import pytest
 from tests.integration.socket_client import TIMEOUT, Client, Closed, connected, http, opened
 from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 30
+ROUNDS = schedules()
 THREADS = ("called", "stepped", "pushed", "put", "mixed")
 
 
@@ -156,11 +157,11 @@ class Ending:
                 assert db.execute(strays).fetchone() == (0,)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.soak
+@pytest.mark.timeout(900 * TIMES)
 async def test_a_killed_server_has_lost_nothing_that_it_acknowledged_or_showed(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    log.warning("seed %d", seed)
-    chance = random.Random(seed)
+    log.warning("PLAIT_SEED=%d, %d rounds", SEED, ROUNDS)
+    chance = random.Random(SEED)
     told, endings = Seen(), [Ending(f"ended {n}") for n in range(4)]
     environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///kill.db"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:

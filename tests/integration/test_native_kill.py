@@ -15,13 +15,14 @@ import pytest
 from tests.integration.native_client import NativeClient, add
 from tests.integration.socket_client import TIMEOUT, Closed
 from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
 
 from plait import Plait, Reject, Source, Thread
 from plait.state.retention import Retention
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 12
+ROUNDS = schedules()
 CLIENTS = 4
 AT_ONCE = 16
 PATH = "/threads/ledger/one"
@@ -41,11 +42,11 @@ class Ledger(Thread[dict[str, Any]]):
 app = Plait(Ledger)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.soak
+@pytest.mark.timeout(900 * TIMES)
 async def test_each_push_is_applied_exactly_once_though_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    log.warning("seed %d", seed)
-    chance = random.Random(seed)
+    log.warning("PLAIT_SEED=%d, %d rounds", SEED, ROUNDS)
+    chance = random.Random(SEED)
     environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///kill.db"}
     with Process("tests.integration.test_native_kill:app", cwd=tmp_path, environment=environment) as server:
         clients = [NativeClient(server.address, PATH, f"client {n}") for n in range(CLIENTS)]
