@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.running import Process, hold_port
 
@@ -106,17 +107,9 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": "200", **(more or {})}
 
 
-def plait(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def plait(folder: Path, *arguments: str, **more: str) -> Done:
     """Run a command to its end, with more in its environment."""
-    return subprocess.run(
-        [sys.executable, "-m", "plait.cli", *arguments],
-        cwd=folder,
-        env=environment(more),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return run_command(arguments, cwd=folder, environment=environment(more))
 
 
 def complaint(folder: Path, *arguments: str) -> str:
@@ -337,15 +330,7 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     ],
 )
 def test_a_setting_that_is_wrong_is_named(folder: Path, variable: str, value: str, says: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "plait.cli", "serve", "game:app", "--port", "0"],
-        cwd=folder,
-        env=environment({variable: value}),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = plait(folder, "serve", "game:app", "--port", "0", **{variable: value})
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"plait: {says}")
