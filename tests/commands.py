@@ -72,6 +72,6 @@ def _run(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], st
     with stderr.open("a") as file:
         os.dup2(file.fileno(), 2)
     stdout.close()
-    sys.path.insert(0, str(cwd))
+    sys.path[:0] = [str(cwd), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     sys.argv = ["plait", *arguments]
     main()
