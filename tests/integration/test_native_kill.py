@@ -94,6 +94,7 @@ def _check(clients: list[NativeClient], pushed: dict[NativeClient, dict[int, str
     assert [stamp for stamp, count in Counter(stamps).items() if count > 1] == []
     expected = {stamp for made in pushed.values() for stamp in made.values() if not stamp.endswith("7")}
     assert set(stamps) == expected
+    places = {stamp: place for place, stamp in enumerate(stamps)}
     for client in clients:
         assert client.state["stamps"] == stamps
         answers = {push.ops[0]["value"]: answer for push, answer in client.answers}
@@ -104,9 +105,11 @@ def _check(clients: list[NativeClient], pushed: dict[NativeClient, dict[int, str
                 assert (answer["type"], answer["code"]) == ("nack", "rejected")
             else:
                 assert answer["type"] == "ack"
-                assert stamp in stamps[: answer["version"]]
-        mine = [stamp for stamp in stamps if stamp in set(pushed[client].values())]
-        assert mine == [stamp for stamp in pushed[client].values() if not stamp.endswith("7")], "out of order"
+                assert places[stamp] < answer["version"]
+        own = set(pushed[client].values())
+        assert [stamp for stamp in stamps if stamp in own] == [
+            stamp for stamp in pushed[client].values() if not stamp.endswith("7")
+        ], "out of order"
 
 
 def _stored(store: Path) -> dict[int, str]:

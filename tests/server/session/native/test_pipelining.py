@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import Guest, joined
@@ -179,9 +179,9 @@ ACTIONS = st.tuples(
 )
 
 
+@pytest.mark.soak
 def test_pipelined_edits_hit_what_was_meant_and_every_client_shows_what_the_server_has() -> None:
     @given(st.lists(ACTIONS, max_size=60), st.integers(2, 3))
-    @settings(max_examples=300)
     @example([(0, "bad", 0), (0, "tag", 0), (0, "tag", 1)], 2)
     @example([(0, "bad", 2), (0, "send", 0), (1, "insert", 0), (1, "send", 0), (0, "tag", 2), (0, "tag", 3)], 2)
     @example([(1, "remove", 1), (0, "both", 1), (0, "send", 0), (0, "read", 0), (1, "send", 0), (0, "tag", 2)], 2)
