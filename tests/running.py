@@ -52,9 +52,9 @@ async def running(app: Callable[..., Any], *, ws: Any = Handshake, request_timeo
 
 
 def hold_port() -> socket.socket:
-    """Return a socket that keeps a port from all but who asks for it by its number, as a server does.
+    """Return a socket that reserves a port for a server that asks for it by its number.
 
-    It does not listen, so whoever sets SO_REUSEADDR may bind the port beside it. No other is given the port.
+    It does not listen, so a server with SO_REUSEADDR may bind the same port. The system gives the port to no other.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

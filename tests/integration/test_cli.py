@@ -166,14 +166,14 @@ async def address_of(process: asyncio.subprocess.Process) -> str:
 
 @contextmanager
 def taken_port() -> Iterator[int]:
-    """Yield a port that somebody listens on."""
+    """Yield a port on which another socket listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.fixture
 def free_port() -> Iterator[str]:
-    """Return a port that nobody listens on, and that nobody else is given."""
+    """Return a port that is free and reserved for the test."""
     with hold_port() as held:
         yield str(held.getsockname()[1])
 
@@ -444,7 +444,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
         ):
             assert (await web.get("/threads/room/one", headers={"Host": "rebound.example"})).status_code == 421
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(9):  # A stream that nobody ends would be waited for, for 10 s.
+            async with asyncio.timeout(9):  # The server would wait 10 s for a stream that does not end.
                 async for _ in stream.aiter_lines():
                     pass
     assert "listening on all addresses" in (folder / "command.log").read_text()

@@ -1,4 +1,4 @@
-"""Whatever the network and the server do, clients end with the server's state and know what became of each push."""
+"""Whatever the network and the server do, clients end with the server's state and know the outcome of each push."""
 
 import asyncio
 import random
@@ -106,11 +106,11 @@ class Schedule:
         await world.rest()
 
     def change(self, thread: Thread[Any]) -> None:
-        """Let the server change the state."""
+        """Change the state as the server."""
         thread.update("/n", self.dice.randrange(1000))
 
     def edit(self, member: Member) -> None:
-        """Let a client change what it is shown."""
+        """Change what a client is shown."""
         self.count += 1
         ops = self.ops(member.session.shown)
         member.made(self.count, member.session.edit(ops))

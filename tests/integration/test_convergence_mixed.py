@@ -124,7 +124,7 @@ class Game:
             await self._driver.tell("write_on", writer=writer, number=self._number(), state=state)
 
     async def _rest(self) -> None:
-        """Wait until every native client knows what became of all that it did."""
+        """Wait until every native client knows the outcome of all that it did."""
         await asyncio.gather(*self._calls, *(edit for player in self._players for edit in player.edits))
         await self._driver.tell("rest")
 

@@ -25,7 +25,7 @@ KEYS = Keys({}, TextPad.texts)
 
 
 class Forgetful(World):
-    """A world in which nobody who comes back says what it has, so that each join is answered with the whole state."""
+    """A world whose clients join without saying what they have, so that they are sent the whole state."""
 
     async def _enter(self, wire: Wire, join: Join) -> None:
         await super()._enter(wire, msgspec.structs.replace(join, have=None))
@@ -42,7 +42,7 @@ class Outages(Typing):
         self.removals: dict[int, set[str]] = {}
 
     def edit(self, member: Member) -> None:
-        """Let a client change what it is shown."""
+        """Change what a client is shown."""
         self.count += 1
         shown = member.session.shown
         before, self.meant = self.meant, set()

@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
 
 class Rebuilding(Schedule):
-    """Clients that edit elements beside a server that builds lists anew, as dice say."""
+    """Clients that edit elements beside a server that rebuilds its lists, as dice say."""
 
     weights: ClassVar = Schedule.weights | {"down": 25.0, "server": 10.0, "kill": 0.3}
 
@@ -77,7 +77,7 @@ class Rebuilding(Schedule):
     # The server
 
     def change(self, thread: Thread[Any]) -> None:
-        """Let the server set a state whose lists it has built anew."""
+        """Set a state with rebuilt lists as the server."""
         name = self.dice.choice(list(NAMES))
         before, after = plain(thread.state), plain(thread.state)
         after[name] = self._rebuilt(name, after[name])
@@ -108,7 +108,7 @@ class Rebuilding(Schedule):
     # The clients
 
     def edit(self, member: Member) -> None:
-        """Let a client change what it is shown."""
+        """Change what a client is shown."""
         number, dice = self._next(), self.dice
         target = self._target(member.session.shown)
         kinds = ["mark", "mark", "text", "tag", "two", "whole", "remove", "insert", "drag", "filter"]
@@ -158,7 +158,7 @@ class Rebuilding(Schedule):
                 return [Op("add", f"{place}/marks/m{number}", secret)]
 
     def _rebuild(self, member: Member, number: int, name: str, kind: str) -> None:
-        """Let a client set a whole state, with a list that it has built anew."""
+        """Set a whole state with a rebuilt list as a client."""
         after = plain(member.session.shown)
         if kind == "drag":
             after[name] = drag(after[name], self.dice)
@@ -184,7 +184,7 @@ class Rebuilding(Schedule):
         """Check that what is there is what was left there, once."""
         found = Counter(secrets(final))
         assert set(found.values()) <= {1}, f"elements that are there twice: {found - Counter(set(found))}"
-        # Without an id, one that others have changed is another to who came back to a whole state.
+        # To a client that came back to a whole state, a changed element without an id is another one.
         changed = [item["secret"] for item in final["plain"]]
         for number, (member, item) in self.removals.items():
             secret = item["secret"]

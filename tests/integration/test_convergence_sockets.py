@@ -108,7 +108,7 @@ class Game:
 
     @property
     def outcomes(self) -> dict[int, str]:
-        """What became of each push."""
+        """The outcome of each push."""
         return {number: outcome for player in self.players for number, outcome in player.outcomes.items()}
 
 

@@ -1,6 +1,6 @@
 """Clients that type in one text at random moments, over sockets that break and a server that is killed, end the same.
 
-No letter is lost that nobody has deleted, none is there twice, and none is deleted that nobody has meant.
+Only letters that a client meant to delete are gone, and no letter is there twice.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Typing(Schedule):
     def __init__(self, world: World, dice: random.Random) -> None:
         super().__init__(world, dice)
         self.typed = 0
-        # What each push has put in, and what somebody has meant to delete.
+        # What each push has put in, and what clients have meant to delete.
         self.letters: dict[int, str] = {}
         self.meant: set[str] = set()
 

@@ -80,7 +80,7 @@ class Load:
                     self._told.acknowledge(thread, count, stamp)
 
     async def put(self, thread: str) -> None:
-        """Put the state that follows the one that was got, unless somebody else has."""
+        """Put the state that follows the one that was read, unless another client has."""
         async with http(self._address) as client:
             url = f"/threads/tally/{thread}"
             while True:

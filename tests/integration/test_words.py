@@ -159,7 +159,7 @@ class RandomFlags(LastInsertion):
 
 
 def drain(member: Member) -> None:
-    """Let a slow reader catch up."""
+    """Bring a slow reader up to date."""
     if member.wire is not None and member.wire.is_backed_up:
         member.wire.is_backed_up = False
         assert member.wire.session is not None
@@ -167,7 +167,7 @@ def drain(member: Member) -> None:
 
 
 async def play_letters(seed: int, *, is_random: bool) -> None:
-    """Play one schedule, at the end of which all show the server's text."""
+    """Play one schedule; at its end all show the server's text."""
     dice = random.Random(seed)
     world = World(Note, ["a", "b", "c"][: dice.randint(2, 3)])
     await world.start()

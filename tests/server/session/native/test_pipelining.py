@@ -44,7 +44,7 @@ class Sending(NamedTuple):
 
 
 class Mirror:
-    """A client as docs/protocol.md has it: `confirmed`, pending pushes, and what is shown; frames come when let in."""
+    """A client as docs/protocol.md has it: `confirmed`, pending pushes, and what is shown; frames wait for delivery."""
 
     def __init__(self, guest: Guest, version: int, state: Any) -> None:
         self.guest = guest
@@ -79,7 +79,7 @@ class Mirror:
         self.outgoing.append(Sending(push, push.ref, self.version, answered, push.ops, self._round))
 
     def send(self) -> None:
-        """Let the next push arrive."""
+        """Deliver the next push."""
         if self.outgoing:
             sending = self.outgoing.pop(0)
             self._arrived.append(sending)
@@ -154,7 +154,7 @@ def _ops(frame: dict[str, Any]) -> list[Op]:
 
 
 class Items(Thread[Any]):
-    """A list of what has an id, of which some are refused."""
+    """A list of elements with ids; some ids are refused."""
 
     initial_state = {"list": [{"id": f"s{n}", "tags": {}} for n in range(4)], "marks": {}}  # noqa: RUF012
 
@@ -244,7 +244,7 @@ def _check(items: list[Any], ids: set[str], mirrors: Sequence[Mirror]) -> None:
 
 
 def _act(mirror: Mirror, what: str, where: int, number: int) -> None:
-    """Let a client do something."""
+    """Do something as a client."""
     shown, transport = mirror.shown["list"], mirror.guest.transport
     at = where % max(len(shown), 1)
     match what:
