@@ -26,11 +26,11 @@ def find_packages() -> list[str]:
 @cache
 def defined_in(path: Path) -> frozenset[str]:
     """Return the classes, functions and methods of a module, methods as `Class.method`."""
-    return frozenset(_read_definitions(path))
+    return frozenset(_find_definitions(ast.parse(path.read_text())))
 
 
-def _read_definitions(path: Path) -> Iterator[str]:
-    for node in ast.parse(path.read_text()).body:
+def _find_definitions(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield node.name
             functions = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,8 +15,11 @@ from plait.store.memory import MemoryStore
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,
+    DueThread,
     IdleThread,
+    Order,
     Record,
+    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
@@ -220,11 +223,13 @@ class TroubledStore:
             await self._task
         await self.inner.__aexit__(kind, error, trace)
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
         if self._load_failure is not None:
             failure, self._load_failure = self._load_failure, None
             raise failure
-        return await self.inner.load(key, version=version)
+        return await self.inner.load(key, version=version, records=records)
 
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
         return await self.inner.find(key)
@@ -255,10 +260,14 @@ class TroubledStore:
         *,
         prefix: str = "",
         after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
         limit: int = 1000,
         size: int | None = None,
     ) -> list[Record]:
-        return await self.inner.records(key, part, prefix=prefix, after=after, limit=limit, size=size)
+        return await self.inner.records(
+            key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
+        )
 
     async def claim(self, key: ThreadKey) -> int:
         if key in self._owners:
@@ -298,9 +307,19 @@ class TroubledStore:
         return future
 
     async def threads(
-        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+        self,
+        *,
+        kind: str | None = None,
+        prefix: str = "",
+        user: str | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
+        limit: int = 1000,
     ) -> list[ThreadRow]:
-        return await self.inner.threads(kind=kind, prefix=prefix, after=after, limit=limit)
+        return await self.inner.threads(kind=kind, prefix=prefix, user=user, order=order, after=after, limit=limit)
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        return await self.inner.due_threads(until=until, after=after, limit=limit)
 
     async def idle_threads(
         self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000

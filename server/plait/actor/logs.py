@@ -2,10 +2,10 @@
 
 import logging
 import os
-from typing import Any, Final
+from typing import Final
 
 from plait.actor.connection import Connection
-from plait.actor.mailbox import current_turn
+from plait.actor.turn import current_turn
 from plait.errors import CallFailed, PlaitError, escape_traceback, operator_message
 from plait.store.protocol import ThreadKey
 
@@ -18,7 +18,7 @@ log.addFilter(escape_traceback)
 _ID: Final = "__plait_id__"
 
 
-def about(key: ThreadKey | None, connection: Connection | None = None) -> dict[str, Any]:
+def about(key: ThreadKey | None, connection: Connection | None = None) -> dict[str, str | None]:
     """Return the `extra` of a log record about a thread, and one of its connections."""
     return {
         "plait_thread": None if key is None else str(key),
@@ -80,7 +80,7 @@ class ContextFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         turn = current_turn()
-        fields = about(turn.owner.key, turn.connection) if turn else {}
+        fields = about(turn.actor.key, turn.connection) if turn else {}
         thread = getattr(record, "plait_thread", fields.get("plait_thread"))
         connection = getattr(record, "plait_connection", fields.get("plait_connection"))
         record.context = "".join(f" [{each}]" for each in (thread, connection) if each)

@@ -10,8 +10,8 @@ import msgspec
 from starlette.requests import Request
 
 from plait.actor.connection import Connection
-from plait.actor.mailbox import Turn
 from plait.actor.thread import Thread
+from plait.actor.turn import Turn
 from plait.agents.run import Run
 from plait.agents.session import Session
 from plait.kv.kv import KV
@@ -122,7 +122,7 @@ class Context(Generic[ThreadT]):
         """Logs with the thread and the run."""
         if self._logger is None:
             self._logger = logging.LoggerAdapter(
-                log, {"plait_thread": str(self._run.core.key), "plait_run": self.run_id}
+                log, {"plait_thread": str(self._run.actor.key), "plait_run": self.run_id}
             )
         return self._logger
 

@@ -5,9 +5,11 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from plait.actor.actor import Actor
-from plait.agents.address import read_session_name, session_name
-from plait.errors import NotFound
+from plait.actor.per_actor import PerActor
+from plait.actor.thread import ThreadActor
+from plait.agents.address import is_thread_id, read_session_name, session_name
+from plait.errors import NotFound, PlaitError
+from plait.kv.user_names import find_user, user_prefix
 from plait.store.protocol import Record, Store, ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -16,20 +18,33 @@ __all__ = ["SESSION", "decode_session", "find_session", "remember_session"]
 SESSION: Final = ("agents", "session")
 """The part and the key of the record."""
 
-# Among the parts of an awake thread: whether the record is written. No attribute can have this name.
-_WRITTEN: Final = "session record"
+
+class _Written:
+    """Whether the record of an awake thread is written."""
+
+    def __init__(self, _: ThreadActor) -> None:
+        self.is_written = False
+
+    def finish(self, error: PlaitError | None) -> None:
+        """Write it again with the next run if it could not be stored."""
+        self.is_written = error is None
+
+
+_WRITTEN: Final = PerActor(_Written)
 
 _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
 
-def remember_session(core: Actor, user_id: str | None, session_id: str | None) -> None:
-    """Store the ids with a thread whose name is made of them, but does not tell them."""
-    name = core.key.name
-    if session_id is None or _WRITTEN in core.parts or "*" not in name or session_name(user_id, session_id) != name:
+def remember_session(actor: ThreadActor, user_id: str | None, session_id: str | None) -> None:
+    """Store the ids with a thread whose name is made of them but does not tell them, and the user of a new thread."""
+    name, history = actor.key.name, actor.state.history
+    if session_id is None and user_id is not None and is_thread_id(name) and not history.is_begun:
+        history.user = find_user(user_prefix(user_id))
+    if session_id is None or "*" not in name or session_name(user_id, session_id) != name:
         return
-    core.parts[_WRITTEN] = True
-    commit = core.records.write([Record(*SESSION, _encode(user_id, session_id))])
-    commit.then(lambda error: None if error is None else core.parts.pop(_WRITTEN, None))
+    if not (written := _WRITTEN.of(actor)).is_written:
+        written.is_written = True
+        actor.records.write([Record(*SESSION, _encode(user_id, session_id))]).then(written.finish)
 
 
 async def find_session(store: Store, key: ThreadKey) -> tuple[str | None, str] | None:

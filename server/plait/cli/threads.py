@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from plait.cli.loading import LoadError, load_plait
+from plait.cli.loading import load_plait
 from plait.cli.maintenance import describe_thread, destroy_thread, export_thread
-from plait.cli.options import StoreFile, Target, fail, find_file, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoreFile, Target, fail, find_file, find_store, give_up, show_store
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.listing import INNER_KINDS
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import ThreadKey, ThreadRow
 from plait.store.sqlite import SqliteStore
 
 __all__ = ["threads"]
@@ -39,13 +39,13 @@ def list_threads(
     """List the threads of a store, each with its version. A server may have the store open."""
 
     async def show(file: SqliteStore) -> None:
-        after: ThreadKey | None = None
+        after: ThreadRow | None = None
         async with file as opened:
             while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
                 for row in rows:
                     if all or kind in INNER_KINDS or row.key.kind not in INNER_KINDS:
                         print(f"{row.version:>10}  {row.key}")
-                after = rows[-1].key
+                after = rows[-1]
 
     show_store(show, store)
 

@@ -15,7 +15,7 @@ from plait.actor.actor import Actor
 from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey, ThreadRow
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 
 __all__ = ["KV", "KVEntry", "KVStats"]
@@ -58,8 +58,8 @@ class KVStats(msgspec.Struct, frozen=True):
 class KV:
     """Durable entries by namespace and key; the first entry creates its namespace.
 
-    What is written is durable when the call returns, also in a run that raises later. In a run, each call is a
-    checkpoint. The methods raise StoreError, and ValueError for an invalid name or key.
+    A write is durable when the call returns, even in a run that raises later. In a run, each call is a checkpoint. The
+    methods raise StoreError, and ValueError for an invalid name or key.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class KV:
         self._wake = wake
         self._destroy = destroy
         self._limits = limits
-        # Called by each method: raises to interrupt a run.
+        # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
         self._clock = clock
         # The last namespace that was swept.
-        self._swept: ThreadKey | None = None
+        self._swept: ThreadRow | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     # Entries
@@ -157,16 +157,16 @@ class KV:
         """Return the names of the namespaces, sorted."""
         self._check()
         found: list[str] = []
-        after: ThreadKey | None = None
+        after: ThreadRow | None = None
         while rows := await self._store.threads(kind=NAMESPACE, after=after, limit=_PAGE):
             found += [unescape(row.key.name) for row in rows]
-            after = rows[-1].key
+            after = rows[-1]
         return sorted(found)
 
     async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
-        """Create a namespace, or change its default: entries that are set without `ttl` expire after so many seconds.
+        """Create a namespace, or change its default `ttl`, after which entries expire that are set without one.
 
-        Entries that were set before keep their expiry.
+        Existing entries keep their expiry.
         """
         _check_ttl(ttl)
         await self._do(name, lambda thread: thread.set_default(ttl))
@@ -180,7 +180,7 @@ class KV:
     # Expiry
 
     def start(self) -> None:
-        """Begin to remove expired entries from the store."""
+        """Start removing expired entries from the store."""
         self._sweeper = asyncio.create_task(self._run(), name="plait kv sweeper")
 
     async def stop(self) -> None:
@@ -193,7 +193,7 @@ class KV:
     async def sweep(self) -> None:
         """Remove expired entries of the next namespaces. Raises StoreError."""
         rows = await self._store.threads(kind=NAMESPACE, after=self._swept, limit=_PAGE)
-        self._swept = rows[-1].key if len(rows) == _PAGE else None
+        self._swept = rows[-1] if len(rows) == _PAGE else None
         for row in rows:
             due = await self._store.records(row.key, DUE, limit=1)
             if due and read_due(due[0].key) <= self._now():
@@ -237,7 +237,7 @@ def _key_of(namespace: str) -> ThreadKey:
     if not isinstance(namespace, str):
         raise ValueError(f"a namespace must be a str, not {namespace!r}")
     if not namespace or len(name := escape(namespace)) > _LONGEST_NAME:
-        raise ValueError(f"a namespace must have 1 to {_LONGEST_NAME} characters: {namespace!r}")
+        raise ValueError(f"a namespace must have 1 to {_LONGEST_NAME} characters, unlike {namespace!r}")
     return ThreadKey(NAMESPACE, name)
 
 

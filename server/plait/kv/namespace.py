@@ -20,7 +20,7 @@ NAMESPACE: Final = "plait-kv"
 """The kind of namespaces."""
 
 DUE: Final = "due"
-"""The part whose keys are the times at which entries expire, in that order."""
+"""The part whose keys are the times at which entries expire, sorted by time."""
 
 # The part with two records for each entry, its description and its data, which are read together.
 _ENTRIES: Final = "entries"
@@ -64,12 +64,12 @@ class Namespace(Thread[Any]):
 
     async def on_start(self) -> None:
         """Read the default `ttl`."""
-        if (data := await self._core.records.read(_SETTINGS, "ttl")) is not None:
+        if (data := await self._actor.records.read(_SETTINGS, "ttl")) is not None:
             self.default_ttl = _decode_ttl(data)
 
     async def set_default(self, ttl: float | None) -> None:
-        """Set the default `ttl`, which creates the namespace if there is none."""
-        commit = self._core.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
+        """Set the default `ttl`, and create the namespace if it does not exist."""
+        commit = self._actor.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
         commit.then(lambda error: self._take_default(ttl) if error is None else None)
         await commit
 
@@ -89,7 +89,7 @@ class Namespace(Thread[Any]):
         """Return an entry and its data, None if there is none or it has expired."""
         name = _record_key(key)
         with self._watch() as written:
-            found = await self._core.records.list(_ENTRIES, prefix=f"{name} ", limit=2)
+            found = await self._actor.records.list(_ENTRIES, prefix=f"{name} ", limit=2)
             if len(found) < 2:
                 return None
             entry, data = _decode_description(found[0].value or b""), found[1].value or b""
@@ -100,7 +100,7 @@ class Namespace(Thread[Any]):
 
     async def delete(self, key: str) -> None:
         """Remove an entry, if it is there."""
-        if self._core.pipeline.history.is_begun:
+        if self._actor.state.history.is_begun:
             name = _record_key(key)
             await self._write(_removals([name]), [name])
 
@@ -109,7 +109,7 @@ class Namespace(Thread[Any]):
         after, start = "", _cut(prefix)
         while True:
             with self._watch() as written:
-                rows = await self._core.records.list(_INDEX, prefix=start, after=after, limit=_PAGE)
+                rows = await self._actor.records.list(_INDEX, prefix=start, after=after, limit=_PAGE)
                 entries = [(row.key, _decode_description(row.value or b"")) for row in rows]
                 self._remove_expired([name for name, entry in entries if _has_expired(entry, now)], written)
             for _, entry in entries:
@@ -122,11 +122,11 @@ class Namespace(Thread[Any]):
     async def sweep(self, now: int, limit: int) -> int:
         """Remove expired entries; return how many due times were read, at most `limit`."""
         with self._watch() as written:
-            rows = await self._core.records.list(DUE, limit=limit)
+            rows = await self._actor.records.list(DUE, limit=limit)
             due = [row.key for row in rows if read_due(row.key) <= now]
             expired = []
             for name in dict.fromkeys(key.partition(" ")[2] for key in due):
-                described = await self._core.records.read(_INDEX, name)
+                described = await self._actor.records.read(_INDEX, name)
                 if described is not None and _has_expired(_decode_description(described), now):
                     expired.append(name)
             if due:
@@ -138,7 +138,7 @@ class Namespace(Thread[Any]):
 
     @contextmanager
     def _watch(self) -> Iterator[set[str]]:
-        """Collect the keys that are written during the block. What the block has read of them may be outdated."""
+        """Collect the keys that are written during the block, which may have read older values of them."""
         written: set[str] = set()
         self._watches.append(written)
         try:
@@ -150,7 +150,7 @@ class Namespace(Thread[Any]):
         self.default_ttl = ttl
 
     def _write(self, records: list[Record], names: Iterable[str]) -> Commit:
-        commit = self._core.records.write(records)
+        commit = self._actor.records.write(records)
         for written in self._watches:
             written.update(names)
         return commit
@@ -158,7 +158,7 @@ class Namespace(Thread[Any]):
     def _remove_expired(self, names: list[str], written: set[str]) -> None:
         """Remove entries, except those that were set again since they were read, without waiting for the store."""
         if left := [name for name in names if name not in written]:
-            with suppress(PlaitError):  # The thread is stopping; the entries are removed another time.
+            with suppress(PlaitError):  # The thread is stopping; the entries are removed later.
                 self._write(_removals(left), left)
 
 
@@ -207,7 +207,7 @@ def _removals(names: Iterable[str]) -> list[Record]:
 
 
 def _due_key(expires: int, now: int, name: str) -> str:
-    # Rounded up by about a tenth of the time that is left, so that an entry that is set often has few due times.
+    # Round up by about a tenth of the remaining time, so that an entry that is set often has few due times.
     step = 1 << max((expires - now).bit_length() - 4, 0)
     return f"{-(-expires // step) * step:016x} {name}"
 

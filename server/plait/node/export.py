@@ -72,13 +72,13 @@ async def export_thread(node: Node, key: ThreadKey) -> str:
             name=key.name,
             state_version=actor.kind.state_version,
             session=_raw(session),
-            state=_raw(actor.current.json),
+            state=_raw(actor.state.current.json),
             parts={
                 part: {cell.name: msgspec.Raw(cell.data) for cell in cells if cell.data is not None}
                 for part, cells in parts.items()
             },
         )
-        return await wait_for_durable(encode_json(export).decode(), actor.after)
+        return await wait_for_durable(encode_json(export).decode(), actor.state.after)
 
 
 def describe_stored(key: ThreadKey, stored: StoredThread, records: Iterable[Record]) -> str:
@@ -118,7 +118,7 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
     with actor.keep_awake():
         if (was_stored or not actor.is_new) and not replace:
             raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
-        if not has_state and actor.current.json is not None:
+        if not has_state and actor.state.current.json is not None:
             raise Conflict(f"the thread {key} has a state, and the export has none: destroy the thread first")
         cells = [(cell, _read_cell(export, cell)) for cells in _find_cells(actor).values() for cell in cells]
         records = [cell.record(value) for cell, value in cells]
@@ -133,12 +133,12 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
         for cell, value in cells:
             cell.submitted(value, transaction.commit)
         await transaction.commit
-        await actor.store()
+        await actor.state.store_thread()
     return key
 
 
 def _find_cells(actor: Actor) -> dict[str, list[Cell]]:
-    found = {name: part.cells(actor.thread._core) for name, part in find_parts(actor.kind.cls).items()}
+    found = {name: part.cells(actor) for name, part in find_parts(actor.kind.cls).items()}
     return {name: cells for name, cells in found.items() if cells}
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait.actor.actor import Actor
-from plait.actor.facade import Facade
 from plait.actor.kind import Kind
 from plait.actor.outcome import make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
@@ -76,22 +75,22 @@ class Handle:
     async def state(self) -> Any:
         """Return the thread's state when it is durable; a copy, if it could be changed in place."""
         actor = await self._node.actor(self._key)
-        return await wait_for_durable(actor.current.copy(), actor.after)
+        return await wait_for_durable(actor.state.current.copy(), actor.state.after)
 
     async def set_state(self, value: Any) -> int:
         """Set the state to `value`, or to the result of a function for the current state; return the version."""
         actor = await self._node.actor(self._key)
-        return await actor.set_state(value)
+        return await actor.thread.set_state(value)
 
     async def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> int:
         """Change the string at a JSON pointer inside, as `Thread.splice` does; return the version."""
         actor = await self._node.actor(self._key)
-        return await actor.splice(pointer, at, remove, insert)
+        return await actor.thread.splice(pointer, at, remove, insert)
 
     async def append(self, pointer: str, text: str) -> int:
         """Add to the end of the string at a JSON pointer, as `Thread.append` does; return the version."""
         actor = await self._node.actor(self._key)
-        return await actor.append(pointer, text)
+        return await actor.thread.append(pointer, text)
 
     async def destroy(self) -> None:
         """End the thread for good, as `Plait.destroy` does."""
@@ -131,7 +130,7 @@ class Handle:
     async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        turn = actor.call(method, (list(args), kwargs), make_resolver(future))
+        turn = actor.turns.call(method, (list(args), kwargs), make_resolver(future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -161,7 +160,7 @@ class _PartHandle:
             with actor.keep_awake():
                 result = await getattr(getattr(actor.thread, self._part), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
-                return await wait_for_durable(result, actor.after) if name in READING else result
+                return await wait_for_durable(result, actor.state.after) if name in READING else result
 
         return call
 
@@ -177,7 +176,7 @@ async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitab
     """
     actor = await handle._node.actor(handle._key)
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    turn = actor.visit(name, work, make_resolver(future))
+    turn = actor.turns.visit(name, partial(work, actor.thread), make_resolver(future))
     try:
         return await future
     except asyncio.CancelledError:
@@ -185,10 +184,10 @@ async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitab
         raise
 
 
-async def read_stream(actor: Facade, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+async def read_stream(actor: Actor, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
     """Call a streaming rpc of an awake thread, and yield its chunks."""
     reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
-    turn = actor.call(method, (args, kwargs), reader.done, sink=reader.sink, drain=reader.drain)
+    turn = actor.turns.call(method, (args, kwargs), reader.done, sink=reader.sink, drain=reader.drain)
     try:
         async for chunk in reader:
             yield chunk
@@ -209,7 +208,7 @@ class _Reader:
         # Waits until another chunk may be sent.
         self.drain = self._ahead.acquire
 
-    def sink(self, what: Sent, value: Any) -> Callable[[], None]:
+    def sink(self, what: Sent, value: object) -> Callable[[], None]:
         """Queue what the stream sends. Raises CallFailed if there is no room, and for everything after that."""
         size = 0
         if self._room is not None and what == "chunk":
@@ -220,7 +219,7 @@ class _Reader:
         self._waiting += size
         return partial(self._queue.put_nowait, (what, value, size))
 
-    def done(self, _: Any, error: BaseException | None) -> None:
+    def done(self, _: object, error: BaseException | None) -> None:
         """Queue the error of the turn, if it failed."""
         if error is not None:
             self._queue.put_nowait(("error", error, 0))

@@ -11,7 +11,7 @@ from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import Cause, Turn
+from plait.actor.turn import Cause, Turn
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -88,7 +88,7 @@ class Lifecycle:
             self.expiry.remember(slot.key)  # The store may have been told that the thread is awake.
             raise
         if self.is_draining:
-            actor.connections.close(Unavailable(SHUTTING_DOWN))
+            actor.sockets.close(Unavailable(SHUTTING_DOWN))
         actor.touch()
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
@@ -110,7 +110,7 @@ class Lifecycle:
             except (CorruptThread, MigrationFailed, NewerState) as error:
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
                 raise
-        if stored is not None and kind.name not in self._lossy and not actor.durable.is_stored:
+        if stored is not None and kind.name not in self._lossy and not actor.state.durable.is_stored:
             self._warn_of_losses(key, kind, stored)
         return actor
 
@@ -130,7 +130,7 @@ class Lifecycle:
             try:
                 await actor.start()
             finally:
-                if (lost := actor.pipeline.lost) is not None:  # `on_start` need not have waited for the write.
+                if (lost := actor.state.lost) is not None:  # `on_start` need not have waited for the write.
                     raise lost
         except BaseException as error:
             if not actor.is_ending:
@@ -156,9 +156,9 @@ class Lifecycle:
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
         await actor.stop()
-        if not self.expiry.has(actor.kind.name) or not actor.is_stored or actor.is_ending:
+        if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
             return
-        mark = _mark(actor.key, actor.epoch, actor.durable.version, slot.fence, idle_since=since)
+        mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
         try:
             with telling_store_errors(self._instruments):
                 await self._store.submit(mark)
@@ -180,7 +180,7 @@ class Lifecycle:
         actor.drop(reason, is_awake=is_awake)
         if is_awake:  # Otherwise the task that wakes, stops or destroys it goes on.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
-        self._store.release(actor.key, actor.pipeline.history.fence)
+        self._store.release(actor.key, actor.state.history.fence)
         self.expiry.remember(actor.key)
 
     async def mark_idle(self, key: ThreadKey) -> bool:

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from plait.actor.actor import Actor
+from plait.actor.actor import Actor, find_actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
-from plait.actor.mailbox import Cause, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
+from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
+from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.node.lifecycle import Lifecycle
@@ -160,7 +161,7 @@ class Node:
         while (slot := self._threads.find(key)).phase is Phase.ENDING:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
-            return slot.actor.is_stored
+            return slot.actor.state.is_stored
         if key.kind not in self._all_kinds:
             self.kind(key.kind)
         self._check_serving()
@@ -169,11 +170,11 @@ class Node:
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
         """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
-        if not await self.is_stored(key) or not (actor := await self.actor(key)).is_stored:
+        if not await self.is_stored(key) or not (actor := await self.actor(key)).state.is_stored:
             raise _make_missing(key)
         return actor
 
-    async def destroy(self, key: ThreadKey, trace: Any = None) -> None:
+    async def destroy(self, key: ThreadKey, trace: object = None) -> None:
         """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
 
         `trace` is that of its cause, by default of what the calling code does. Raises Readonly, NotFound when the
@@ -215,8 +216,8 @@ class Node:
 
     async def _drain(self, timeout: float) -> None:
         for actor in self.actors:
-            actor.connections.close(Unavailable(SHUTTING_DOWN))
-            for connection in actor.connections:
+            actor.sockets.close(Unavailable(SHUTTING_DOWN))
+            for connection in actor.sockets:
                 connection.stop_reading()
         if not await self._wait_until_idle(timeout):
             # Agents may end in their own way, and their threads are marked.
@@ -226,7 +227,7 @@ class Node:
                 for actor in self._find_busy():
                     actor.cancel_turns()
         for actor in self.actors:
-            for connection in actor.connections:
+            for connection in actor.sockets:
                 connection.leave(GOING_AWAY, SHUTTING_DOWN)
 
     async def _wait_until_idle(self, timeout: float) -> bool:
@@ -268,7 +269,7 @@ class Node:
         self._lifecycle.wake(slot, kind)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
-        return Actor(
+        actor = Actor(
             key,
             kind,
             stored,
@@ -284,6 +285,9 @@ class Node:
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
         )
+        if stored is None and key.kind in self.kinds:
+            actor.state.history.user = find_user(key.name)
+        return actor
 
 
 def _make_missing(key: ThreadKey) -> NotFound:
@@ -294,4 +298,4 @@ def _find_in_call_chain(key: ThreadKey) -> Actor | None:
     """Return the thread `key` if the calling turn, or one that waits for it, runs in that thread."""
     if (turn := current_turn()) is None:
         return None
-    return next((each.owner for each in turn.chain() if each.is_running and each.owner.key == key), None)
+    return next((find_actor(each) for each in turn.chain() if each.is_running and each.actor.key == key), None)

@@ -1,9 +1,10 @@
 """What a Thread class declares so that its threads own it."""
 
 import inspect
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
-from plait.actor.thread import Core, Thread
+from plait.actor.per_actor import PerActor
+from plait.actor.thread import Thread, ThreadActor
 from plait.parts.cell import Cell
 
 __all__ = ["Part", "find_parts"]
@@ -11,13 +12,16 @@ __all__ = ["Part", "find_parts"]
 Bound = TypeVar("Bound")
 
 
-class Part(Generic[Bound]):
+class Part(PerActor[ThreadActor, Bound]):
     """A part of each thread of a class, by the name that it has there: `values = Values()`.
 
     The name is stored with what the part keeps, so a part that is renamed is another one.
     """
 
     name = ""
+
+    def __init__(self) -> None:
+        super().__init__(self.bind)
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name and self.name != name:
@@ -31,23 +35,16 @@ class Part(Generic[Bound]):
     def __get__(self, thread: Thread[Any] | None, owner: type) -> Self | Bound:
         if thread is None:
             return self
-        return self.of(thread._core)
+        return self.of(thread._actor)
 
     def __set__(self, thread: Thread[Any], value: object) -> None:
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
 
-    def of(self, core: Core) -> Bound:
-        """Return the part of a thread, which is made on its first use."""
-        bound: Bound | None = core.parts.get(self.name)
-        if bound is None:
-            bound = core.parts[self.name] = self.bind(core)
-        return bound
-
-    def bind(self, core: Core) -> Bound:
+    def bind(self, actor: ThreadActor) -> Bound:
         """Make the part of one thread."""
         raise NotImplementedError
 
-    def cells(self, core: Core) -> list[Cell]:
+    def cells(self, actor: ThreadActor) -> list[Cell]:
         """Return the records, each a JSON object or nothing, that are exported with a thread."""
         return []
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from plait.actor.thread import Core
+from plait.actor.thread import ThreadActor
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 
@@ -13,10 +13,10 @@ __all__ = ["Draft", "Stage", "find_stage"]
 _innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", default=None)
 
 
-def find_stage(core: Core) -> "Stage | None":
+def find_stage(actor: ThreadActor) -> "Stage | None":
     """Return the open stage of a thread in which the calling code runs, None outside of its runs."""
     stage = _innermost.get()
-    while stage is not None and (stage.core is not core or stage.is_closed):
+    while stage is not None and (stage.actor is not actor or stage.is_closed):
         stage = stage.around
     return stage
 
@@ -50,8 +50,8 @@ class Draft(Protocol):
 class Stage:
     """Keeps what is done to the parts of a thread, for one write. Call `enter` in the task that does it."""
 
-    def __init__(self, core: Core, check: Callable[[], None]) -> None:
-        self.core = core
+    def __init__(self, actor: ThreadActor, check: Callable[[], None]) -> None:
+        self.actor = actor
         # Called at each use of a part: raises to interrupt the run.
         self.check = check
         self.drafts: dict[Any, Draft] = {}
@@ -96,7 +96,7 @@ class Stage:
         if not drafts:
             return
         records = [record for draft in drafts for record in draft.records()]
-        commit = self._commit = self.core.records.write(records)
+        commit = self._commit = self.actor.records.write(records)
         for draft in drafts:
             draft.submitted(commit)
         await commit

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from plait.actor.thread import Core, check_may_write
+from plait.actor.thread import ThreadActor, check_may_write
 from plait.parts.cell import Cell
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
@@ -25,11 +25,11 @@ READING: Final = frozenset({"get", "has", "keys", "values", "items", "size", "ro
 class Values(Part["ThreadValues"]):
     """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
 
-    def bind(self, core: Core) -> "ThreadValues":
-        return ThreadValues(core, self.name)
+    def bind(self, actor: ThreadActor) -> "ThreadValues":
+        return ThreadValues(actor, self.name)
 
-    def cells(self, core: Core) -> list[Cell]:
-        values = self.of(core)
+    def cells(self, actor: ThreadActor) -> list[Cell]:
+        values = self.of(actor)
         return [values._values, values._metadata]
 
 
@@ -45,10 +45,10 @@ class ThreadValues:
     values could not be read, and Readonly and Destroyed as `set_state` does.
     """
 
-    def __init__(self, core: Core, part: str) -> None:
-        self._core = core
-        self._values = Cell(core.records, part, _VALUES)
-        self._metadata = Cell(core.records, part, METADATA)
+    def __init__(self, actor: ThreadActor, part: str) -> None:
+        self._actor = actor
+        self._values = Cell(actor.records, part, _VALUES)
+        self._metadata = Cell(actor.records, part, METADATA)
 
     # Reading
 
@@ -78,7 +78,7 @@ class ThreadValues:
 
     async def room(self, key: str) -> int:
         """Return how many bytes a value of this key may have as JSON, beside the others that there are."""
-        return max(self._core.limits.record - (await self._loaded()).measure(encode_key(key)), 0)
+        return max(self._actor.limits.record - (await self._loaded()).measure(encode_key(key)), 0)
 
     async def metadata(self) -> dict[str, Any]:
         """Return what `set_metadata` has set, `{}` if nothing has."""
@@ -139,7 +139,7 @@ class ThreadValues:
     @property
     def loaded(self) -> bool:
         """Whether the values have been read: in a run, by this run, otherwise since the thread woke."""
-        if find_stage(self._core) is None:
+        if find_stage(self._actor) is None:
             return self._values.is_known
         draft = self._staged()
         return draft is not None and draft.is_loaded
@@ -154,14 +154,14 @@ class ThreadValues:
 
     def _staged(self) -> ValuesDraft | None:
         """Return what the run has done so far, None outside of a run or if it has done nothing."""
-        stage = find_stage(self._core)
+        stage = find_stage(self._actor)
         draft = None if stage is None else stage.drafts.get(self)
         assert draft is None or isinstance(draft, ValuesDraft)
         return draft
 
     def _use(self) -> ValuesDraft:
         """Return the draft of the run, or one for a single use. Raises what interrupts the run."""
-        stage = find_stage(self._core)
+        stage = find_stage(self._actor)
         if stage is None:
             return ValuesDraft(self._values, self._metadata)
         stage.check()
@@ -184,20 +184,20 @@ class ThreadValues:
 
     def _check_may_write(self) -> None:
         """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
-        check_may_write(self._core.key)
-        self._core.pipeline.check_open()
+        check_may_write(self._actor.key)
+        self._actor.state.check_open()
 
     async def _store(self, draft: ValuesDraft) -> None:
         """Store a draft that is of no run."""
-        if find_stage(self._core) is not None:
+        if find_stage(self._actor) is not None:
             return
         while not draft.is_ready:
             await draft.prepare()
         records = draft.records()
-        if not self._core.pipeline.history.is_begun and all(record.value is None for record in records):
+        if not self._actor.state.history.is_begun and all(record.value is None for record in records):
             # No thread begins because something is removed that is not there.
-            self._core.pipeline.check_open()
+            self._actor.state.check_open()
             return
-        commit = self._core.records.write(records)
+        commit = self._actor.records.write(records)
         draft.submitted(commit)
         await commit

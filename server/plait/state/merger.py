@@ -1,27 +1,29 @@
-"""Makes changes of what clients push, merged with the changes that they had not seen.
+"""Turns the pushes of clients into changes, merged with the changes that the clients had not seen.
 
-The operations that a client had not seen at a push are rebased over the client's later pushes and kept: its next push
-was made after those, and is rebased over the result (as in Jupiter: Nichols et al., 1995).
+The operations that a client had not seen at a push are kept, and rebased over its later pushes: the client made its
+next push after these, so that is rebased over the result (as in Jupiter: Nichols et al., 1995).
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from plait.errors import Conflict
+from plait.errors import Conflict, StoreError
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.conflicts import Policy, Resolve, may_meet, merge
-from plait.state.log import ChangeLog
+from plait.state.history import History
 from plait.state.pipeline import Pipeline
+from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
-from plait.state.source import Client
-from plait.state.types import MOST_OPS
-from plait.store.protocol import ClientRow
+from plait.state.source import Client, Source
+from plait.state.types import MOST_OPS, StateType
+from plait.store.protocol import ClientRow, Store
 from plait_schemas.codec import encode_json, has_long_integers
 from plait_schemas.messages import Push
 from plait_schemas.patch import Op, decode_ops, without_own
@@ -52,31 +54,59 @@ class Proposal(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """A push that has been made a change, which is being stored."""
+    """A push that was accepted, and is being stored as a change."""
 
     commit: Commit
     # What the client has not seen, for its next push.
     unseen: ConcurrentOps
     # Whether there were changes that the client had not seen.
     is_rebased: bool
-    # The operations as JSON, if they are other ones than the client's.
+    # The applied operations as JSON, if they differ from those of the client.
     ops: bytes | None
 
 
-class Merger:
-    """Merges the pushes and the whole states of one thread's clients."""
+class Merger(Pipeline):
+    """Makes the changes of one thread; what its clients push is merged with the changes that they had not seen."""
 
-    __slots__ = ("_change_log", "_limits", "_pipeline", "_policy")
+    __slots__ = ("_policy", "clients")
 
-    def __init__(self, pipeline: Pipeline, change_log: ChangeLog, policy: Policy | Resolve, limits: Limits) -> None:
-        self._pipeline = pipeline
-        self._change_log = change_log
-        self._limits = limits
-        # What is done when a push changes something that has been changed since.
+    def __init__(
+        self,
+        history: History,
+        state_type: StateType,
+        store: Store,
+        limits: Limits,
+        *,
+        policy: Policy | Resolve,
+        clients: PushLog,
+        validate: Callable[[Any, Any], object] | None,
+        on_commit: Callable[[Commit], None],
+        on_lost: Callable[[StoreError], None],
+        instruments: Instruments = NO_INSTRUMENTS,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
+    ) -> None:
+        super().__init__(
+            history,
+            state_type,
+            store,
+            limits,
+            validate=validate,
+            on_commit=on_commit,
+            on_lost=on_lost,
+            instruments=instruments,
+            find_trace=find_trace,
+        )
+        # What to do when a push changes a place that others have changed since.
         self._policy: Policy | Resolve = policy
+        # The clients that have joined, and their last pushes.
+        self.clients = clients
+
+    def leave_client(self, client: ClientPushes) -> None:
+        """Forget a client when its pushes so far are durable, and no other socket uses it."""
+        self.after(lambda _: self.clients.leave(client))
 
     def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | MissingChanges:
-        """Make a change of a push, rebased over what its client had not seen.
+        """Apply a push as a change, rebased over the changes that its client had not seen.
 
         Returns what must be read first, if that is neither in memory nor in `loaded`. `accept` is called when the push
         can no longer be refused, and returns the client's row to store. Raises what Pipeline.change raises, Conflict
@@ -89,23 +119,21 @@ class Merger:
         missing = self._find_missing(proposal)
         return self._rebase(proposal, accept) if missing is None else missing
 
-    async def read(self, missing: MissingChanges) -> LoadedChanges:
-        """Read what must be known of a push. Raises Conflict when it is no longer kept, and StoreError."""
-        return await missing.read(self._change_log)
-
     def merge(self, ops: Sequence[Op], base: Revision, source: Client, charge: Charge) -> Commit:
         """Apply the operations of a client, made on `base`, to the current state.
 
         Raises what Pipeline.change raises, and Conflict.
         """
-        history, policy = self._pipeline.history, self._policy
+        history, policy = self.history, self._policy
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
         if any(map(_is_costly, (base.require_json(), json, encoded))):
-            raise Conflict("the state has too many objects and lists, or too long integers, to be merged")
+            raise Conflict(
+                "the state has too many objects and lists, or too long integers, to merge a change made on it"
+            )
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
         theirs = decode_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
-        ops = decode_ops(encoded)  # Those of a state may have texts or objects for values.
+        ops = decode_ops(encoded)  # The values of a diff may be undecoded JSON, or objects of a type.
         budget, document = Budget(PUSH_BUDGET, charge), current.tree
         budget.charge_rebase(ops, len(theirs))
         budget.charge_ops(ops, document)
@@ -114,30 +142,30 @@ class Merger:
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         made_on = base.tree if callable(policy) else None
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
-        return self._pipeline.change(self._pipeline.ask(merged), source)
+        return self.change(self.ask(merged), source)
 
     # Inside
 
     def _check(self, push: Push) -> None:
         """Raise Conflict for a push whose versions are not the thread's."""
-        history = self._pipeline.history
+        history = self.history
         epoch, base = push.base
         if epoch != history.epoch:
-            raise Conflict("its base epoch is not the thread's current epoch")
+            raise Conflict("the epoch of its base is not the thread's current epoch; join again")
         if not 0 <= base <= history.current.version:
-            raise Conflict("its base is not a version of this thread")
+            raise Conflict("its base is not a version of this thread; join again")
         if push.made is not None and self._policy != "last-writer":
             if push.made[0] != epoch:
-                raise Conflict("the epoch in which it was made is not the thread's current epoch")
+                raise Conflict("the epoch in `made` is not the thread's current epoch; join again")
             if not 0 <= push.made[1] <= base:
-                raise Conflict("the version on which it was made is not one before its base")
+                raise Conflict("the version in `made` must not be later than its base")
 
     def _is_current(self, push: Push, unseen: ConcurrentOps) -> bool:
         """Whether a push is small, changes no text, and was made when its client had seen every change of others.
 
         Such a push is not rebased, and costs too little to be counted.
         """
-        base, version = push.base[1], self._pipeline.history.current.version
+        base, version = push.base[1], self.history.current.version
         if len(push.ops) > FREE_OPS or True in [op.op == "splice" for op in push.ops]:
             return False
         if self._policy != "last-writer":
@@ -146,12 +174,12 @@ class Merger:
         return base == version or (unseen.to == version and base >= unseen.since and not unseen.ops)
 
     def _find_missing(self, proposal: Proposal) -> MissingChanges | None:
-        """Return what must be read before a push can be rebased, None if it is all there.
+        """Return what must be read before a push can be rebased, None if everything is in memory.
 
-        A `resolve_conflict` gets the state that the push was made on, if others may have changed the same place.
+        `resolve_conflict` needs the state that the push was made on, if others may have changed the same place.
         """
         push, source, unseen, loaded, _ = proposal
-        history, policy = self._pipeline.history, self._policy
+        history, policy = self.history, self._policy
         after, made = max(push.base[1], unseen.to), (push.made or push.base)[1]
         if policy != "last-writer":
             after = min(after, made)
@@ -167,8 +195,7 @@ class Merger:
 
     def _rebase(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed:
         push, loaded = proposal.push, proposal.loaded
-        pipeline = self._pipeline
-        document = pipeline.history.current.tree
+        document = self.history.current.tree
         concurrent = self._find_unseen(proposal)
         budget = Budget(PUSH_BUDGET, proposal.charge)
         budget.charge_rebase(push.ops, len(concurrent))
@@ -180,7 +207,7 @@ class Merger:
         unseen = [ConcurrentOp(op, concurrent[index].version) for index, op in over]
         policy = self._policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
-        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
+        ops = self.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
         return self._apply(ops, proposal, accept, unseen=unseen, is_rebased=bool(concurrent))
 
     def _apply(
@@ -192,9 +219,9 @@ class Merger:
         unseen: Sequence[ConcurrentOp] = (),
         is_rebased: bool = False,
     ) -> Pushed:
-        """Make a change of the operations of a push, which are no longer the client's own where it was rebased."""
-        before, push = self._pipeline.history.current, proposal.push
-        commit = self._pipeline.change(ops, proposal.source, accept=accept)
+        """Apply the operations of a push as a change; they differ from those that the client sent if it was rebased."""
+        before, push = self.history.current, proposal.push
+        commit = self.change(ops, proposal.source, accept=accept)
         change = None if commit.revision is before else commit.revision.change
         is_as_sent = change is None or change.ops == encode_json(without_own(push.ops))
         return Pushed(
@@ -205,36 +232,36 @@ class Merger:
         )
 
     def _find_unseen(self, proposal: Proposal) -> list[ConcurrentOp]:
-        """Return what the client had not seen when it pushed, rebased over its pushes so far.
+        """Return the operations that the client had not seen when it pushed, rebased over its pushes so far.
 
-        Raises Conflict when the client has already pushed on a later version: an old version tells what it has lost.
+        Raises Conflict when the client has already pushed on a later version.
         """
         push, source, unseen, loaded, _ = proposal
         base = push.base[1]
-        rows = loaded.since(self._pipeline.history, max(base, unseen.to)) or []
+        rows = loaded.since(self.history, max(base, unseen.to)) or []
         if base < unseen.since or any(row.source == source.id for row in rows):
-            # It was made after other pushes of this client, which were then at other places than they are now.
-            raise Conflict("the push is based on changes that no longer exist")
+            # The push was made after other pushes of this client, whose places have changed since.
+            raise Conflict("the push is based on changes that no longer exist; get the current state and make it again")
         return unseen.find_unseen(base, rows)
 
     def _origins(self, proposal: Proposal, ops: Sequence[Op]) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
         push, source, _, loaded, charge = proposal
-        history = self._pipeline.history
+        history = self.history
         rows = loaded.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == source.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        # These are all changes of others since the push was made, some of them a second time: a bound of their own.
+        # These are all changes since the push was made, also those that were charged above: use a separate budget.
         Budget(PUSH_BUDGET, charge).charge_rebase(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 
 
 def _encode_ops(ops: Sequence[Op]) -> bytes:
-    """Encode the differences of two states. Raises Conflict where all is different, before that is encoded."""
+    """Encode the differences of two states. Raises Conflict, without encoding, if a container is replaced whole."""
     if any(op.path == "" and encode_json(op.value)[:1] in (b"{", b"[") for op in ops):
-        raise Conflict("too much has changed at once to be merged")
+        raise Conflict("too much has changed at once to merge; get the current state and make the change again")
     return encode_json(ops)
 
 

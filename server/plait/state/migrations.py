@@ -6,10 +6,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+import msgspec
+
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.history import History, replay_document
 from plait.state.types import StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, ThreadRow, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.diff import diff
 
@@ -97,7 +99,7 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
     if version == wanted or not stored.has_state:
         return None
     if version > wanted:
-        raise NewerState(f"{key} was stored with state_version {version}, this code has {wanted}: deploy newer code")
+        raise NewerState(f"{key} was stored with state_version {version}, this code has {wanted}; deploy newer code")
     document = replay_document(key, stored)
     what = f"{key} could not be migrated to state_version {wanted}"
     for step in range(version, wanted):
@@ -129,9 +131,9 @@ def find_lost(key: ThreadKey, kind: StateClass, stored: StoredThread) -> list[st
 
 
 def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
-    """Return what will become of members that the type of a thread's state lacks, and what to do about it."""
+    """Return which members a thread's state will lose, because its type lacks them, and what to do about it."""
     places = ", ".join(lost)
-    return f"{key} loses {places} with its next change: the type lacks it; raise state_version, and add a @migrate"
+    return f"{key} loses {places} with its next change, as the type lacks it: raise state_version, and add a @migrate"
 
 
 async def migrate_thread(
@@ -160,20 +162,20 @@ async def migrate_thread(
         fence=fence,
     )
     await store.submit(write)
-    return StoredThread(stored.epoch, version, data, (), kind.state_version, stored.secret, stored.clients)
+    return msgspec.structs.replace(stored, version=version, snapshot=data, changes=(), state_version=kind.state_version)
 
 
 async def migrate_all(
     store: Store, kinds: Mapping[str, StateClass], *, dry_run: bool
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
     """Migrate every thread of a store, or with `dry_run` only try to; yield the outcome for each."""
-    after: ThreadKey | None = None
+    after: ThreadRow | None = None
     while rows := await store.threads(after=after, limit=_AT_ONCE):
         keys = [row.key for row in rows]
         found = await asyncio.gather(*(_try(store, key, kinds.get(key.kind), dry_run=dry_run) for key in keys))
         for key, outcome in zip(keys, found, strict=True):
             yield key, *outcome
-        after = keys[-1]
+        after = rows[-1]
 
 
 async def _try(

@@ -1,13 +1,14 @@
 """Checksums of stored rows, verified when the rows are read: SQLite does not detect damaged values."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from plait.errors import CorruptThread
 from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
 
 __all__ = [
+    "Origin",
     "checksum_change",
     "checksum_client",
     "checksum_record",
@@ -19,6 +20,15 @@ __all__ = [
     "read_snapshot",
     "read_thread",
 ]
+
+
+class Origin(NamedTuple):
+    """What the row of a thread keeps of its first write."""
+
+    secret: bytes
+    is_stateless: bool
+    created_at: int
+    user: str | None
 
 
 def checksum_change(thread: int, row: ChangeRow) -> int:
@@ -41,10 +51,12 @@ def checksum_record(thread: int, record: Record) -> int:
     return crc32(record.value or b"", crc32(record.key.encode(), _begin_record(thread, record.part)))
 
 
-def checksum_thread(key: ThreadKey, state_version: int, secret: bytes, *, is_stateless: bool = False) -> int:
+def checksum_thread(key: ThreadKey, state_version: int, origin: Origin) -> int:
     """Return the checksum of a thread's row. The epoch is left out: if it is damaged, clients just load the state."""
-    mark = b" stateless" if is_stateless else b""
-    return crc32(mark, crc32(secret, crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode())))
+    secret, is_stateless, created_at, user = origin
+    marks = f"{' stateless' if is_stateless else ''} {created_at}{'' if user is None else f' {user}'}"
+    start = crc32(f"{state_version} {len(key.kind)} {key.kind}{key.name}".encode())
+    return crc32(marks.encode(), crc32(secret, start))
 
 
 def read_change(key: ThreadKey, thread: int, row: Sequence[Any]) -> ChangeRow:
@@ -74,9 +86,9 @@ def read_client(key: ThreadKey, thread: int, row: Sequence[Any]) -> ClientRow:
 
 
 def read_records(
-    key: ThreadKey, thread: int, part: str, rows: Iterable[Sequence[Any]], *, prefix: str = "", size: int | None = None
+    key: ThreadKey, thread: int, part: str, rows: Iterable[Sequence[Any]], *, size: int | None = None
 ) -> list[Record]:
-    """Return a part's records from their rows (key, value, checksum), up to the first key without the prefix.
+    """Return a part's records from their rows (key, value, checksum).
 
     With `size`, the last one is that at which the values reach so many bytes. Raises CorruptThread.
     """
@@ -86,8 +98,6 @@ def read_records(
     for name, value, checksum in rows:
         if type(name) is not str or type(value) is not bytes:
             raise _make_damage_error(key, f"a record of {part}")
-        if not name.startswith(prefix):
-            break
         if crc32(value, crc32(name.encode(), begun)) != checksum:
             raise _make_damage_error(key, f"the record {name!r} of {part}")
         found.append(Record(part, name, value))
@@ -102,17 +112,18 @@ def _begin_record(thread: int, part: str) -> int:
     return crc32(f"{thread} {part} ".encode())
 
 
-def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, bytes, bool]:
-    """Return from a thread's row: head, state_version, secret, and whether it was created without a state.
+def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, Origin]:
+    """Return from a thread's row: head, state_version, and what it keeps of the first write.
 
     The row ends with the checksum. Raises CorruptThread.
     """
-    head, state_version, secret, stateless, checksum = row
-    is_typed = type(head) is type(state_version) is int and type(secret) is bytes and stateless in (0, 1)
-    is_stateless = bool(stateless)
-    if not is_typed or checksum != checksum_thread(key, state_version, secret, is_stateless=is_stateless):
+    head, state_version, *first, checksum = row
+    secret, stateless, created_at, user = first
+    is_typed = type(head) is type(state_version) is type(created_at) is int and type(secret) is bytes
+    origin = Origin(secret, bool(stateless), created_at, user)
+    if not is_typed or stateless not in (0, 1) or checksum != checksum_thread(key, state_version, origin):
         raise _make_damage_error(key, "the thread's own record")
-    return head, state_version, secret, is_stateless
+    return head, state_version, origin
 
 
 def _make_damage_error(key: ThreadKey, what: str) -> CorruptThread:

@@ -44,6 +44,7 @@ def _merge(writes: Sequence[Write]) -> Write:
     snapshots: list[Snapshot] = []
     state_version: int | None = None
     idle_since: int | None = None
+    due: int | None = None
     for write in writes:
         changes += write.changes
         if write.snapshots:
@@ -56,6 +57,8 @@ def _merge(writes: Sequence[Write]) -> Write:
             state_version = write.state_version
         if write.idle_since is not None:
             idle_since = write.idle_since
+        if write.due is not None:
+            due = write.due
     return Write(
         first.key,
         first.epoch,
@@ -70,6 +73,9 @@ def _merge(writes: Sequence[Write]) -> Write:
         list(records.values()),
         last.fence,
         idle_since,
+        due,
+        first.created_at,
+        first.user,
     )
 
 

@@ -1,12 +1,14 @@
 """The SQL statements that write to a SQLite store's file. Runs in the OS thread of the writer."""
 
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from plait.errors import Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.checksums import (
+    Origin,
     checksum_change,
     checksum_client,
     checksum_record,
@@ -33,15 +35,18 @@ ON CONFLICT (thread, part, key) DO UPDATE SET value = excluded.value, checksum =
 _DELETE_RECORD: Final = "DELETE FROM records WHERE thread = ? AND part = ? AND key = ?"
 # Do not use the id of a deleted thread again while rows of it are left.
 _INSERT_THREAD: Final = """
-INSERT INTO threads (kind, name, epoch, state_version, secret, head, stateless, checksum, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1 + max(
+INSERT INTO threads (
+    kind, name, epoch, state_version, secret, head, stateless, due, created_at, changed_at, user, checksum, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1 + max(
     coalesce((SELECT max(id) FROM threads), 0), coalesce((SELECT max(thread) FROM removed), 0)))
 """
+_SELECT_ORIGIN: Final = "SELECT secret, stateless, created_at, user FROM threads WHERE id = ?"
 _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? WHERE id = ?"
 _INCREMENT_COUNTER: Final = """
 INSERT INTO counter (id, value) VALUES (0, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value
 """
 _SET_IDLE_SINCE: Final = "UPDATE threads SET idle_since = nullif(?, 0) WHERE id = ?"
+_SET_DUE: Final = "UPDATE threads SET due = :due WHERE id = :thread AND due <> :due"
 
 
 class Head(NamedTuple):
@@ -61,7 +66,7 @@ _HEADS_KEPT: Final = 10_000
 class BatchResult:
     """The outcome of a batch."""
 
-    __slots__ = ("counter", "deleted", "has_rest", "is_in_doubt", "outcomes", "written")
+    __slots__ = ("changed", "counter", "deleted", "has_rest", "is_in_doubt", "outcomes", "written")
 
     def __init__(self, groups: int) -> None:
         # The outcome of each group.
@@ -72,6 +77,8 @@ class BatchResult:
         self.has_rest = False
         # The heads of the threads that are new or have a newer version, in order.
         self.written: list[Head] = []
+        # The heads of the threads that were there before, and have a new change or record.
+        self.changed: list[Head] = []
         # The counter, if this batch incremented it: by a deletion, or by a transaction that left every thread at its
         # version.
         self.counter: int | None = None
@@ -99,6 +106,7 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
         if len(groups) == 1 and (head := _write_alone(db, heads, groups[0][1])) is not None:
             result.outcomes[groups[0][0]] = 1, None
             result.written.append(head)
+            result.changed.append(head)
             return
         db.execute("BEGIN IMMEDIATE")
         transaction = _Transaction(db, heads)
@@ -126,6 +134,7 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
     result.deleted += transaction.deleted
     result.has_rest |= transaction.has_rest
     result.written += transaction.written
+    result.changed += transaction.changed
     if transaction.counter is not None:
         result.counter = transaction.counter
 
@@ -185,7 +194,7 @@ def _write_alone(db: sqlite3.Connection, heads: Heads, group: Group) -> Head | N
 class _Transaction:
     """One transaction: `accept` creates and deletes threads, and `insert` inserts all other rows together."""
 
-    __slots__ = ("_accepted", "_db", "_heads", "_removable", "counter", "deleted", "has_rest", "written")
+    __slots__ = ("_accepted", "_db", "_heads", "_removable", "changed", "counter", "deleted", "has_rest", "written")
 
     def __init__(self, db: sqlite3.Connection, heads: Heads) -> None:
         self._db = db
@@ -196,6 +205,7 @@ class _Transaction:
         self.deleted: list[int] = []
         self.has_rest = False
         self.written: list[Head] = []
+        self.changed: list[Head] = []
         self.counter: int | None = None
 
     def accept(self, group: Group) -> Outcome:
@@ -214,15 +224,18 @@ class _Transaction:
                 head = None
                 continue
             if head is None:
-                thread = self._insert_thread(write)
+                head = Head(self._insert_thread(write), write.epoch, write.version)
             else:
-                thread = head.thread
+                head = Head(head.thread, write.epoch, write.version)
                 if write.state_version is not None:
-                    self._set_state_version(thread, key, write.state_version)
+                    self._set_state_version(head.thread, key, write.state_version)
+                if write.due is not None:
+                    db.execute(_SET_DUE, {"due": write.due, "thread": head.thread})
+                if write.changes or write.records:
+                    self.changed.append(head)
             if write.idle_since is not None:
-                db.execute(_SET_IDLE_SINCE, (write.idle_since, thread))
-            head = Head(thread, write.epoch, write.version)
-            self._accepted.append((thread, write))
+                db.execute(_SET_IDLE_SINCE, (write.idle_since, head.thread))
+            self._accepted.append((head.thread, write))
         if head is None:
             self._heads.pop(key, None)
         elif writes:
@@ -259,15 +272,18 @@ class _Transaction:
 
     def _insert_thread(self, write: Write) -> int:
         key, version = write.key, write.state_version or 1
-        checksum = checksum_thread(key, version, write.secret, is_stateless=write.is_stateless)
-        values = (*key, write.epoch, version, write.secret, write.version, write.is_stateless, checksum)
+        origin = Origin(write.secret, write.is_stateless, write.created_at, write.user)
+        checksum = checksum_thread(key, version, origin)
+        values = (
+            *(*key, write.epoch, version, write.secret, write.version, write.is_stateless),
+            *(write.due or 0, write.created_at, time.time_ns() // 1000, write.user, checksum),
+        )
         thread = self._db.execute(_INSERT_THREAD, values).lastrowid
         assert thread is not None
         return thread
 
     def _set_state_version(self, thread: int, key: ThreadKey, version: int) -> None:
-        secret, stateless = self._db.execute("SELECT secret, stateless FROM threads WHERE id = ?", (thread,)).fetchone()
-        checksum = checksum_thread(key, version, secret, is_stateless=bool(stateless))
+        checksum = checksum_thread(key, version, Origin(*self._db.execute(_SELECT_ORIGIN, (thread,)).fetchone()))
         self._db.execute(_SET_STATE_VERSION, (version, checksum, thread))
 
     def _delete(self, thread: int) -> None:

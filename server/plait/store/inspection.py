@@ -1,7 +1,7 @@
 """Checks a SQLite store's file: reads every row and compares it with its checksum."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -97,16 +97,18 @@ class Inspection:
 
     def _inspect_thread(self, db: sqlite3.Connection, id: int) -> Iterator[str]:
         found = db.execute(
-            "SELECT CAST(kind AS BLOB), CAST(name AS BLOB), head, state_version, secret, stateless, checksum"
-            " FROM threads WHERE id = ?",
+            "SELECT CAST(kind AS BLOB), CAST(name AS BLOB), head, state_version, secret, stateless, created_at,"
+            " CAST(user AS BLOB), checksum FROM threads WHERE id = ?",
             (id,),
         ).fetchone()
         if found is None:
             return
         self.threads += 1
         key = ThreadKey(*(str(part, errors="replace") for part in found[:2]))
+        *thread, user, checksum = found[2:]
+        thread += [None if user is None else str(user, errors="replace"), checksum]
         problems = 0
-        for problem in self._inspect_rows(db, key, id, found[2:]):
+        for problem in self._inspect_rows(db, key, id, thread):
             problems += 1
             yield problem
         if problems:
@@ -122,7 +124,7 @@ class Inspection:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             yield f"{key} cannot be read: {error}"
 
-    def _inspect_rows(self, db: sqlite3.Connection, key: ThreadKey, id: int, thread: tuple[Any, ...]) -> Iterator[str]:
+    def _inspect_rows(self, db: sqlite3.Connection, key: ThreadKey, id: int, thread: Sequence[Any]) -> Iterator[str]:
         """Yield a line for each damaged row of a thread, including rows that its current state does not need."""
         last: int | None = None
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -19,9 +19,12 @@ from plait.store.protocol import (
     KNOWN_CLIENTS,
     ChangeRow,
     ClientRow,
+    DueThread,
     IdleThread,
+    Order,
     Prune,
     Record,
+    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
@@ -37,7 +40,11 @@ class _Row(msgspec.Struct):
 
     epoch: str
     secret: bytes
+    created_at: int
+    user: str | None
+    changed_at: int
     idle_since: int | None = None
+    due: int = 0
     version: int = 0
     state_version: int = 1
     changes: list[ChangeRow] = []
@@ -53,6 +60,10 @@ class _Row(msgspec.Struct):
         self.state_version = write.state_version or self.state_version
         if write.idle_since is not None:
             self.idle_since = write.idle_since or None
+        if write.due is not None:
+            self.due = write.due
+        if write.changes or write.records:
+            self.changed_at = time.time_ns() // 1000
         self.changes += write.changes
         self.snapshots.update((each.version, each.state) for each in write.snapshots)
         self.clients.update((row.client, row) for row in write.clients)
@@ -103,7 +114,9 @@ class MemoryStore:
     ) -> None:
         await self._batches.close()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
         row = self._threads.get(key)
         if row is None:
             return None
@@ -113,11 +126,28 @@ class MemoryStore:
         since = max((at for at in row.snapshots if at <= to), default=0)
         changes = [each for each in row.changes if since < each.version <= to]
         clients = frozenset(row.clients) if version is None and len(row.clients) <= KNOWN_CLIENTS else None
-        return StoredThread(row.epoch, to, row.snapshots.get(since), changes, row.state_version, row.secret, clients)
+        return StoredThread(
+            row.epoch,
+            to,
+            row.snapshots.get(since),
+            changes,
+            row.state_version,
+            row.secret,
+            clients,
+            row.due,
+            row.created_at,
+            row.user,
+            tuple(
+                self._records(key, each.part, prefix=each.prefix, reverse=each.reverse)[: each.limit]
+                for each in records
+            ),
+        )
 
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
         row = self._threads.get(key)
-        return None if row is None else ThreadHeader(row.epoch, row.version, row.idle_since)
+        if row is None:
+            return None
+        return ThreadHeader(row.epoch, row.version, row.idle_since, row.created_at, row.user)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
@@ -136,7 +166,8 @@ class MemoryStore:
         return row.clients.get(client) if row else None
 
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        return self._part(key, part).get(name)
+        row = self._threads.get(key)
+        return row.records.get(part, {}).get(name) if row else None
 
     async def records(
         self,
@@ -145,12 +176,13 @@ class MemoryStore:
         *,
         prefix: str = "",
         after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
         limit: int = 1000,
         size: int | None = None,
     ) -> list[Record]:
-        values = self._part(key, part)
-        names = sorted(name for name in values if name > after and name.startswith(prefix))[:limit]
-        return take_page([Record(part, name, values[name]) for name in names], _value_size, size)
+        found = self._records(key, part, prefix=prefix, after=after, before=before, reverse=reverse)
+        return take_page(found[:limit], _value_size, size)
 
     async def claim(self, key: ThreadKey) -> int:
         return await self._batches.claim(key)
@@ -172,13 +204,30 @@ class MemoryStore:
         self._schemas[kind, hash] = schema
 
     async def threads(
-        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+        self,
+        *,
+        kind: str | None = None,
+        prefix: str = "",
+        user: str | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
+        limit: int = 1000,
     ) -> list[ThreadRow]:
-        found = [(key, row) for key, row in self._threads.items() if kind is None or key.kind == kind]
-        keys = sorted(
-            (key, row) for key, row in found if key.name.startswith(prefix) and (after is None or key > after)
-        )
-        return [ThreadRow(key, row.version) for key, row in keys[:limit]]
+        found = [
+            ThreadRow(key, row.version, row.created_at, row.changed_at, row.user)
+            for key, row in self._threads.items()
+            if kind in (None, key.kind) and key.name.startswith(prefix) and user in (None, row.user)
+        ]
+        place, is_reversed = _PLACES[order], order != "name"
+        found.sort(key=place, reverse=is_reversed)
+        if after is not None:
+            last = place(after)
+            found = [row for row in found if (place(row) < last if is_reversed else place(row) > last)]
+        return found[:limit]
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        found = sorted(DueThread(row.due, key) for key, row in self._threads.items() if 0 < row.due <= until)
+        return [each for each in found if after is None or each > after][:limit]
 
     async def idle_threads(
         self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
@@ -194,10 +243,22 @@ class MemoryStore:
 
     # Inside
 
-    def _part(self, key: ThreadKey, part: str) -> dict[str, bytes]:
-        """Return the records of a part, which the caller must not change."""
+    def _records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str,
+        after: str = "",
+        before: str | None = None,
+        reverse: bool,
+    ) -> list[Record]:
+        """Return all records of a part between two keys, in order."""
         row = self._threads.get(key)
-        return row.records.get(part, {}) if row else {}
+        values = row.records.get(part, {}) if row else {}
+        names = [name for name in values if name.startswith(prefix) and name > after]
+        names = sorted((name for name in names if before is None or name < before), reverse=reverse)
+        return [Record(part, name, values[name]) for name in names]
 
     def _changes(self, key: ThreadKey, version: int) -> tuple[list[ChangeRow], int]:
         """Return the changes of a thread, and the index of a version among them; their versions have no gaps."""
@@ -220,9 +281,18 @@ class MemoryStore:
                 continue
             row = self._threads.get(key)
             if row is None:
-                row = self._threads[key] = _Row(write.epoch, write.secret)
+                now = time.time_ns() // 1000
+                row = self._threads[key] = _Row(write.epoch, write.secret, write.created_at, write.user, now)
             row.apply(write)
         return count, error
+
+
+# By order: the place of a row in it.
+_PLACES: Final[dict[Order, Callable[[ThreadRow], Any]]] = {
+    "name": lambda row: row.key,
+    "created": lambda row: (row.created_at, row.key),
+    "changed": lambda row: (row.changed_at, row.key),
+}
 
 
 def _ops_size(row: ChangeRow) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -17,9 +17,12 @@ __all__ = [
     "KNOWN_CLIENTS",
     "ChangeRow",
     "ClientRow",
+    "DueThread",
     "IdleThread",
+    "Order",
     "Prune",
     "Record",
+    "RecordRange",
     "Snapshot",
     "Store",
     "StoredThread",
@@ -107,6 +110,15 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
 
 
+class RecordRange(msgspec.Struct, frozen=True):
+    """The records of a part that are read with a thread, as `Store.records` returns them."""
+
+    part: str
+    prefix: str = ""
+    reverse: bool = False
+    limit: int = 1000
+
+
 class Write(msgspec.Struct, frozen=True):
     """One write to a thread: its next changes, snapshots, records, or several of these, or its deletion."""
 
@@ -131,6 +143,12 @@ class Write(msgspec.Struct, frozen=True):
     fence: int = 0
     # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None changes nothing.
     idle_since: int | None = None
+    # When the thread must be awake next, in microseconds since the epoch; 0 for never. None changes nothing.
+    due: int | None = None
+    # When a new thread was created, in microseconds since the epoch, and the id of the user for whom. Only the first
+    # write sets them.
+    created_at: int = 0
+    user: str | None = None
     # After this write, nothing of the thread can be read, and the next write may create it again. A store may remove
     # the data later.
     is_deletion: bool = False
@@ -166,6 +184,12 @@ class StoredThread(msgspec.Struct, frozen=True):
     secret: bytes = b""
     # The ids of all clients that have a row; None if there are more than KNOWN_CLIENTS, or if they were not read.
     clients: frozenset[str] | None = None
+    # When it must be awake next, in microseconds since the epoch; 0 for never.
+    due: int = 0
+    created_at: int = 0
+    user: str | None = None
+    # The records of each range that `Store.load` was given, in the order of the ranges.
+    records: Sequence[Sequence[Record]] = ()
 
     @property
     def has_state(self) -> bool:
@@ -174,19 +198,30 @@ class StoredThread(msgspec.Struct, frozen=True):
 
 
 class ThreadRow(msgspec.Struct, frozen=True):
-    """One line of a listing of threads."""
+    """One line of a listing of threads. Times are in microseconds since the epoch."""
 
     key: ThreadKey
     version: int
+    created_at: int
+    # When its last change or record became durable. A crash of the process may lose the times of the last second.
+    changed_at: int
+    # The id of the user for whom it was created, None if it was not created for one.
+    user: str | None = None
+
+
+Order = Literal["name", "created", "changed"]
+"""The order of a listing: by kind and name, or the threads that were created or changed last first."""
 
 
 class ThreadHeader(msgspec.Struct, frozen=True):
-    """The stored epoch, version and idle time of a thread."""
+    """The stored epoch, version and times of a thread, and the user for whom it was created."""
 
     epoch: str
     version: int
     # Since when it is idle, in microseconds since the epoch; None while it is awake, or if that is not stored.
     idle_since: int | None = None
+    created_at: int = 0
+    user: str | None = None
 
 
 class IdleThread(NamedTuple):
@@ -194,6 +229,13 @@ class IdleThread(NamedTuple):
 
     since: int
     name: str
+
+
+class DueThread(NamedTuple):
+    """A thread, and when it must be awake, in microseconds since the epoch."""
+
+    due: int
+    key: ThreadKey
 
 
 class Store(Protocol):
@@ -211,8 +253,13 @@ class Store(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
         """Return a thread, at `version` if one is given; None if there is no such thread or version.
+
+        The records of the ranges are read with it: they are those of the moment at which the state is read, also with
+        an earlier `version`.
 
         Raises CorruptThread when its data is damaged, StoreError when it cannot be read.
         """
@@ -256,13 +303,16 @@ class Store(Protocol):
         *,
         prefix: str = "",
         after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
         limit: int = 1000,
         size: int | None = None,
     ) -> list[Record]:
         """Return the records of a part whose keys begin with `prefix`, in the order of the keys' code points.
 
-        Returns at most `limit` records, beginning after the key `after`. With `size`, the last one is that at which the
-        values reach so many bytes. Raises CorruptThread when one of them is damaged.
+        Returns at most `limit` records, with keys after `after` and before `before`; with `reverse`, the last ones, in
+        descending order. With `size`, the last record is that at which the values reach so many bytes. Raises
+        CorruptThread when one of them is damaged.
         """
         ...
 
@@ -301,11 +351,27 @@ class Store(Protocol):
         ...
 
     async def threads(
-        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+        self,
+        *,
+        kind: str | None = None,
+        prefix: str = "",
+        user: str | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
+        limit: int = 1000,
     ) -> list[ThreadRow]:
-        """Return stored threads in the order of kind and name, beginning after `after`.
+        """Return stored threads in an order, beginning after `after`, the last row of the page before.
 
-        With `kind`, only the threads of that kind. With `prefix`, only threads whose names begin with it.
+        With `kind`, only the threads of that kind. With `prefix`, only threads whose names begin with it. With `user`,
+        only those that were created for this user. In the order of changes, a thread that changes between two pages
+        may be missing.
+        """
+        ...
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        """Return the threads that are due at `until` or before, the earliest first, after `after`.
+
+        A thread that is not due may be returned, too. One whose due time is durable is never missing.
         """
         ...
 

@@ -1,9 +1,9 @@
 """The SQL statements that read a SQLite store's file. Runs in the OS threads of the connections."""
 
 import sqlite3
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import takewhile
 from typing import Final
 
 from plait.errors import CorruptThread
@@ -13,43 +13,38 @@ from plait.store.protocol import (
     KNOWN_CLIENTS,
     ChangeRow,
     ClientRow,
-    IdleThread,
     Record,
+    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
-    ThreadRow,
 )
 from plait.store.schema import LAST_VERSION
 
 __all__ = [
     "SELECT_HEAD",
     "find",
+    "find_end",
     "load",
     "load_all_records",
     "load_changes",
     "load_changes_before",
     "load_client",
-    "load_idle",
     "load_record",
     "load_records",
     "load_schema",
-    "load_threads",
-    "mark_idle",
     "read_transaction",
     "save_schema",
 ]
 
 SELECT_HEAD: Final = f"SELECT t.id, t.epoch, {LAST_VERSION} FROM threads t WHERE t.kind = ? AND t.name = ?"
-_FIND: Final = f"SELECT t.epoch, {LAST_VERSION}, t.idle_since FROM threads t WHERE t.kind = ? AND t.name = ?"
-_IDLE: Final = """
-SELECT idle_since, name FROM threads
-WHERE kind = ? AND idle_since IS NOT NULL AND idle_since <= ? AND (idle_since, name) > (?, ?)
-ORDER BY idle_since, name LIMIT ?
+_FIND: Final = f"""
+SELECT t.epoch, {LAST_VERSION}, t.idle_since, t.created_at, t.user FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _THREAD: Final = f"""
-SELECT t.id, t.epoch, {LAST_VERSION}, t.head, t.state_version, t.secret, t.stateless, t.checksum FROM threads t
-WHERE t.kind = ? AND t.name = ?
+SELECT t.id, t.epoch, {LAST_VERSION}, t.due, t.head, t.state_version, t.secret, t.stateless, t.created_at, t.user,
+    t.checksum
+FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
 _RECORDS: Final = "SELECT key, value, checksum FROM records WHERE thread = ? AND part = ?"
@@ -72,13 +67,15 @@ def read_transaction(db: sqlite3.Connection) -> Iterator[None]:
             db.execute("COMMIT")
 
 
-def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> StoredThread | None:
-    """Return a thread, at `version` if one is given. Raises CorruptThread."""
+def load(
+    db: sqlite3.Connection, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange] = ()
+) -> StoredThread | None:
+    """Return a thread, at `version` if one is given, with the records of ranges. Raises CorruptThread."""
     with read_transaction(db):
         found = db.execute(_THREAD, key).fetchone()
         if found is None:
             return None
-        thread, epoch, last = found[:3]
+        thread, epoch, last, due = found[:4]
         to = last if version is None else version
         snapshot = db.execute(
             "SELECT version, state, checksum FROM snapshots WHERE thread = ? AND version <= ?"
@@ -90,17 +87,21 @@ def load(db: sqlite3.Connection, key: ThreadKey, version: int | None) -> StoredT
         changes = [read_change(key, thread, row) for row in rows]
         (oldest,) = db.execute("SELECT min(version) FROM snapshots WHERE thread = ?", (thread,)).fetchone()
         clients = _load_clients(db, thread) if version is None else None
-    head, state_version, secret, is_stateless = read_thread(key, found[3:])
+        records = tuple(_load_range(db, key, thread, each) for each in ranges)
+    head, state_version, origin = read_thread(key, found[4:])
     if type(last) is not int or last < head:
         raise CorruptThread(f"{key} cannot be read: changes are missing after version {last}, up to {head}")
     if version is not None and not (oldest or 0) <= version <= last:
         return None
     state = None if snapshot is None else read_snapshot(key, thread, snapshot)
-    if snapshot is None and not changes and not (is_stateless and to == 0):
+    if snapshot is None and not changes and not (origin.is_stateless and to == 0):
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are stored")
     if len(changes) != to - since or any(row.version != since + n for n, row in enumerate(changes, 1)):
         raise CorruptThread(f"{key} cannot be read: changes are missing between versions {since} and {to}")
-    return StoredThread(epoch, to, state, changes, state_version, secret, clients)
+    return StoredThread(
+        *(epoch, to, state, changes, state_version, origin.secret, clients),
+        *(due, origin.created_at, origin.user, records),
+    )
 
 
 def _load_clients(db: sqlite3.Connection, thread: int) -> frozenset[str] | None:
@@ -160,17 +161,50 @@ def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) ->
 
 
 def load_records(
-    db: sqlite3.Connection, key: ThreadKey, part: str, prefix: str, after: str, *, limit: int, size: int | None
+    db: sqlite3.Connection,
+    key: ThreadKey,
+    wanted: RecordRange,
+    *,
+    after: str = "",
+    before: str | None = None,
+    size: int | None = None,
 ) -> list[Record]:
-    """Return records of a part in the order of their keys. Raises CorruptThread."""
-    # Use one lower bound: with two, SQLite would search by one of them and scan the rows below the other.
-    bound, first = (">", after) if after >= prefix else (">=", prefix)
-    which = f"{_RECORDS} AND key {bound} ? ORDER BY key LIMIT ?"
+    """Return the records of a range with keys after `after` and before `before`. Raises CorruptThread."""
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return []
-        with closing(db.execute(which, (thread, part, first, limit))) as rows:
-            return read_records(key, thread, part, rows, prefix=prefix, size=size)
+        return _load_range(db, key, thread, wanted, after=after, before=before, size=size)
+
+
+def _load_range(
+    db: sqlite3.Connection,
+    key: ThreadKey,
+    thread: int,
+    wanted: RecordRange,
+    *,
+    after: str = "",
+    before: str | None = None,
+    size: int | None = None,
+) -> list[Record]:
+    part, prefix = wanted.part, wanted.prefix
+    # Use one bound for each end: with two, SQLite would search by one of them and scan the rows beyond the other.
+    which, values = f"{_RECORDS} AND key {'>' if after >= prefix else '>='} ?", [thread, part, max(after, prefix)]
+    ends = [end for end in (before, find_end(prefix)) if end is not None]
+    if ends:
+        which, values = f"{which} AND key < ?", [*values, min(ends)]
+    which = f"{which} ORDER BY key {'DESC' if wanted.reverse else ''} LIMIT ?"
+    with closing(db.execute(which, (*values, wanted.limit))) as rows:
+        return read_records(key, thread, part, rows, size=size)
+
+
+def find_end(prefix: str) -> str | None:
+    """Return the first string after all that begin with `prefix`, by code points; None if there is none."""
+    kept = prefix.rstrip(chr(sys.maxunicode))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    # SQLite cannot store the halves of surrogate pairs.
+    return kept[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
 def load_all_records(db: sqlite3.Connection, key: ThreadKey) -> list[Record]:
@@ -185,37 +219,6 @@ def load_all_records(db: sqlite3.Connection, key: ThreadKey) -> list[Record]:
             with closing(db.execute(f"{_RECORDS} ORDER BY key", (thread, part))) as rows:
                 found += read_records(key, thread, part, rows)
     return found
-
-
-def load_threads(
-    db: sqlite3.Connection, kind: str | None, prefix: str, after: ThreadKey | None, limit: int
-) -> list[ThreadRow]:
-    """Return stored threads by kind and name: those of a kind, with a prefix, after `after`."""
-    first = max(after or ThreadKey("", ""), ThreadKey(kind or "", ""))
-    values: tuple[str | int, ...]
-    if kind is None:
-        where, values = "(kind, name) > (?, ?) AND substr(name, 1, ?) = ?", (*first, len(prefix), prefix)
-    else:
-        # The names with a prefix are next to each other in this order.
-        where, values = "kind = ? AND name > ? AND name >= ?", (kind, first.name if first.kind == kind else "", prefix)
-    if kind is not None and first.kind > kind:
-        return []
-    which = f"SELECT kind, name FROM threads WHERE {where} ORDER BY kind, name LIMIT ?"
-    with read_transaction(db):
-        with closing(db.execute(which, (*values, limit))) as rows:
-            keys = [ThreadKey(*row) for row in takewhile(lambda row: row[1].startswith(prefix), rows)]
-        return [ThreadRow(key, db.execute(SELECT_HEAD, key).fetchone()[2]) for key in keys]
-
-
-def load_idle(db: sqlite3.Connection, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
-    """Return the threads of a kind that have been idle since `until` or before, the longest idle ones first."""
-    rows = db.execute(_IDLE, (kind, until, *(after or (-(2**63), "")), limit))
-    return [IdleThread(*row) for row in rows]
-
-
-def mark_idle(db: sqlite3.Connection, kind: str, at: int) -> None:
-    """Set the idle time of the threads of a kind that have none, in a transaction of its own."""
-    db.execute("UPDATE threads SET idle_since = ? WHERE kind = ? AND idle_since IS NULL", (at, kind))
 
 
 def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:

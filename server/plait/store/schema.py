@@ -24,11 +24,13 @@ __all__ = [
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
 # Files of any other format are refused.
-_FORMAT: Final = 6
+_FORMAT: Final = 7
 _CHECK_SECONDS: Final = 1.0
 # - threads.head: a recent version of the thread, updated about a second after a change.
 # - threads.stateless: 1 if the thread had no state at version 0.
 # - threads.idle_since: NULL while the thread is awake, or if its class has no `expires_after`.
+# - threads.due: 0 for never.
+# - threads.changed_at: updated with the head.
 # - counter, one row at most: how many transactions deleted a thread, or left every thread at its version.
 # - removed: the ids of deleted threads that still have rows.
 # - stamp, one row at most: a FileStamp.
@@ -38,10 +40,15 @@ BEGIN IMMEDIATE;
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
     state_version INTEGER NOT NULL, secret BLOB NOT NULL, head INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    stateless INTEGER NOT NULL, idle_since INTEGER, UNIQUE (kind, name)
+    stateless INTEGER NOT NULL, idle_since INTEGER, due INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL, user TEXT, UNIQUE (kind, name)
 ) STRICT;
 CREATE INDEX threads_idle ON threads (kind, idle_since, name) WHERE idle_since IS NOT NULL;
 CREATE INDEX threads_not_idle ON threads (kind) WHERE idle_since IS NULL;
+CREATE INDEX threads_due ON threads (due, kind, name) WHERE due > 0;
+CREATE INDEX threads_created ON threads (kind, created_at, name);
+CREATE INDEX threads_changed ON threads (kind, changed_at, name);
+CREATE INDEX threads_user ON threads (user, kind, name) WHERE user IS NOT NULL;
 CREATE TABLE snapshots (
     thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER NOT NULL,
     UNIQUE (thread, version)
@@ -143,11 +150,12 @@ def rewrite_format(db: sqlite3.Connection) -> None:
     db.execute(f"PRAGMA user_version = {_FORMAT}")
 
 
-def save_heads(db: sqlite3.Connection, versions: Mapping[int, int], stamp: FileStamp) -> None:
-    """Store the current versions of threads, given by row id, and a stamp, in a transaction of its own."""
+def save_heads(db: sqlite3.Connection, heads: Mapping[int, tuple[int, int]], stamp: FileStamp) -> None:
+    """Store the versions and the times of the last changes of threads, by row id, and a stamp, in one transaction."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        db.executemany("UPDATE threads SET head = ? WHERE id = ?", [(head, id) for id, head in versions.items()])
+        values = [(*head, id) for id, head in heads.items()]
+        db.executemany("UPDATE threads SET head = ?, changed_at = ? WHERE id = ?", values)
         db.execute("INSERT OR REPLACE INTO stamp (id, server, step) VALUES (0, ?, ?)", stamp)
         db.execute("COMMIT")
     except sqlite3.Error:

@@ -18,7 +18,7 @@ from typing import Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
-from plait.store import rows, schema
+from plait.store import listing, rows, schema
 from plait.store.batches import Batches, Group, Outcome
 from plait.store.health import Health, explain
 from plait.store.identity import check_log
@@ -26,8 +26,11 @@ from plait.store.lock import StoreLock
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,
+    DueThread,
     IdleThread,
+    Order,
     Record,
+    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
@@ -135,8 +138,10 @@ class SqliteStore:
     ) -> None:
         await self._close()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
-        return await self._read(key, rows.load, key, version)
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
+        return await self._read(key, rows.load, key, version, records)
 
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
         return await self._read(key, rows.find, key)
@@ -164,10 +169,13 @@ class SqliteStore:
         *,
         prefix: str = "",
         after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
         limit: int = 1000,
         size: int | None = None,
     ) -> list[Record]:
-        return await self._read(key, rows.load_records, key, part, prefix, after, limit=limit, size=size)
+        wanted = RecordRange(part, prefix, reverse, limit)
+        return await self._read(key, rows.load_records, key, wanted, after=after, before=before, size=size)
 
     async def claim(self, key: ThreadKey) -> int:
         fence = await self._batches.claim(key)
@@ -213,20 +221,35 @@ class SqliteStore:
         self._health.record_success()
 
     async def threads(
-        self, *, kind: str | None = None, prefix: str = "", after: ThreadKey | None = None, limit: int = 1000
+        self,
+        *,
+        kind: str | None = None,
+        prefix: str = "",
+        user: str | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
+        limit: int = 1000,
     ) -> list[ThreadRow]:
-        return await self._read("the list of threads", rows.load_threads, kind, prefix, after, limit)
+        if self._writer is not None and self._work is not None and self._work.has_stale:
+            with suppress(sqlite3.Error):  # The times of the last changes may be a second old.
+                await self._writer.post(self._work.save_heads)
+        return await self._read(
+            "the list of threads", listing.load_threads, kind, prefix, user, order, after=after, limit=limit
+        )
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        return await self._read("the list of due threads", listing.load_due, until, after, limit)
 
     async def idle_threads(
         self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
     ) -> list[IdleThread]:
-        return await self._read("the list of idle threads", rows.load_idle, kind, until, after, limit)
+        return await self._read("the list of idle threads", listing.load_idle, kind, until, after, limit)
 
     async def mark_idle(self, kind: str, at: int) -> None:
         if self._writer is None:
             raise StoreError("the store is closed")
         try:
-            await self._writer.post(rows.mark_idle, kind, at)
+            await self._writer.post(listing.mark_idle, kind, at)
         except sqlite3.Error as error:
             raise StoreError(f"the idle threads could not be written: {error}") from error
 

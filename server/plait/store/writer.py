@@ -34,8 +34,8 @@ class Writer:
         self._path = path
         self._lock = lock
         self._heads: Heads = {}
-        # By row id: the current versions of threads whose stored heads are older.
-        self._stale: dict[int, int] = {}
+        # By row id: the current versions of threads whose stored heads are older, and when they changed last.
+        self._stale: dict[int, tuple[int, int]] = {}
         # The stored counter, which identifies the last write if that left every thread at its version.
         self._counter = 0
         self._identity: FileIdentity | None = None
@@ -51,6 +51,11 @@ class Writer:
         self.is_in_doubt = False
         # Whether deleted threads have rows left.
         self.has_rest = False
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether the stored heads of some threads are old. Can be read in any OS thread."""
+        return bool(self._stale)
 
     def open(self, db: sqlite3.Connection, synchronous: str) -> None:
         """Prepare the file for writing. Raises StoreError for a file that this plait did not write."""
@@ -103,14 +108,14 @@ class Writer:
         for thread in result.deleted:
             self._stale.pop(thread, None)
         self.has_rest |= result.has_rest
-        for head in result.written:
-            if head.version:  # The row of a new thread has its version, which is usually 0.
-                self._stale[head.thread] = head.version
+        now = time.time_ns() // 1000
+        for head in result.changed:
+            self._stale[head.thread] = head.version, now
         self._record_last_write(result)
         return result.outcomes
 
     def save_heads(self, db: sqlite3.Connection) -> None:
-        """Store the current versions of threads in their rows, to detect a loss of their last changes.
+        """Store the current versions of threads in their rows, to detect a loss of their last changes, and the times.
 
         The file also gets a new stamp, which earlier copies of it do not have.
         """

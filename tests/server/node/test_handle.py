@@ -84,7 +84,7 @@ async def test_a_handle_has_the_rpcs_of_the_thread_as_its_methods() -> None:
 async def test_a_method_that_is_no_rpc_is_not_there() -> None:
     async with open_house(Room) as house:
         handle = house.handle(Room)
-        for name in ("hidden", "missing", "addScore", "_core"):
+        for name in ("hidden", "missing", "addScore", "_actor"):
             with pytest.raises(AttributeError, match=name):
                 getattr(handle, name)
         for name in ("hidden", "missing", "add_score"):
@@ -235,7 +235,7 @@ async def test_a_generator_that_sends_what_is_no_chunk_ends_in_its_turn() -> Non
             raise TypeError("not JSON")
 
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.call(actor.kind.methods["count"], ([3], {}), make_resolver(ended), sink=refuse)
+        actor.turns.call(actor.kind.methods["count"], ([3], {}), make_resolver(ended), sink=refuse)
         with pytest.raises(TypeError, match="not JSON"):
             await outcome(ended)
         assert thread.ended_in is thread

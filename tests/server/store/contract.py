@@ -76,6 +76,16 @@ async def put(store: Store, *writes: Write) -> None:
     assert await outcomes([store.submit(write) for write in writes]) == [None] * len(writes)
 
 
+def row_of(key: ThreadKey, at: int = 0) -> ThreadRow:
+    """Return a row of a listing, after which another page may begin."""
+    return ThreadRow(key, 0, at, at)
+
+
+async def listed(store: Store) -> list[tuple[ThreadKey, int]]:
+    """Return the keys and versions of all threads."""
+    return [(row.key, row.version) for row in await store.threads()]
+
+
 async def versions(store: Store, key: ThreadKey = ROOM) -> tuple[int, list[int]]:
     """Return the stored version of a thread, and those of the changes since its snapshot."""
     stored = await store.load(key)
@@ -679,7 +689,7 @@ async def test_threads_are_listed_in_order_of_kind_and_name_with_their_versions(
         assert await store.threads() == []
         for version, key in enumerate(keys):
             await put(store, beginning(key=key), *(change(each, key=key) for each in range(1, version + 1)))
-        assert await store.threads() == [ThreadRow(key, keys.index(key)) for key in sorted(keys)]
+        assert await listed(store) == [(key, keys.index(key)) for key in sorted(keys)]
 
 
 async def test_a_listing_can_be_read_a_page_at_a_time(store: Store) -> None:
@@ -687,13 +697,13 @@ async def test_a_listing_can_be_read_a_page_at_a_time(store: Store) -> None:
     async with store:
         await put(store, *(beginning(key=key) for key in keys))
         found: list[ThreadKey] = []
-        after: ThreadKey | None = None
+        after: ThreadRow | None = None
         while page := await store.threads(after=after, limit=3):
             assert len(page) <= 3
             found += [row.key for row in page]
-            after = page[-1].key
+            after = page[-1]
         assert found == keys
-        assert [row.key for row in await store.threads(after=ThreadKey("a", "65"))] == [
+        assert [row.key for row in await store.threads(after=row_of(ThreadKey("a", "65")))] == [
             key for key in keys if key > ("a", "65")
         ]
 
@@ -701,7 +711,7 @@ async def test_a_listing_can_be_read_a_page_at_a_time(store: Store) -> None:
 async def test_a_thread_that_was_written_again_is_listed_once(store: Store) -> None:
     async with store:
         await put(store, beginning(), change(1), change(2, snapshot=b"2", prune=1))
-        assert await store.threads() == [ThreadRow(ROOM, 2)]
+        assert await listed(store) == [(ROOM, 2)]
 
 
 # Open and closed

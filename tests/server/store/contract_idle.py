@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-from tests.server.store.contract import OTHER, ROOM, beginning, change, put
+from tests.server.store.contract import OTHER, ROOM, beginning, change, put, row_of
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store.protocol import IdleThread, Store, ThreadHeader, ThreadKey, ThreadRow, Write
+from plait.store.protocol import IdleThread, Store, ThreadHeader, ThreadKey, Write
 
 EPOCH = beginning().epoch
 
@@ -58,10 +58,11 @@ async def test_threads_are_listed_by_kind_and_prefix(store: Store) -> None:
         for kind in (None, "a", "b", "bb", "c"):
             for prefix in ("", "x", "x%", "x\U0010ffff", "y", "é", "z"):
                 wanted = sorted(key for key in keys if kind in (None, key.kind) and key.name.startswith(prefix))
-                assert await store.threads(kind=kind, prefix=prefix) == [ThreadRow(key, 0) for key in wanted]
+                found = await store.threads(kind=kind, prefix=prefix)
+                assert [each.key for each in found] == wanted
                 for after in (ThreadKey("a", "xy"), ThreadKey("b", "x1"), ThreadKey("bb", ""), ThreadKey("c", "")):
-                    found = await store.threads(kind=kind, prefix=prefix, after=after, limit=2)
-                    assert [row.key for row in found] == [key for key in wanted if key > after][:2]
+                    found = await store.threads(kind=kind, prefix=prefix, after=row_of(after), limit=2)
+                    assert [each.key for each in found] == [key for key in wanted if key > after][:2]
 
 
 # Idle threads

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, outcomes, put, versions
+from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, listed, outcomes, put, versions
 
 from plait.errors import Fenced, StoreError, TooLarge
 from plait.limits import Limits
-from plait.store.protocol import Record, Store, StoredThread, ThreadKey, ThreadRow, Write
+from plait.store.protocol import Record, Store, StoredThread, ThreadKey, Write
 from plait.store.records import check_record
 
 
@@ -136,7 +136,7 @@ async def test_a_thread_may_begin_with_records_and_has_no_state_until_its_first_
         assert nothing == StoredThread("e1", 0, None, [], secret=b"s", clients=frozenset())
         assert not nothing.has_state
         assert await store.load(ROOM, version=0) == msgspec.structs.replace(nothing, clients=None)
-        assert await store.threads() == [ThreadRow(ROOM, 0)]
+        assert await listed(store) == [(ROOM, 0)]
         await put(store, put_records(("b", b"2")))
         assert await outcomes([store.submit(change(1, after=None))]) == [Fenced]
         await put(store, change(1, state_version=3), change(2))
@@ -302,7 +302,7 @@ async def everything(store: Store, key: ThreadKey = ROOM) -> list[object]:
         await store.client(key, "c"),
         await store.record(key, "values", "a"),
         await store.records(key, "values"),
-        await store.threads(),
+        await listed(store),
     ]
 
 
@@ -313,7 +313,7 @@ async def test_of_a_deleted_thread_nothing_is_left_and_others_keep_everything(st
             await put(store, change(3, key=key, snapshot=b"3"), put_records(("a", b"1"), after=3, key=key))
         other = (await everything(store, OTHER))[:-1]
         await put(store, delete(3))
-        assert await everything(store) == [None, [], [], None, None, [], [ThreadRow(OTHER, 3)]]
+        assert await everything(store) == [None, [], [], None, None, [], [(OTHER, 3)]]
         assert (await everything(store, OTHER))[:-1] == other
         assert await outcomes([store.submit(change(4))]) == [Fenced]
         await put(store, change(4, key=OTHER))
@@ -343,7 +343,7 @@ async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
             None,
             None,
             [],
-            [ThreadRow(ROOM, 1)],
+            [(ROOM, 1)],
         ]
         assert await outcomes([store.submit(change(2))]) == [Fenced]
         await put(store, change(2, epoch="e2"))
@@ -352,7 +352,7 @@ async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
 async def test_a_large_thread_is_deleted_at_once_and_others_may_begin_with_its_names(store: Store) -> None:
     keys = [f"{number:03}" for number in range(250)]
     new = [beginning(epoch="e2"), put_records(("000", b"new"), ("zzz", b"new"), epoch="e2")]
-    rest = [*everything_of_new(new), [ThreadRow(ROOM, 0), ThreadRow(OTHER, 0)]]
+    rest = [*everything_of_new(new), [(ROOM, 0), (OTHER, 0)]]
     async with store:
         for last in (False, True):
             await put(store, beginning(), put_records(*((key, b"x" * 16_384) for key in keys)))
@@ -404,7 +404,7 @@ async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_writte
                 if chance.random() < 0.3:
                     await asyncio.sleep(0)
             assert await outcomes(futures) == [None] * len(futures)
-        assert await store.threads() == [ThreadRow(key, expected[key][1]) for key in sorted(expected)]
+        assert await listed(store) == [(key, expected[key][1]) for key in sorted(expected)]
         for key, (epoch, version, records) in expected.items():
             stored = await store.load(key)
             assert stored is not None

@@ -13,7 +13,14 @@ from tests.server.store.contract_records import put_records
 from tests.server.store.test_sqlite import change_file, database
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.checksums import checksum_change, checksum_client, checksum_record, checksum_snapshot, checksum_thread
+from plait.store.checksums import (
+    Origin,
+    checksum_change,
+    checksum_client,
+    checksum_record,
+    checksum_snapshot,
+    checksum_thread,
+)
 from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
 from plait.store.sqlite import SqliteStore
 
@@ -49,6 +56,8 @@ async def load_all(store: SqliteStore, key: ThreadKey) -> Sequence[Any]:
         pytest.param("UPDATE changes SET checksum = checksum + 1 WHERE version = 5", id="checksum"),
         pytest.param("UPDATE snapshots SET state = x'35' WHERE version = 4", id="snapshot"),
         pytest.param("UPDATE threads SET state_version = 3", id="state_version"),
+        pytest.param("UPDATE threads SET created_at = created_at + 1", id="created_at"),
+        pytest.param("UPDATE threads SET user = 'eve'", id="user"),
         pytest.param("UPDATE threads SET epoch = CAST(x'ff' AS TEXT)", id="epoch that is no text"),
         pytest.param("DELETE FROM changes WHERE version = 5", id="newest change"),
         pytest.param("UPDATE threads SET head = 6", id="head"),
@@ -157,10 +166,10 @@ async def test_a_thread_that_is_not_found_by_its_name_does_not_begin_anew(path: 
 
 def test_checksums_stay_as_they_are_in_the_files_of_earlier_versions() -> None:
     assert [
-        checksum_thread(ThreadKey("room", "séven"), 2, b"secret"),
+        checksum_thread(ThreadKey("room", "séven"), 2, Origin(b"secret", False, 5, "ümit")),
         checksum_change(7, ChangeRow(3, b"[]", "séver", 5)),
         checksum_snapshot(7, 3, b"{}"),
         checksum_client(7, ClientRow("c", 3, b"[]", 5)),
         checksum_record(7, Record("values", "schlüssel", b"{}")),
-        checksum_thread(ThreadKey("room", "séven"), 2, b"secret", is_stateless=True),
-    ] == [2166661636, 3312265295, 2974010048, 83830141, 2034502299, 3277141854]
+        checksum_thread(ThreadKey("room", "séven"), 2, Origin(b"secret", True, 5, None)),
+    ] == [2133819090, 3312265295, 2974010048, 83830141, 2034502299, 510387454]

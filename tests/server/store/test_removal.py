@@ -6,13 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
+from tests.server.store.contract import OTHER, ROOM, beginning, change, listed, put, versions
 from tests.server.store.contract_records import delete, everything, put_records
 from tests.server.store.test_sqlite import run
 
 from plait.cli.maintenance import check_store
 from plait.store.backup import back_up, restore
-from plait.store.protocol import Store, ThreadRow
+from plait.store.protocol import Store
 from plait.store.sqlite import SqliteStore
 
 FILL = """
@@ -77,7 +77,7 @@ async def test_what_a_killed_server_has_not_removed_is_removed_after_a_restart(k
         assert (await everything(store))[:-1] == [None, [], [], None, None, []]
         await refill(store)
         await put(store, change(1, key=OTHER))
-        assert await store.threads() == [ThreadRow(ROOM, 1), ThreadRow(OTHER, 1)]
+        assert await listed(store) == [(ROOM, 1), (OTHER, 1)]
         await until_removed(killed)
         assert await store.records(ROOM, "values") == []
         assert await versions(store) == (1, [1])

@@ -11,9 +11,9 @@ import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store import rows
+from plait.store import listing, rows
 from plait.store.inspection import Inspection
-from plait.store.protocol import Record, ThreadKey, ThreadRow
+from plait.store.protocol import Record, RecordRange, ThreadKey
 from plait.store.sqlite import SqliteStore
 
 Read = Callable[[sqlite3.Connection], Any]
@@ -54,13 +54,18 @@ async def replace_thread(store: SqliteStore) -> None:
         (lambda db: rows.load_record(db, ROOM, "values", "mine"), "FROM records", b"1"),
         (lambda db: rows.load_record(db, ROOM, "values", "hers"), "FROM records", None),
         (
-            lambda db: rows.load_records(db, ROOM, "values", "", "", limit=9, size=None),
+            lambda db: rows.load_records(db, ROOM, RecordRange("values")),
             "FROM records",
             [Record("values", "mine", b"1")],
         ),
+        (
+            lambda db: rows.load(db, ROOM, None, [RecordRange("values")]).records,  # type: ignore[union-attr]
+            "FROM records",
+            ([Record("values", "mine", b"1")],),
+        ),
         (lambda db: rows.load_changes(db, ROOM, 0, 9, None), "FROM changes", list(change(1).changes)),
         (lambda db: rows.load_changes_before(db, ROOM, 9, 9, None), "FROM changes", list(change(1).changes)),
-        (lambda db: rows.load_threads(db, None, "", None, 9), "t.epoch", [ThreadRow(ROOM, 1)]),
+        (lambda db: [(row.key, row.version) for row in listing.load_threads(db, limit=9)], "WHERE t.id", [(ROOM, 1)]),
     ],
 )
 async def test_a_read_has_the_rows_of_its_own_thread_when_that_is_deleted_meanwhile(

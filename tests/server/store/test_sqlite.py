@@ -22,6 +22,7 @@ from tests.server.store.contract import (
     beginning,
     change,
     client_row,
+    listed,
     log,
     outcomes,
     put,
@@ -30,12 +31,15 @@ from tests.server.store.contract import (
     told,
     versions,
 )
+from tests.server.store.contract_due import *  # noqa: F403
 from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_listing import *  # noqa: F403
+from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.protocol import Prune, ThreadKey, ThreadRow
+from plait.store.protocol import Prune, ThreadKey
 from plait.store.sqlite import SqliteStore
 
 
@@ -92,9 +96,9 @@ async def test_a_store_that_is_opened_again_has_everything(path: Path, synchrono
         stored = await store.load(ROOM)
         assert stored is not None
         assert (stored.version, stored.snapshot, list(stored.changes)) == (7, b"s2", [])
-        assert await store.threads() == [
-            *(ThreadRow(ThreadKey("r", str(round)), 0) for round in range(3)),
-            ThreadRow(ROOM, 7),
+        assert await listed(store) == [
+            *((ThreadKey("r", str(round)), 0) for round in range(3)),
+            (ROOM, 7),
         ]
         await put(store, change(8))
 
@@ -202,7 +206,7 @@ async def test_a_store_can_be_looked_at_while_a_server_has_it_open(path: Path) -
             assert await versions(looker) == (1, [1])
             await put(store, change(2))
             assert await versions(looker) == (2, [1, 2])
-            assert await looker.threads() == [ThreadRow(ROOM, 2)]
+            assert await listed(looker) == [(ROOM, 2)]
             with pytest.raises(StoreError):
                 await looker.submit(change(3))
         await put(store, change(3))
@@ -283,7 +287,7 @@ async def test_a_database_of_a_newer_format_is_refused_and_left_as_it_is(path: P
 
 
 @pytest.mark.parametrize("is_readonly", [False, True])
-@pytest.mark.parametrize("version", range(1, 6))
+@pytest.mark.parametrize("version", range(1, 7))
 async def test_a_file_of_an_earlier_build_is_refused_and_left_as_it_is(
     path: Path, version: int, is_readonly: bool
 ) -> None:
@@ -291,7 +295,7 @@ async def test_a_file_of_an_earlier_build_is_refused_and_left_as_it_is(
     line = await refusal(path, readonly=is_readonly)
     assert line == (
         f"cannot open the store {path}: it was written by an earlier build of plait (in format {version}; this plait "
-        "reads format 6): move it to another folder to begin with an empty store, or install the build that wrote it"
+        "reads format 7): move it to another folder to begin with an empty store, or install the build that wrote it"
     )
 
 

@@ -1,11 +1,11 @@
-"""The state that a client of AG-UI sends: a push against the version that it had."""
+"""Applies the state that a client of AG-UI sends, as a push on the version that the client had."""
 
 from collections.abc import Callable
 
 from ag_ui.core import RunAgentInput
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade
 from plait.adapters.ag_ui.events import Cursor
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.state.commit import Commit
@@ -20,15 +20,16 @@ __all__ = ["push_state"]
 
 
 async def push_state(
-    actor: Facade,
+    actor: Actor,
     given: RunAgentInput,
     connection: Connection,
     scheduler: FairScheduler,
     charge: Callable[[float], None],
 ) -> None:
-    """Change the state as a client has changed it since the version in `forwardedProps.stateVersion`.
+    """Apply the changes that a client has made to the state since the version in `forwardedProps.stateVersion`.
 
-    Without a version its state is ignored: nobody can tell what it has changed. Raises PlaitError when it is refused.
+    Without a version, the client's state is ignored, as its changes are unknown. Raises PlaitError when a change is
+    refused.
     """
     props = given.forwarded_props
     have = props.get("stateVersion") if isinstance(props, dict) else None
@@ -38,11 +39,11 @@ async def push_state(
         raise InvalidArguments("forwardedProps.stateVersion must be a str", path="/forwardedProps/stateVersion")
     epoch, version = Cursor.parse(have, "forwardedProps/stateVersion").version
     try:
-        if epoch != actor.epoch:
-            raise NotFound("its history is gone")
-        before = await actor.json_at(version)
+        if epoch != actor.state.epoch:
+            raise NotFound("the thread has another history since then")
+        before = await actor.log.json(version)
     except NotFound as error:
-        raise Conflict(f"the state cannot be compared with that at {have[:80]}: {error}") from None
+        raise Conflict(f"the state cannot be compared with the version {have[:80]}: {error}") from None
     await scheduler.wait_for_slot()
     try:
         with scheduler.measure():
@@ -58,7 +59,7 @@ async def push_state(
 
 
 def _merge(
-    actor: Facade, before: bytes, after: bytes, connection: Connection, charge: Callable[[float], None]
+    actor: Actor, before: bytes, after: bytes, connection: Connection, charge: Callable[[float], None]
 ) -> Commit | None:
     base = _decode(actor, before)
     ops = diff(base.tree, _decode(actor, after).tree, actor.kind.state_type.keys, most=MOST_OPS)
@@ -66,10 +67,10 @@ def _merge(
         return None
     if connection.readonly:
         raise Readonly("Connection is readonly")
-    return actor.merge(ops, base, connection, charge)
+    return actor.state.merge(ops, base, connection, charge)
 
 
-def _decode(actor: Facade, data: bytes) -> Revision:
+def _decode(actor: Actor, data: bytes) -> Revision:
     type_ = actor.kind.state_type
     state, json = type_.from_json(data, actor.limits, drops_unknown=True)
     if type_.is_plain:

@@ -8,8 +8,8 @@ from typing import Final
 from ag_ui.core import RunErrorEvent
 from starlette.requests import Request
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
-from plait.actor.facade import Facade
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import Frame
 from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
@@ -25,27 +25,27 @@ __all__ = ["Viewer"]
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
 
-# An empty id lets the viewer come back as a new one.
+# With an empty id, the client does not send its old position when it reconnects.
 _LOST: Final = b"id:\n" + encode(
-    RunErrorEvent(message="the events of this run are no longer kept; connect anew", code="gone")
+    RunErrorEvent(message="the events of this run are no longer kept; connect again", code="gone")
 )
 
 
 class Viewer(Lines):
-    """Reads the feed of a thread to the end of one run: `run`, the one of its cursor, the present or the next one.
+    """Reads the feed of a thread until one run ends: `run`, the run of its cursor, the running one or the next one.
 
-    It is a connection of the thread, and its session.
+    It is a transport and a session of its connection to the thread.
     """
 
     def __init__(
-        self, actor: Facade, feed: Feed, id: str, principal: Principal | None, *, ended: Callable[[], None]
+        self, actor: Actor, feed: Feed, id: str, principal: Principal | None, *, ended: Callable[[], None]
     ) -> None:
         super().__init__(actor.limits.write_buffer)
         self._actor = actor
         self._feed = feed
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
-        self.connection = actor.make_connection(
+        self.connection = actor.sockets.make_connection(
             id, self, rights=Rights(principal, may_write=False, may_call=False), wire=feed.wire
         )
         self._run: object = None
@@ -53,9 +53,9 @@ class Viewer(Lines):
         self._position = 0
         self._version = 0
         self._has_state = False
-        # Whether the run is to be announced, as the viewer came after its beginning.
+        # Whether the viewer has joined after the beginning of the run, and must still get RUN_STARTED.
         self._is_late = False
-        # What has begun since the viewer came, if it has not seen the beginning of the run; None for all.
+        # What has begun since the viewer joined; None if it has all events of the run.
         self._opened: set[Opened] | None = None
         self._is_lost = False
         self._is_closed = False
@@ -67,7 +67,7 @@ class Viewer(Lines):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._feed.watch(self._wake.set)
         try:
-            self._actor.join(
+            self._actor.sockets.join(
                 self.connection,
                 self,
                 request,
@@ -110,7 +110,7 @@ class Viewer(Lines):
         if self._expiry is not None:
             self._expiry.cancel()
         if self.connection.session is not None:
-            self._actor.leave(self.connection, code, reason)
+            self._actor.sockets.leave(self.connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Do nothing: the feed has the change."""
@@ -124,7 +124,7 @@ class Viewer(Lines):
     # Inside
 
     def _begin(self, run: object, cursor: Cursor | None) -> None:
-        """Find the place in the feed."""
+        """Find the position in the feed at which the viewer begins."""
         feed = self._feed
         found = None if cursor is None else feed.find(cursor)
         self._run, self._position = run, feed.next
@@ -141,7 +141,7 @@ class Viewer(Lines):
             self._opened = None if self._position == feed.start else set()
 
     def _take(self) -> Iterator[bytes]:
-        """Yield what has come."""
+        """Yield the frames that the viewer does not have yet."""
         if self._is_lost:
             yield _LOST
             self.close(1000, "")
@@ -162,8 +162,8 @@ class Viewer(Lines):
             self._position += 1
             yield from self._read(entry)
         is_running = not self._is_closed and self._run is not None and self._run is self._feed.run
-        if is_running and (not self._has_state or self._version < self._actor.durable.version):
-            yield from self._snapshot()  # What it has missed is not in the feed.
+        if is_running and (not self._has_state or self._version < self._actor.state.durable.version):
+            yield from self._snapshot()  # The feed does not have the changes that it has missed.
 
     def _read(self, entry: RunEvent | Change) -> Iterator[bytes]:
         if isinstance(entry, Change):
@@ -189,22 +189,22 @@ class Viewer(Lines):
             yield from self._snapshot()
             return
         self._version = change.version
-        yield b"id: %b:%d\n%b" % (self._actor.epoch.encode(), change.version, change.frame)
+        yield b"id: %b:%d\n%b" % (self._actor.state.epoch.encode(), change.version, change.frame)
 
     def _announce(self, frame: bytes) -> Iterator[bytes]:
-        """Yield RUN_STARTED and the state."""
+        """Yield RUN_STARTED, which is `frame`, and the state."""
         self._has_state = False
         yield self._with_id(frame, b".start")
         yield from self._snapshot()
 
     def _snapshot(self) -> Iterator[bytes]:
-        durable = self._actor.durable
+        durable = self._actor.state.durable
         self._has_state, self._version = True, durable.version
         if durable.has_state and self.connection.protocol_enabled:
-            yield self._with_id(encode_snapshot(self._actor.epoch, durable))
+            yield self._with_id(encode_snapshot(self._actor.state.epoch, durable))
 
     def _knows(self, event: RunEvent) -> bool:
-        """Whether the viewer has the beginning of what an event continues."""
+        """Whether the viewer has the event that begins what this event continues."""
         if self._opened is None:
             return True
         if event.opens is not None:
@@ -212,5 +212,5 @@ class Viewer(Lines):
         return event.of is None or event.of in self._opened
 
     def _with_id(self, frame: bytes, mark: bytes = b"") -> bytes:
-        epoch, feed = self._actor.epoch.encode(), self._feed.id.encode()
+        epoch, feed = self._actor.state.epoch.encode(), self._feed.id.encode()
         return b"id: %b:%d:%b.%d%b\n%b" % (epoch, self._version, feed, self._position, mark, frame)

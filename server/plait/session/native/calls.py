@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade, RunningCall
+from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError
-from plait.instruments.protocol import find_outcome
+from plait.instruments.protocol import find_outcome, tell_limit
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
 
@@ -23,7 +23,7 @@ class Calls:
 
     __slots__ = ("_actor", "_calls", "_connection", "_send", "_turns")
 
-    def __init__(self, actor: Facade, connection: Connection, send: Callable[[Frame], None]) -> None:
+    def __init__(self, actor: Actor, connection: Connection, send: Callable[[Frame], None]) -> None:
         self._actor = actor
         self._connection = connection
         self._send = send
@@ -34,7 +34,7 @@ class Calls:
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
         actor, connection = self._actor, self._connection
-        actor.begin_message(connection, "call")
+        connection.begin_message("call", actor.instruments, actor.key)
         try:
             self._begin(call, size)
         except PlaitError as error:
@@ -68,13 +68,13 @@ class Calls:
         done = partial(self._finish, call, method, connection.trace)
         sink = partial(self._stream, call) if method.is_stream else None
         self._calls[call.ref] = call
-        turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
+        turn = actor.turns.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
         if method.is_stream:
-            actor.end_message(connection.trace, turn)
+            actor.turns.end_message(connection.trace, turn)
 
-    def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, trace: object, result: object, error: BaseException | None) -> None:
         is_cancelled = self._calls.get(call.ref) is not call
         if not is_cancelled:
             error = self._answer(call.ref, method, result, error)
@@ -82,7 +82,7 @@ class Calls:
             outcome = "ok" if error is None else "cancelled" if is_cancelled else find_outcome(error)
             self._actor.instruments.message_ended(trace, outcome)
 
-    def _answer(self, ref: int, method: Method, result: Any, error: BaseException | None) -> BaseException | None:
+    def _answer(self, ref: int, method: Method, result: object, error: BaseException | None) -> BaseException | None:
         """Send the outcome of a call, and return its error, which is another one if the result is not JSON."""
         del self._calls[ref]
         self._turns.pop(ref, None)
@@ -93,12 +93,13 @@ class Calls:
             except UNENCODABLE as failure:
                 error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
         if error is not None:
-            self._actor.tell_limit(error)
+            tell_limit(self._actor.instruments, error)
             self._fail(ref, self._actor.explain(error, self._connection))
         return error
 
-    def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
+    def _stream(self, call: Call, what: Sent, value: object) -> Callable[[], None]:
         if what == "error":
+            assert isinstance(value, str)
             frame = Frame(encode(Error(CallFailed.code, printable(value), call.ref)))
         else:
             frame = _make_result(call.ref, value, done=what == "end")
@@ -116,9 +117,9 @@ class Calls:
 
     def _fail(self, ref: int, error: PlaitError) -> None:
         frame = Frame(encode(Error(error.code, str(error), ref, error.path)))
-        self._actor.after(lambda _: self._send(frame))
+        self._actor.state.after(lambda _: self._send(frame))
 
 
-def _make_result(ref: int, value: Any, *, done: bool) -> Frame:
+def _make_result(ref: int, value: object, *, done: bool) -> Frame:
     raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_json(value))
     return Frame(encode(Result(ref, done, raw)))

@@ -1,0 +1,85 @@
+"""The SQL statements that list threads, and mark them as idle. Runs in the OS threads of the connections."""
+
+import sqlite3
+from contextlib import closing
+from typing import Final
+
+from plait.store.protocol import DueThread, IdleThread, Order, ThreadKey, ThreadRow
+from plait.store.rows import find_end, read_transaction
+from plait.store.schema import LAST_VERSION
+
+__all__ = ["load_due", "load_idle", "load_threads", "mark_idle"]
+
+_IDLE: Final = """
+SELECT idle_since, name FROM threads
+WHERE kind = ? AND idle_since IS NOT NULL AND idle_since <= ? AND (idle_since, name) > (?, ?)
+ORDER BY idle_since, name LIMIT ?
+"""
+_DUE: Final = """
+SELECT due, kind, name FROM threads WHERE due > 0 AND due <= ? AND (due, kind, name) > (?, ?, ?)
+ORDER BY due, kind, name LIMIT ?
+"""
+_VERSION: Final = f"SELECT {LAST_VERSION} FROM threads t WHERE t.id = ?"
+
+
+def load_threads(
+    db: sqlite3.Connection,
+    kind: str | None = None,
+    prefix: str = "",
+    user: str | None = None,
+    order: Order = "name",
+    *,
+    after: ThreadRow | None = None,
+    limit: int,
+) -> list[ThreadRow]:
+    """Return the stored threads of a kind and a user, with a prefix, in an order, after a row."""
+    where, values, index = ["true"], list[str | int](), ""
+    if kind is not None:
+        where, values = [*where, "kind = ?"], [*values, kind]
+    if user is not None:
+        where, values, index = [*where, "user = ?"], [*values, user], "INDEXED BY threads_user"
+    columns = ["kind", "name"] if kind is None or (after is not None and after.key.kind != kind) else ["name"]
+    if order != "name":
+        # Threads with a prefix are next to each other by name only: find them by name, and sort them.
+        columns.insert(0, f"+{order}_at" if prefix else f"{order}_at")
+    direction, sign = ("", ">") if order == "name" else (" DESC", "<")
+    if after is not None:
+        at = {"name": [], "created": [after.created_at], "changed": [after.changed_at]}[order]
+        names = after.key if "kind" in columns else [after.key.name]
+        where.append(f"({', '.join(columns)}) {sign} ({', '.join('?' * len(columns))})")
+        values += [*at, *names]
+    # With two lower bounds of the name, SQLite would search by one of them and scan the rows below the other.
+    if prefix and (columns != ["name"] or after is None or after.key.name < prefix):
+        where, values = [*where, "name >= ?"], [*values, prefix]
+    if (end := find_end(prefix)) is not None:
+        where, values = [*where, "name < ?"], [*values, end]
+    places = ", ".join(f"{column}{direction}" for column in columns)
+    which = f"""
+    SELECT id, kind, name, created_at, changed_at, user FROM threads {index}
+    WHERE {" AND ".join(where)} ORDER BY {places} LIMIT ?
+    """
+    with read_transaction(db):
+        with closing(db.execute(which, (*values, limit))) as rows:
+            found = rows.fetchall()
+        versions = [db.execute(_VERSION, (id,)).fetchone()[0] for id, *_ in found]
+    return [
+        ThreadRow(ThreadKey(kind, name), version, *rest)
+        for (_, kind, name, *rest), version in zip(found, versions, strict=True)
+    ]
+
+
+def load_due(db: sqlite3.Connection, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
+    """Return the threads that are due at `until` or before, the earliest first."""
+    first = (0, "", "") if after is None else (after.due, *after.key)
+    return [DueThread(due, ThreadKey(kind, name)) for due, kind, name in db.execute(_DUE, (until, *first, limit))]
+
+
+def load_idle(db: sqlite3.Connection, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
+    """Return the threads of a kind that have been idle since `until` or before, the longest idle ones first."""
+    rows = db.execute(_IDLE, (kind, until, *(after or (-(2**63), "")), limit))
+    return [IdleThread(*row) for row in rows]
+
+
+def mark_idle(db: sqlite3.Connection, kind: str, at: int) -> None:
+    """Set the idle time of the threads of a kind that have none, in a transaction of its own."""
+    db.execute("UPDATE threads SET idle_since = ? WHERE kind = ? AND idle_since IS NULL", (at, kind))

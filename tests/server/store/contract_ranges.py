@@ -1,0 +1,91 @@
+"""What any store must do to read records between two keys, the last ones first, and with their thread."""
+
+import random
+
+from tests.server.store.contract import ROOM, beginning, change, put
+from tests.server.store.contract_records import names, put_records
+
+from plait.store.protocol import Record, RecordRange, Store
+
+# In UTF-16 the last two are the other way round.
+KEYS = [
+    "A",
+    "a",
+    "a/",
+    "a/1",
+    "a/10",
+    "a/2",
+    "a/\ud7ff",
+    "a/\ue000",
+    "a/\U0010ffff",
+    "a/\U0010ffff1",
+    "a0",
+    "é",
+    "\uffee",
+    "😀",
+]
+
+
+async def fill(store: Store) -> None:
+    shuffled = random.Random(1).sample(KEYS, len(KEYS))
+    await put(store, beginning(), put_records(*((key, key.encode()) for key in shuffled)))
+    await put(store, put_records(("a/0", b"other"), part="other"), put_records(("z", b"other"), part="w"))
+
+
+async def test_records_are_read_between_two_keys_in_both_directions(store: Store) -> None:
+    prefixes = ("", "a", "a/", "a/1", "a/\ud7ff", "a/\U0010ffff", "\U0010ffff", "zz")
+    async with store:
+        await fill(store)
+        for prefix in prefixes:
+            for after in ("", "A", "a/", "a/1", "a0", "😀"):
+                for before in (None, "", "A", "a/", "a/1", "a/2", "a0", "\U0010ffff"):
+                    wanted = [key for key in KEYS if key.startswith(prefix) and key > after]
+                    wanted = [key for key in wanted if before is None or key < before]
+                    found = await store.records(ROOM, "values", prefix=prefix, after=after, before=before)
+                    assert [record.key for record in found] == wanted
+                    found = await store.records(ROOM, "values", prefix=prefix, after=after, before=before, reverse=True)
+                    assert [record.key for record in found] == wanted[::-1]
+
+
+async def test_the_last_records_are_read_a_page_at_a_time(store: Store) -> None:
+    async with store:
+        await fill(store)
+        found: list[str] = []
+        before: str | None = None
+        while page := await store.records(ROOM, "values", prefix="a/", before=before, reverse=True, limit=3):
+            assert len(page) <= 3
+            found += [record.key for record in page]
+            before = found[-1]
+        assert found == KEYS[9:1:-1]
+        sizes = {size: len(await store.records(ROOM, "values", reverse=True, size=size)) for size in (1, 4, 5, 8)}
+        assert sizes == {1: 1, 4: 1, 5: 2, 8: 3}
+        assert await names(store, before="a0", limit=2) == ["A", "a"]
+
+
+async def test_a_thread_is_loaded_with_the_records_of_ranges_in_their_order(store: Store) -> None:
+    ranges = [
+        RecordRange("values", "a/", reverse=True, limit=2),
+        RecordRange("nothing"),
+        RecordRange("other"),
+        RecordRange("values", limit=3),
+        RecordRange("values", "a0"),
+    ]
+    async with store:
+        assert await store.load(ROOM, records=ranges) is None
+        await fill(store)
+        await put(store, change(1), change(2))
+        for version in (None, 2, 1):
+            stored = await store.load(ROOM, version=version, records=ranges)
+            assert stored is not None
+            assert stored.version == (version or 2)
+            assert [[record.key for record in records] for records in stored.records] == [
+                ["a/\U0010ffff1", "a/\U0010ffff"],
+                [],
+                ["a/0"],
+                ["A", "a", "a/"],
+                ["a0"],
+            ]
+            assert stored.records[2][0] == Record("other", "a/0", b"other")
+        stored = await store.load(ROOM)
+        assert stored is not None
+        assert list(stored.records) == []
