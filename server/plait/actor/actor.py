@@ -71,7 +71,7 @@ class Actor:
         limits: Limits,
         *,
         fence: int,
-        make_handle: Callable[[type[Thread[Any]], str], object],
+        make_handle: Callable[[Any, str], Any],
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
         active: dict["Actor", None],
