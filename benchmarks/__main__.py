@@ -25,6 +25,7 @@ from benchmarks.rejoin import rejoin
 from benchmarks.resume import resume
 from benchmarks.rows import NATIVE, ROWS
 from benchmarks.servers import Server, ServerError, serve
+from benchmarks.sizes import client_sizes, size_table
 from benchmarks.stalled import stalled
 from benchmarks.sync_tables import delta_table, neighbour_table, record_table, resume_table, stall_table, timing_table
 from benchmarks.table import memory, speed
@@ -34,8 +35,8 @@ from benchmarks.values import values
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
-# What keeping clients in sync and running agents costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "texts", "rejoin", "runs")
+# What keeping clients in sync, running agents and loading the client costs, each with a table of its own.
+SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "texts", "rejoin", "runs", "size")
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -133,6 +134,9 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
     if "runs" in wanted:
         outcomes = agent_runs(folder, options.without, pace, tell)
         measured["runs"] = outcomes, run_table(outcomes)
+    if "size" in wanted:
+        sizes = client_sizes()
+        measured["size"] = sizes, size_table(sizes)
     return measured
 
 

@@ -37,8 +37,9 @@ class Actor:
 
     __slots__ = (
         "_created",
+        "_destroy",
+        "_make_handle",
         "active",
-        "destroy",
         "due",
         "ended_by",
         "events",
@@ -53,7 +54,6 @@ class Actor:
         "limits",
         "log",
         "loop",
-        "make_handle",
         "parts",
         "records",
         "sockets",
@@ -71,7 +71,7 @@ class Actor:
         limits: Limits,
         *,
         fence: int,
-        make_handle: Callable[[type[Thread[Any]], str], object],
+        make_handle: Callable[[Any, str], Any],
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
         active: dict["Actor", None],
@@ -120,10 +120,8 @@ class Actor:
         self.records = Records(key, store, self.state, on_error=self._tell_store_error)
         # What is kept on this actor by parts of the server, which declare it with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
-        # Makes a handle to another thread.
-        self.make_handle = make_handle
-        # Ends this thread for good.
-        self.destroy = destroy
+        self._make_handle = make_handle
+        self._destroy = destroy
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
@@ -154,6 +152,14 @@ class Actor:
     def is_new(self) -> bool:
         """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
         return self.state.on_submit is not None
+
+    def make_handle(self, kind: type[Thread[Any]], name: str) -> Any:
+        """Make a handle to another thread."""
+        return self._make_handle(kind, name)
+
+    async def destroy(self) -> None:
+        """End this thread for good, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
+        await self._destroy()
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
         """Return the error to tell a client, as `Failures.explain` does."""

@@ -42,10 +42,14 @@ class ThreadActor(Protocol):
     # What its parts keep beside the state, and the parts.
     records: Records
     parts: dict[PerActor[Any, Any], Any]
-    # Makes a handle to another thread.
-    make_handle: Callable[[Any, str], Any]
-    # Ends this thread for good. Raises Readonly, as `check_may_write` does.
-    destroy: Callable[[], Awaitable[None]]
+
+    def make_handle(self, kind: "type[Thread[Any]]", name: str) -> Any:
+        """Make a handle to another thread."""
+        ...
+
+    async def destroy(self) -> None:
+        """End this thread for good. Raises Readonly, as `check_may_write` does."""
+        ...
 
     @property
     def state(self) -> Pipeline:
