@@ -450,7 +450,7 @@ async def test_what_a_run_has_not_read_yet_is_read_as_others_have_written_it(lab
     assert await lab.do(work) == 2
 
 
-async def test_pushes_after_wakings_that_read_nothing_make_no_endless_row_of_pieces(lab: Lab) -> None:
+async def test_the_next_push_joins_the_pieces_of_pushes_that_each_followed_a_waking(lab: Lab) -> None:
     thread = await lab.thread()
     await thread.values.set("other", "x" * 70_000)
     for number in range(5):
@@ -461,3 +461,14 @@ async def test_pushes_after_wakings_that_read_nothing_make_no_endless_row_of_pie
     assert (await lab.values())["log"] == list(range(5))
     await (await lab.thread()).values.push("log", 5)
     assert [record.value for record in await lab.store.records(key, "values", prefix="value/1/")] == [b"[0,1,2,3,4,5]"]
+
+
+async def test_a_thread_that_wakes_reads_a_list_of_many_small_pieces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.parts.values_head._INDEX_BYTES", 100)
+    for number in range(65):
+        await (await lab.thread()).values.push("log", number)
+        await lab.sleep()
+    await (await lab.thread()).values.push("log", 65)
+    records = await lab.store.records(ThreadKey("conversation", "one"), "values", prefix="value/")
+    assert len(records) == 1
+    assert (await lab.values())["log"] == list(range(66))

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -48,20 +49,20 @@ async def test_a_block_that_raises_leaves_values_as_they_were_at_once(lab: Lab) 
     for key in "abc":
         await thread.values.set(key, [key])
     await thread.values.set_metadata({"m": 1})
-    expected = [(key, [key]) for key in "abc"]
+    expected, lost = [(key, [key]) for key in "abc"], list[Awaitable[None]]()
     with pytest.raises(ZeroDivisionError), thread.transaction():  # noqa: PT012
         thread.update("/answer", "lost")
         thread.values.delete("a")
         thread.values.set("a", 1)
         thread.values.push("b", 2)
         thread.values.set_metadata({})
-        lost = thread.values.clear()
+        lost.append(thread.values.clear())
         thread.values.set("d", 1)
         raise ZeroDivisionError
     assert await found(thread) == ("", expected)
     assert await thread.values.metadata() == {"m": 1}
     with pytest.raises(RolledBack):
-        await lost
+        await lost[0]
     await thread.values.set("d", 2)
     await lab.sleep()
     assert await found(await lab.thread()) == ("", [*expected, ("d", 2)])
