@@ -21,7 +21,7 @@ __all__ = ["schedules"]
 
 PENDING = 100_000
 DUE = 1_000
-# Milliseconds that an effect may be late, and of processor time for each: to wake the thread, run it, and stop the thread.
+# Milliseconds that an effect may be late, and of processor time for each: to wake the thread, run it, and stop.
 LATE_AIM = 250
 EACH_AIM = 1
 # MiB for all that wait, beside what the store's cache takes.
