@@ -65,7 +65,7 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
-        self._alarms = Alarms(self.kinds, store, self.actor, self._is_awake, interval=timer_interval)
+        self._alarms = Alarms(self.kinds, store, self.actor, self._is_up, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
@@ -262,8 +262,10 @@ class Node:
 
     # Inside
 
-    def _is_awake(self, key: ThreadKey) -> bool:
-        return self._threads.find_awake(key) is not None
+    def _is_up(self, key: ThreadKey) -> bool:
+        """Whether a thread is awake, about to be, or about to tell the alarms when it is due."""
+        slot = self._threads.find(key)
+        return slot.has_woken or slot.phase is Phase.WAKING
 
     def _check_serving(self) -> None:
         if self.is_serving:
