@@ -23,7 +23,7 @@ COUNTS: Final = {
     "server/plait/agents": 25,
     "server/plait/node": 10,
     "server/plait/parts": 10,
-    "server/plait/session": 1,
+    "server/plait/session": 0,
     "server/plait/state": 0,
     "server/plait/web": 12,
     "examples": 0,
