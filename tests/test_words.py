@@ -25,7 +25,7 @@ COUNTS: Final = {
     "server/plait/parts": 10,
     "server/plait/session": 0,
     "server/plait/state": 0,
-    "server/plait/web": 12,
+    "server/plait/web": 0,
     "examples": 0,
     "benchmarks": 0,
     "tests": 185,

@@ -265,7 +265,10 @@ async def test_an_id_that_is_none_is_422(web: httpx.AsyncClient, id: str) -> Non
         answer = await web.get(f"{PATH}/changes", **options)  # type: ignore[arg-type]
         assert error_of(answer) == (422, "invalid_arguments")
         error = answer.json()["error"]
-        assert (error["message"], error["path"]) == (f"{name}={id}: that is not epoch:version", f"/{name}")
+        assert (error["message"], error["path"]) == (
+            f"{name}={id}: must be epoch:version, as sent by the server",
+            f"/{name}",
+        )
     assert await call(web, "connected") == []
 
 
