@@ -18,7 +18,7 @@ COUNTS: Final = {
     "client/js": 0,
     "client/js/src": 0,
     "client/js/test": 0,
-    "server/plait/actor": 17,
+    "server/plait/actor": 0,
     "server/plait/adapters": 0,
     "server/plait/agents": 25,
     "server/plait/node": 10,

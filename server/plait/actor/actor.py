@@ -1,4 +1,4 @@
-"""One awake thread, as its node starts, watches and stops it."""
+"""One awake thread, which its node starts, watches and stops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -83,7 +83,7 @@ class Actor:
         self.key = key
         self.kind = kind
         self.limits = limits
-        # What clients are told of errors.
+        # Turns exceptions into the errors that clients get.
         self.failures = failures
         self.instruments = instruments
         self.events = events or Events()
@@ -118,22 +118,22 @@ class Actor:
             self.sockets.on_change = self.hooks.post_change
         self.sockets.on_unseen = self._watch
         self.records = Records(key, store, self.state, on_error=self._tell_store_error)
-        # What is kept on this actor by parts of the server, which declare it with PerActor.
+        # The values that other packages keep on this actor, which they declare with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
         # Makes a handle to another thread.
         self.make_handle = make_handle
-        # Ends this thread for good.
+        # Destroys this thread.
         self.destroy = destroy
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
-        # Where the thread puts itself when it is used, for the node's sweeper.
+        # The actors that were used recently, for the node's sweeper: an actor adds itself.
         self.active: dict[Any, None] = active
-        # When the node looks at the thread again if it is not used before.
+        # When the node checks the thread again, if it is not used before.
         self.due = inf
-        # Whether the thread is being destroyed: nothing that clients send is handled or answered any more.
+        # Whether the thread is being destroyed: messages of clients are neither handled nor answered.
         self.is_ending = False
-        # The turn that destroys the thread, and those that wait for it; empty as long as none does.
+        # The turn that destroys the thread, and the turns that wait for it; empty if there is none.
         self.ended_by: Sequence[Turn] = ()
         # The turn of the listeners of `thread.created`.
         self._created: Turn | None = None
@@ -142,7 +142,7 @@ class Actor:
 
     @property
     def is_unused(self) -> bool:
-        """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
+        """Whether the thread may be stopped: it has no connection, no turn runs, and every change is durable."""
         return not self.sockets and not self.holds and self.is_idle
 
     @property
@@ -156,7 +156,7 @@ class Actor:
         return self.state.on_submit is not None
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
-        """Return the error to tell a client, as `Failures.explain` does."""
+        """Return the error that a client gets, as `Failures.explain` does."""
         return self.failures.explain(error, self.key, connection)
 
     def touch(self) -> None:
@@ -166,7 +166,7 @@ class Actor:
 
     @contextmanager
     def keep_awake(self) -> Iterator[None]:
-        """Keep the thread awake for the block, as when a socket is about to join."""
+        """Keep the thread awake during the block, for example while a socket joins."""
         self.holds += 1
         try:
             yield
@@ -180,7 +180,7 @@ class Actor:
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
                 self.state.start(self.kind.initial_state())
-            except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
+            except InvalidState as error:  # A mistake of the author; an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         await self.hooks.run("on_start")
         if is_new:
@@ -200,7 +200,7 @@ class Actor:
     def sweep(self, now: float) -> float:
         """Expire turns, free memory while the thread is idle, and return when it may be stopped if it is not used.
 
-        That is `inf` while it is in use: it becomes active when that ends.
+        Returns `inf` while the thread is in use, as it becomes active again when the use ends.
         """
         if not self.turns.mailbox.is_idle:
             self.expire(now)
@@ -228,10 +228,10 @@ class Actor:
         self.turns.cancel()
 
     async def end_in_turn(self, begin: Callable[[Sequence[Turn]], Awaitable[None]], cause: Cause) -> None:
-        """Call `begin` in a turn after those before it, and wait for what it returns.
+        """Call `begin` in a turn of its own, after the earlier turns, and wait for its result.
 
-        From then on no other turn begins, except those that are called inside of it. `begin` is given the turn, and
-        those that wait for it. Raises Destroyed when a turn before it has ended the thread, and the StoreError for
+        From then on no other turn begins, except those that are called inside of it. `begin` gets the turn, and the
+        turns that wait for it. Raises Destroyed if an earlier turn has destroyed the thread, and the StoreError for
         which the thread was dropped.
         """
 
@@ -239,7 +239,7 @@ class Actor:
             if self.state.lost is not None:
                 raise self.state.lost
             if self.is_ending:
-                raise Destroyed(f"{self.key} is being destroyed already")
+                raise Destroyed(f"{self.key} is already being destroyed")
             self.is_ending = True
             self.turns.hold()
             self.sockets.close(Unavailable("the thread is being destroyed"))
@@ -256,10 +256,10 @@ class Actor:
             raise
 
     async def end(self, callers: Sequence[Turn]) -> None:
-        """Run `on_destroyed`, delete what is stored, then close the sockets and end all turns but the callers.
+        """Run `on_destroyed`, delete the stored thread, then close the sockets and end all turns but the callers.
 
-        The first of the callers is the turn of the end. Raises StoreError when it could not be deleted, and Unavailable
-        when this task or `on_destroyed` is cancelled; nobody may use this instance then, either.
+        The first of the callers is the turn that destroys the thread. Raises StoreError if the thread could not be
+        deleted, and Unavailable if this task or `on_destroyed` is cancelled. In all cases, this instance is unusable.
         """
         refusal: PlaitError = Unavailable("the server is shutting down")
         try:
@@ -301,7 +301,7 @@ class Actor:
         self.sockets.presence.close()
 
     async def finish(self) -> None:
-        """Wait until the turns of a thread that was dropped or has ended have ended; cancel them if this is."""
+        """Wait until the turns of a dropped or destroyed thread have ended; cancel them if this task is cancelled."""
         try:
             await self.wait_until_idle()
         finally:
@@ -310,13 +310,13 @@ class Actor:
     # Inside
 
     def _watch(self) -> None:
-        """Make the node look at the thread, as its log in memory may be forgotten."""
+        """Make the node check the thread, as its log in memory may be freed."""
         self.active[self] = None
 
     def _tell_created(self) -> None:
         if self.events.has("thread.created"):
             work = partial(self.events.emit, "thread.created", self.thread)
-            # An empty context: what listeners write is no part of the run that has begun the thread.
+            # An empty context: the writes of listeners are no part of the run that created the thread.
             self._created = Turn("thread.created", work, actor=self)
             self.turns.begin_beside(self._created, Context())
 
@@ -329,7 +329,7 @@ class Actor:
         self.instruments.store_failed(error.code)
 
     def _leave(self, error: PlaitError) -> None:
-        """Close the sockets, and refuse others."""
+        """Close the sockets, and refuse further ones."""
         self.sockets.close(error)
         for connection in self.sockets:
             connection.leave(error.close_code, str(error))

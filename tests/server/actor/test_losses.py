@@ -614,7 +614,9 @@ async def test_a_turn_of_which_a_change_is_stored_is_in_doubt() -> None:
         call = asyncio.create_task(house.handle(Counter).call("add_twice"))
         await until(lambda: cast(Counter, actor.thread).said)
         await lose(house, cast(Counter, actor.thread).add)
-        with pytest.raises(Indeterminate, match="a part of what rpc add_twice has done is stored, or may be: the disk"):
+        with pytest.raises(
+            Indeterminate, match="a part of the changes of rpc add_twice is stored, or may be: the disk"
+        ):
             await outcome(call)
         assert await outcome(house.handle(Counter).state()) == 1
 

@@ -221,7 +221,7 @@ class CloudflareSession:
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on its last socket, or None if that is not known."""
-        older = self._actor.sockets.with_id(self._connection.id)
+        older = self._actor.sockets.find_by_id(self._connection.id)
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.find(self._actor.key, self._connection.id)
 
