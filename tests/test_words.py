@@ -28,7 +28,7 @@ COUNTS: Final = {
     "server/plait/web": 0,
     "examples": 0,
     "benchmarks": 0,
-    "tests": 185,
+    "tests": 0,
 }
 
 # A sentence with one of these often lacks a subject that does something, or a noun near its pronoun.

@@ -224,7 +224,7 @@ async def test_who_comes_back_after_a_restart_is_told_what_it_missed(tmp_path: P
         for n in (1, 2):
             await call(web, "set", n)
     async with serving(store=store) as web:
-        # An EventSource that comes back asks for the same URL, and says in the header how far it is by then.
+        # An EventSource reconnects to the same URL, and sends its current position in the header.
         options: Any = {
             "header": {"after": id},
             "parameter": {"since": id},
