@@ -1,8 +1,8 @@
 """The keys with which messages were sent, so that a message that is sent again is added once. No I/O."""
 
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import blake2b
-from base64 import urlsafe_b64encode
 from typing import Final
 
 from plait.store.protocol import Record
