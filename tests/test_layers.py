@@ -74,7 +74,7 @@ FACADE = (
 )
 # What the facade hides, by the names of classes and attributes.
 HIDDEN_CLASSES = {"Actor", "ChangeLog", "History", "Hooks", "Mailbox", "Merger", "Pipeline", "PushLog", "Thread"}
-HIDDEN = {"_core", "change_log", "history", "hooks", "mailbox", "pipeline"}
+HIDDEN = {"_actor", "change_log", "history", "hooks", "mailbox", "pipeline"}
 # What may be asked of a value that an actor returned, without a name for the value in between.
 VALUES = {"current", "durable", "epoch", "instruments", "key", "kind", "limits"}
 

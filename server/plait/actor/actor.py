@@ -93,7 +93,7 @@ class Actor(Facade):
         self.make_handle = make_handle
         # Ends this thread for good.
         self.destroy = destroy
-        thread._core = self
+        thread._actor = self
         thread.__init__()
         self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), limits)
         self.turns = self.pipeline.turns = TurnRunner(self, self.after)
@@ -195,7 +195,7 @@ class Actor(Facade):
             return begin(self.ended_by)
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turn = Turn("destroy", work, owner=self, parent=cause.parent, origin=cause.origin, trace=cause.trace)
+        turn = Turn("destroy", work, actor=self, parent=cause.parent, origin=cause.origin, trace=cause.trace)
         self.turns.begin(turn, make_resolver(future), is_gated=True)
         try:
             await future
@@ -261,7 +261,7 @@ class Actor(Facade):
         if self.events.has("thread.created"):
             work = partial(self.events.emit, "thread.created", self.thread)
             # An empty context: what listeners write is no part of the run that has begun the thread.
-            self._created = Turn("thread.created", work, owner=self)
+            self._created = Turn("thread.created", work, actor=self)
             self.turns.begin_beside(self._created, Context())
 
     def _note_change(self) -> None:

@@ -24,4 +24,4 @@ def current() -> Current:
     turn = current_turn()
     if turn is None:
         raise LookupError("current() can only be called while a hook or an rpc of a thread runs")
-    return Current(turn.owner.thread, turn.connection, turn.request)
+    return Current(turn.actor.thread, turn.connection, turn.request)

@@ -350,7 +350,7 @@ class Facade:
     def request(self, request: Request, done: Done, *, party: Hashable) -> RunningCall:
         """Run `on_request` for a principal or address; call `done` with its response as `call` does."""
         work = partial(self.thread.on_request, request)
-        turn = Turn("on_request", work, owner=self, request=request, trace=request.scope.get(TRACE))
+        turn = Turn("on_request", work, actor=self, request=request, trace=request.scope.get(TRACE))
         turn.party = party
         self.turns.begin(turn, done, is_gated=True)
         return turn
@@ -363,7 +363,7 @@ class Facade:
         turn = Turn(
             name,
             partial(work, self.thread),
-            owner=self,
+            actor=self,
             parent=current_turn(),
             origin=find_client_turn(),
             trace=find_trace(self.instruments, "server"),
@@ -411,7 +411,7 @@ class Facade:
         turn = Turn(
             f"rpc {method.name}",
             work,
-            owner=self,
+            actor=self,
             connection=connection,
             request=request,
             by_client=by_client,

@@ -40,12 +40,12 @@ class _ChangeTurn(Turn):
 
 
 class Hooks:
-    """Runs the hooks of `thread` as turns of `owner`, and `on_error` for exceptions that they raise."""
+    """Runs the hooks of `thread` as turns of `actor`, and `on_error` for exceptions that they raise."""
 
-    __slots__ = ("_owner", "_thread", "_turns")
+    __slots__ = ("_actor", "_thread", "_turns")
 
-    def __init__(self, owner: Any, thread: Thread[Any], turns: TurnRunner) -> None:
-        self._owner = owner
+    def __init__(self, actor: Any, thread: Thread[Any], turns: TurnRunner) -> None:
+        self._actor = actor
         self._thread = thread
         self._turns = turns
 
@@ -70,7 +70,7 @@ class Hooks:
             return None
 
         work = partial(getattr(self._thread, name), *args)
-        turn = Turn(name, work, owner=self._owner, connection=connection, by_client=by_client, trace=trace)
+        turn = Turn(name, work, actor=self._actor, connection=connection, by_client=by_client, trace=trace)
         self._turns.begin(turn, partial(self._finish, turn), size=size)
         return turn
 
@@ -84,7 +84,7 @@ class Hooks:
         if self._turns.refusal is not None:
             return
         work = partial(self._thread.on_state_changed, state, connection or "server")
-        turn = _ChangeTurn("on_state_changed", work, owner=self._owner, connection=connection, trace=trace)
+        turn = _ChangeTurn("on_state_changed", work, actor=self._actor, connection=connection, trace=trace)
         if (cause := self._find_cause(maker)) is not None:
             turn.row = cause.row
             cause.row[0] += not cause.has_changed
@@ -100,7 +100,7 @@ class Hooks:
     def _find_cause(self, maker: Any) -> _ChangeTurn | None:
         """Return the run of `on_state_changed` that is the turn `maker`, or waits for it."""
         chain = () if maker is None else maker.chain()
-        return next((turn for turn in chain if isinstance(turn, _ChangeTurn) and turn.owner is self._owner), None)
+        return next((turn for turn in chain if isinstance(turn, _ChangeTurn) and turn.actor is self._actor), None)
 
     def _finish(self, turn: Turn, _: object, error: BaseException | None) -> None:
         if error is not None:
@@ -125,7 +125,7 @@ class Hooks:
     ) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         trace = None if request is None else _find_trace(connection, request)
-        turn = Turn(name, work, owner=self._owner, connection=connection, request=request, trace=trace)
+        turn = Turn(name, work, actor=self._actor, connection=connection, request=request, trace=trace)
         turn.sees_durable = sees_durable
         if connection is not None:
             turn.party = connection.party
@@ -167,7 +167,7 @@ class Hooks:
             done(error)
 
         trace = _find_trace(connection, request)
-        turn = Turn("on_connect", work, owner=self._owner, connection=connection, request=request, trace=trace)
+        turn = Turn("on_connect", work, actor=self._actor, connection=connection, request=request, trace=trace)
         self._turns.begin(turn, finished, size=0)
 
     async def is_readonly(self, connection: Connection, request: Request) -> bool:
@@ -190,11 +190,11 @@ class Hooks:
 
         def finished(_: object, failure: BaseException | None) -> None:
             if failure is not None:
-                log_error(error, self._owner.key, connection)
-                log_error(failure, self._owner.key, connection)
+                log_error(error, self._actor.key, connection)
+                log_error(failure, self._actor.key, connection)
 
         work = partial(self._thread.on_error, error, connection)
-        turn = Turn("on_error", work, owner=self._owner, connection=connection, trace=trace)
+        turn = Turn("on_error", work, actor=self._actor, connection=connection, trace=trace)
         self._turns.begin(turn, finished)
 
     async def run_last(self, timeout: float | None, *, caller: Turn) -> None:
@@ -203,10 +203,10 @@ class Hooks:
         Each is cancelled after `timeout`. `caller` is the turn that waits for it: what they call of the threads of its
         chain runs inside of that.
         """
-        events = self._owner.events
+        events = self._actor.events
 
         def make(name: str, work: Callable[[], Any], trace: Any) -> Turn:
-            return Turn(name, work, owner=self._owner, parent=caller, origin=caller.origin, trace=trace)
+            return Turn(name, work, actor=self._actor, parent=caller, origin=caller.origin, trace=trace)
 
         if self.has("on_destroyed"):
             turn = make("on_destroyed", self._thread.on_destroyed, caller.trace)
@@ -221,14 +221,14 @@ class Hooks:
             try:
                 await self._run_last(make("thread.destroyed", tell, caller.trace), timeout)
             except Exception as error:  # It took too long.
-                log_error(error, self._owner.key, None)
+                log_error(error, self._actor.key, None)
 
     async def _report_last(self, error: Exception, turn: Turn, timeout: float | None) -> None:
         try:
             await self._run_last(turn, timeout)
         except Exception as failure:
-            log_error(error, self._owner.key, None)
-            log_error(failure, self._owner.key, None)
+            log_error(error, self._actor.key, None)
+            log_error(failure, self._actor.key, None)
 
     async def _run_last(self, turn: Turn, timeout: float | None) -> None:
         loop = asyncio.get_running_loop()

@@ -80,7 +80,7 @@ class ContextFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         turn = current_turn()
-        fields = about(turn.owner.key, turn.connection) if turn else {}
+        fields = about(turn.actor.key, turn.connection) if turn else {}
         thread = getattr(record, "plait_thread", fields.get("plait_thread"))
         connection = getattr(record, "plait_connection", fields.get("plait_connection"))
         record.context = "".join(f" [{each}]" for each in (thread, connection) if each)

@@ -56,7 +56,7 @@ def find_client_turn() -> "Turn | None":
 class Turn:
     """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
 
-    `owner` is the actor of the turn; `connection` and `request` are its cause. With `by_client` the turn does what a
+    `actor` is the actor of the turn; `connection` and `request` are its cause. With `by_client` the turn does what a
     client asked for, and has no more rights than that client. `origin` is the client's turn that started this one, if
     there is one.
     """
@@ -66,6 +66,7 @@ class Turn:
         "_cancellations",
         "_is_counted",
         "_undecided",
+        "actor",
         "by_client",
         "connection",
         "has_stored",
@@ -79,7 +80,6 @@ class Turn:
         "name",
         "on_abandon",
         "origin",
-        "owner",
         "parent",
         "party",
         "request",
@@ -96,7 +96,7 @@ class Turn:
         name: str,
         work: Callable[[], Any],
         *,
-        owner: Any,
+        actor: Any,
         connection: Any = None,
         request: Any = None,
         by_client: bool = False,
@@ -108,7 +108,7 @@ class Turn:
         self.work = work
         # Called when it has ended, in order; emptied then.
         self._callbacks: list[Done] = []
-        self.owner = owner
+        self.actor = actor
         self.connection = connection
         self.request = request
         self.by_client = by_client
@@ -185,7 +185,7 @@ class Turn:
         # The nearest turn whose caller has ended, and so does not wait for it.
         oldest: Turn | None = None
         for turn in self.chain():
-            if turn.loss is not None and turn.owner is self.owner:
+            if turn.loss is not None and turn.actor is self.actor:
                 return turn.loss
             count += 1
             running += turn is self or turn.is_running
@@ -197,7 +197,7 @@ class Turn:
             oldest._forget_callers()  # They would be kept as long as one turn hands on to the next.
             return None
         return CallFailed(
-            f"{self.name} of {self.owner.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
+            f"{self.name} of {self.actor.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
             "other: does a method call itself, directly or through other threads?"
         )
 
@@ -235,7 +235,7 @@ class Turn:
         self.task = task
         _turn.set(self)
         self.is_running = True
-        instruments, (kind, name), began = self.owner.instruments, self.owner.key, perf_counter()
+        instruments, (kind, name), began = self.actor.instruments, self.actor.key, perf_counter()
         self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None

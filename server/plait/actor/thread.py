@@ -28,12 +28,12 @@ from plait.state.undo import redo, undo
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
-__all__ = ["Core", "Thread", "check_may_write"]
+__all__ = ["Thread", "ThreadActor", "check_may_write"]
 
 State = TypeVar("State")
 
 
-class Core(Protocol):
+class ThreadActor(Protocol):
     """What a thread uses of its actor."""
 
     key: ThreadKey
@@ -95,7 +95,7 @@ class Thread(Generic[State]):
     # emitted.
     events: ClassVar[Mapping[str, Any]] = {}
 
-    _core: Core
+    _actor: ThreadActor
     _kind: ClassVar[Kind]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -107,7 +107,7 @@ class Thread(Generic[State]):
     @property
     def name(self) -> str:
         """The thread's name."""
-        return self._core.key.name
+        return self._actor.key.name
 
     @property
     def state(self) -> State:
@@ -115,13 +115,13 @@ class Thread(Generic[State]):
 
         Hooks that decide what a client may do see only what is durable.
         """
-        state: State = self._core.pipeline.shown.state
+        state: State = self._actor.pipeline.shown.state
         return state
 
     @property
     def version(self) -> int:
         """The version of the current state."""
-        return self._core.pipeline.shown.version
+        return self._actor.pipeline.shown.version
 
     def set_state(self, value: State | Callable[[State], State]) -> Commit:
         """Set the state to `value`, or to the result of a function that takes the current state.
@@ -130,8 +130,8 @@ class Thread(Generic[State]):
         version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting raises
         StoreError when the change could not be stored and was rolled back.
         """
-        check_may_write(self._core.key)
-        return self._core.pipeline.set(value, "server")
+        check_may_write(self._actor.key)
+        return self._actor.pipeline.set(value, "server")
 
     def edit(self) -> Edit:
         """Change a large state in place: the edits of a draft, in `with self.edit() as draft:`, make one change.
@@ -139,24 +139,24 @@ class Thread(Generic[State]):
         The draft is the state as JSON: objects are dicts, whose members can also be read and set as attributes, and
         arrays are lists. The cost depends on the edited parts only. When the block raises, nothing is changed.
         """
-        check_may_write(self._core.key)
-        return Edit(self._core.pipeline, self._core.change_log)
+        check_may_write(self._actor.key)
+        return Edit(self._actor.pipeline, self._actor.change_log)
 
     def transaction(self) -> Transaction:
         """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `update` and others.
 
         When the block raises, nothing is changed. The block must not await anything.
         """
-        check_may_write(self._core.key)
-        return Transaction(self._core.pipeline, self._core.key)
+        check_may_write(self._actor.key)
+        return Transaction(self._actor.pipeline, self._actor.key)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set the value at a JSON pointer: a member of an object, or an element of an array (`-` appends one).
 
         Returns and raises what `set_state` does, and raises Conflict when the place does not exist.
         """
-        check_may_write(self._core.key)
-        return self._core.pipeline.update(pointer, value)
+        check_may_write(self._actor.key)
+        return self._actor.pipeline.update(pointer, value)
 
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Commit:
         """Change a string inside, at a JSON pointer: from the character `at` on, remove so many and insert others.
@@ -164,13 +164,13 @@ class Thread(Generic[State]):
         What others change in the same string at the same time stays. Returns and raises what `update` does; the cost
         is that of the change, not of the string.
         """
-        check_may_write(self._core.key)
-        return self._core.pipeline.splice(pointer, at, remove, insert)
+        check_may_write(self._actor.key)
+        return self._actor.pipeline.splice(pointer, at, remove, insert)
 
     def append(self, pointer: str, text: str) -> Commit:
         """Add to the end of the string at a JSON pointer, as `splice` does: for text that comes bit by bit."""
-        check_may_write(self._core.key)
-        return self._core.pipeline.splice(pointer, None, insert=text)
+        check_may_write(self._actor.key)
+        return self._actor.pipeline.splice(pointer, None, insert=text)
 
     # History
 
@@ -180,7 +180,7 @@ class Thread(Generic[State]):
         `limit` is the most changes to return: the first ones after the version, or without a version the last ones.
         Raises NotFound when some of the changes after the version are not kept.
         """
-        change_log, found = self._core.change_log, list[Change]()
+        change_log, found = self._actor.change_log, list[Change]()
         after = await change_log.start(limit) if since is None else since
         while (limit is None or len(found) < limit) and (rows := await change_log.page(after + len(found))) != []:
             if rows is not None:
@@ -197,7 +197,7 @@ class Thread(Generic[State]):
         Raises NotFound when the version is not kept, and InvalidState when its state does not fit the class's type, as
         for a version from before a migration.
         """
-        data = await self._core.change_log.json(version)
+        data = await self._actor.change_log.json(version)
         if not self._kind.state_type.is_plain:
             await _check_type_at(self, version)
         try:
@@ -224,8 +224,8 @@ class Thread(Generic[State]):
 
         What the source typed in one text, with pauses of at most a second, is undone at once.
         """
-        check_may_write(self._core.key)
-        commit = await undo(self._core.pipeline, self._core.change_log, _name(source))
+        check_may_write(self._actor.key)
+        commit = await undo(self._actor.pipeline, self._actor.change_log, _name(source))
         return None if commit is None else await commit
 
     async def redo(self, source: Connection | str) -> int | None:
@@ -233,8 +233,8 @@ class Thread(Generic[State]):
 
         Returns None when there is none, or the source has changed something since. Raises what `undo` raises.
         """
-        check_may_write(self._core.key)
-        commit = await redo(self._core.pipeline, self._core.change_log, _name(source))
+        check_may_write(self._actor.key)
+        commit = await redo(self._actor.pipeline, self._actor.change_log, _name(source))
         return None if commit is None else await commit
 
     async def authors(self, pointer: str) -> list[Stretch]:
@@ -242,21 +242,21 @@ class Thread(Generic[State]):
 
         What has been undone counts for nothing. Raises Conflict where there is no text.
         """
-        change_log = self._core.change_log
-        return await find_authors(change_log, self._core.pipeline.history.durable.version, pointer)
+        change_log = self._actor.change_log
+        return await find_authors(change_log, self._actor.pipeline.history.durable.version, pointer)
 
     # Connections
 
     def connections(self, tag: str | None = None) -> list[Connection]:
         """Return the open connections, or those that have `tag`."""
-        return self._core.connections.with_tag(tag)
+        return self._actor.connections.with_tag(tag)
 
     def broadcast(self, data: object, *, without: Collection[Connection] = ()) -> None:
         """Send a message to every connection: a str as text, bytes as binary, anything else as JSON text.
 
         It is sent after all changes made so far.
         """
-        self._core.connections.broadcast(lambda wire: wire.encode_message(data), without=without)
+        self._actor.connections.broadcast(lambda wire: wire.encode_message(data), without=without)
 
     def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
         """Send an event to every connection, after all changes made so far; the Cloudflare protocol has no events.
@@ -265,22 +265,22 @@ class Thread(Generic[State]):
         """
         if self.events and name not in self.events:
             raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
-        self._core.connections.broadcast(lambda wire: wire.encode_event(name, data), without=without)
+        self._actor.connections.broadcast(lambda wire: wire.encode_event(name, data), without=without)
 
     def presence(self) -> dict[str, Any]:
         """Return the presence of each connection and agent, by connection id or the name passed to `set_presence`."""
-        return self._core.presence.values()
+        return self._actor.presence.values()
 
     def set_presence(self, name: str, data: object) -> None:
         """Set the presence of somebody without a connection, such as an agent; None removes it. It is never stored."""
         encode_json(name)  # Raises for a name that could not be sent.
         encoded = None if data is None else encode_json(data)
-        presence = self._core.presence
-        self._core.pipeline.after(lambda error: presence.set(name, encoded) if error is None else None)
+        presence = self._actor.presence
+        self._actor.pipeline.after(lambda error: presence.set(name, encoded) if error is None else None)
 
     def thread(self, kind: "type[Thread[Any]]", name: str) -> Any:
         """Return a handle to another thread of this app."""
-        return self._core.make_handle(kind, name)
+        return self._actor.make_handle(kind, name)
 
     async def destroy(self) -> None:
         """End this thread for good: run `on_destroyed`, delete everything stored, and close the sockets with 4410.
@@ -290,7 +290,7 @@ class Thread(Generic[State]):
         shuts down before, and StoreError when the thread could not be deleted: it is then as it was stored, but after
         Indeterminate it may be gone.
         """
-        await self._core.destroy()
+        await self._actor.destroy()
 
     # Hooks
 
@@ -328,7 +328,7 @@ class Thread(Generic[State]):
 
     def on_error(self, error: BaseException, connection: Connection | None) -> Awaitable[None] | None:
         """Called when another hook has raised. By default the error is logged."""
-        log_error(error, self._core.key, connection)
+        log_error(error, self._actor.key, connection)
         return None
 
     def on_request(self, request: Request) -> Awaitable[Response] | Response:
@@ -358,7 +358,7 @@ def check_may_write(key: ThreadKey) -> None:
     if turn is None or turn.connection is None or not turn.connection.readonly:
         return
     # The rights of a connection apply to its own thread only.
-    if turn.owner.key == key:
+    if turn.actor.key == key:
         raise Readonly("Connection is readonly")
 
 
@@ -367,7 +367,7 @@ async def _check_type_at(thread: Thread[Any], version: int) -> None:
     if thread.state_version == 1:
         return  # There was no migration, so the log need not be read.
     after = version
-    while rows := await thread._core.change_log.page(after):
+    while rows := await thread._actor.change_log.page(after):
         if any(row.source == "migration" for row in rows):
             raise InvalidState(f"version {version} is from before a migration, when the state had another type")
         after = rows[-1].version

@@ -21,12 +21,12 @@ log = logging.getLogger("plait.thread")
 
 
 class TurnRunner:
-    """Runs the turns of `owner`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
+    """Runs the turns of `actor`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
 
-    __slots__ = ("_concurrent", "_gate", "_loop", "_owner", "mailbox", "refusal")
+    __slots__ = ("_actor", "_concurrent", "_gate", "_loop", "mailbox", "refusal")
 
-    def __init__(self, owner: Any, gate: Gate) -> None:
-        self._owner = owner
+    def __init__(self, actor: Any, gate: Gate) -> None:
+        self._actor = actor
         self._gate = gate
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
@@ -70,12 +70,12 @@ class TurnRunner:
         if turn.party is not None and (excess := self.find_excess(turn.party)) is not None:
             turn.end(None, excess)
         else:
-            self._owner.active[self._owner] = None  # `turn_timeout` is due for it.
+            self._actor.active[self._actor] = None  # `turn_timeout` is due for it.
             self.mailbox.post(turn)
 
     def find_excess(self, party: Hashable) -> TooMany | None:
         """Return why no other turn of a connection, principal or address may wait; None if it may."""
-        most = self._owner.limits.waiting_turns
+        most = self._actor.limits.waiting_turns
         if self.mailbox.count_waiting(party) < most:
             return None
         many = f"{most} of your calls and messages wait in this thread, and no more may; try again later"
@@ -109,7 +109,7 @@ class TurnRunner:
                 turn.name,
                 elapsed,
                 turn.stack().rstrip(),
-                extra=about(self._owner.key, turn.connection),
+                extra=about(self._actor.key, turn.connection),
             )
             turn.expire()
 
@@ -146,12 +146,12 @@ class TurnRunner:
     def sees_durable(self) -> bool:
         """Whether the calling code decides what a client may do, and so is shown only what is durable."""
         turn = current_turn()
-        return turn is not None and turn.sees_durable and turn.owner is self._owner
+        return turn is not None and turn.sees_durable and turn.actor is self._actor
 
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short, if it is one of this thread; it may have ended."""
         turn = latest_turn()
-        return turn.loss if turn is not None and turn.owner is self._owner else None
+        return turn.loss if turn is not None and turn.actor is self._actor else None
 
     def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
         """Cut the turns short whose code is under way, except those whose own tasks are told the error themselves."""
@@ -174,7 +174,7 @@ class TurnRunner:
 
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.discard(turn)
-        self._owner.touch()
+        self._actor.touch()
 
 
 def find_trace(instruments: Instruments, source: Source) -> Any:
@@ -185,6 +185,6 @@ def find_trace(instruments: Instruments, source: Source) -> Any:
     if isinstance(source, Connection):
         return source.trace
     turn = current_turn()
-    if turn is not None and turn.owner.instruments is instruments:
+    if turn is not None and turn.actor.instruments is instruments:
         return turn.trace
     return instruments.find_parent()

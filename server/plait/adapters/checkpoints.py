@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from plait.actor.thread import Core, check_may_write
+from plait.actor.thread import ThreadActor, check_may_write
 from plait.store.protocol import Record
 
 __all__ = ["Loaded", "Saved", "SavedWrite", "ThreadCheckpoints"]
@@ -73,8 +73,8 @@ class ThreadCheckpoints:
     for a value over `Limits.record`.
     """
 
-    def __init__(self, core: Core, part: str) -> None:
-        self._core = core
+    def __init__(self, actor: ThreadActor, part: str) -> None:
+        self._actor = actor
         self._part = part
         # Nothing changes between what a method reads and what it writes, or between two things that it reads.
         self._lock = asyncio.Lock()
@@ -191,12 +191,12 @@ class ThreadCheckpoints:
         return [_decode_write(record.value or b"") async for record in self._records(prefix)]
 
     async def _read(self, key: str) -> bytes | None:
-        return await self._core.records.read(self._part, key)
+        return await self._actor.records.read(self._part, key)
 
     async def _records(self, prefix: str) -> AsyncIterator[Record]:
         after = ""
         while True:
-            page = await self._core.records.list(self._part, prefix=prefix, after=after, limit=_PAGE)
+            page = await self._actor.records.list(self._part, prefix=prefix, after=after, limit=_PAGE)
             for record in page:
                 yield record
             if len(page) < _PAGE:
@@ -205,9 +205,9 @@ class ThreadCheckpoints:
 
     async def _write(self, records: Iterable[Record]) -> None:
         """Store records; nothing is begun if there are none."""
-        check_may_write(self._core.key)
+        check_may_write(self._actor.key)
         if writing := [*records]:
-            await self._core.records.write(writing)
+            await self._actor.records.write(writing)
 
     def _record(self, value: bytes | None, *names: str) -> Record:
         return Record(self._part, _key(*names), value)

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from plait import Plait, Thread
-from plait.actor.thread import Core
+from plait.actor.thread import ThreadActor
 from plait.adapters.checkpoints import Loaded, Saved, SavedWrite, ThreadCheckpoints
 from plait.node.handle import visit
 from plait.parts.part import Part
@@ -36,8 +36,8 @@ _ROOT: Final = ""
 class Checkpoints(Part[ThreadCheckpoints]):
     """Declares checkpoints: `checkpoints = Checkpoints()` in a Thread class, for a `PlaitSaver`."""
 
-    def bind(self, core: Core) -> ThreadCheckpoints:
-        return ThreadCheckpoints(core, self.name)
+    def bind(self, actor: ThreadActor) -> ThreadCheckpoints:
+        return ThreadCheckpoints(actor, self.name)
 
 
 class PlaitSaver(BaseCheckpointSaver[str]):

@@ -122,7 +122,7 @@ class Context(Generic[ThreadT]):
         """Logs with the thread and the run."""
         if self._logger is None:
             self._logger = logging.LoggerAdapter(
-                log, {"plait_thread": str(self._run.core.key), "plait_run": self.run_id}
+                log, {"plait_thread": str(self._run.actor.key), "plait_run": self.run_id}
             )
         return self._logger
 

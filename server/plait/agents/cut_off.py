@@ -9,7 +9,6 @@ from typing import Final
 from plait.actor.actor import Actor
 from plait.errors import PlaitError
 from plait.parts.stage import Stage
-from plait.state.commit import Commit
 from plait.store.protocol import Record
 
 __all__ = ["MARK", "Mark", "Marks"]
@@ -51,10 +50,10 @@ class Marks:
 class Mark:
     """The mark of one thread. What a run stores last and the removal of the mark are one write."""
 
-    __slots__ = ("_core", "_is_stored", "_marks", "is_untold")
+    __slots__ = ("_actor", "_is_stored", "_marks", "is_untold")
 
-    def __init__(self, core: Actor, marks: Marks) -> None:
-        self._core = core
+    def __init__(self, actor: Actor, marks: Marks) -> None:
+        self._actor = actor
         self._marks = marks
         # Whether the record is there, or may be; None as long as that is not known.
         self._is_stored: bool | None = None
@@ -64,9 +63,9 @@ class Mark:
     async def begin(self) -> bool:
         """Mark the thread if the run takes long; return whether one was cut off before. Raises StoreError."""
         if self._is_stored is None:
-            self._is_stored = self.is_untold = await self._core.records.read(*MARK) is not None
+            self._is_stored = self.is_untold = await self._actor.records.read(*MARK) is not None
         if not self._is_stored:
-            loop = self._core.loop
+            loop = self._actor.loop
             self._marks.due[self] = loop.time() + _DELAY
             self._marks.arm(loop)
         return self.is_untold
@@ -74,7 +73,7 @@ class Mark:
     def write(self) -> None:
         """Store the mark."""
         with suppress(PlaitError):  # The thread has ended.
-            self._core.records.write([_MARKED])
+            self._actor.records.write([_MARKED])
             self._is_stored = True
 
     def end(self, stage: Stage, *, is_cut_off: bool) -> None:
@@ -84,21 +83,22 @@ class Mark:
         if is_cut_off or self._is_stored:
             stage.drafts[MARK] = _Draft(self, _MARKED if is_cut_off else _NOT_MARKED)
 
-    def leave(self, *, is_last: bool) -> None:
-        """Remove the mark if the run could not do that, and it is the last one: the next one does it when it ends."""
-        self._marks.due.pop(self, None)
-        if is_last and self._is_stored and not self.is_untold and self._core.pipeline.history.is_begun:
-            with suppress(PlaitError):  # The thread has been stopped, or has ended.
-                self.submitted(_NOT_MARKED, self._core.records.write([_NOT_MARKED]))
-
-    def submitted(self, record: Record, commit: Commit) -> None:
-        """Take what is being stored for what is there; if that fails, the mark may be there."""
+    def store(self, record: Record) -> None:
+        """Store the mark, or remove it. Raises what `Pipeline.store` raises."""
+        commit = self._actor.records.write([record])
         self._is_stored = record is _MARKED
         commit.then(self._finish)
 
+    def leave(self, *, is_last: bool) -> None:
+        """Remove the mark if the run could not do that, and it is the last one: the next one does it when it ends."""
+        self._marks.due.pop(self, None)
+        if is_last and self._is_stored and not self.is_untold and self._actor.pipeline.history.is_begun:
+            with suppress(PlaitError):  # The thread has been stopped, or has ended.
+                self.store(_NOT_MARKED)
+
     def _finish(self, error: PlaitError | None) -> None:
         if error is not None:
-            self._is_stored = True
+            self._is_stored = True  # It may be there.
 
 
 class _Draft:
@@ -114,9 +114,9 @@ class _Draft:
     async def prepare(self) -> None:
         """Do nothing: nothing has to be read."""
 
-    def records(self) -> list[Record]:
-        return [self._record]
-
-    def submitted(self, commit: Commit) -> None:
+    def write(self) -> None:
+        self._mark.store(self._record)
         self.is_dirty = False
-        self._mark.submitted(self._record, commit)
+
+    def drop(self) -> None:
+        self.is_dirty = False

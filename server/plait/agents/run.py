@@ -47,7 +47,7 @@ class Run:
     def __init__(
         self,
         agent: Agent,
-        core: Actor,
+        actor: Actor,
         session: Session,
         *,
         turn: Turn | None,
@@ -56,7 +56,7 @@ class Run:
     ) -> None:
         self._id = ""
         self.agent = agent
-        self.core = core
+        self.actor = actor
         self.session = session
         # The turn in which it runs.
         self.turn = turn
@@ -64,7 +64,7 @@ class Run:
         self.caller = caller
         self._outermost = None if outer is None else outer.outermost
         # What is staged of the thread's parts, shared by all runs of the request.
-        self.stage: Stage = Stage(core.thread._core, self.check) if outer is None else outer.stage
+        self.stage: Stage = Stage(actor.thread._actor, self.check) if outer is None else outer.stage
         # The background work of the request, which the outermost run owns.
         self.background: set[asyncio.Task[None]] = set()
         # What begins when the run has ended, in the turn that it is given: each returns its task.
@@ -141,7 +141,7 @@ class Run:
 
     async def wait_for_store(self) -> None:
         """Wait until what was changed so far is durable, if that is more than 64 versions."""
-        pipeline = self.core.pipeline
+        pipeline = self.actor.pipeline
         history = pipeline.history
         if history.current.version - history.durable.version > _AHEAD:
             await pipeline.wait_until_stored()

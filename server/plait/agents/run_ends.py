@@ -40,9 +40,9 @@ class RunEnds:
             if error is not None:
                 raise error
             return
-        error = run.core.pipeline.find_loss() or error
-        if run.core.is_ending and run.turn not in run.core.ended_by:
-            error = Destroyed(f"{run.core.key} was destroyed")  # Whatever it has made of that.
+        error = run.actor.pipeline.find_loss() or error
+        if run.actor.is_ending and run.turn not in run.actor.ended_by:
+            error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever it has made of that.
         try:
             if not run.agent.is_stream and error is not None and not _is_of_caller(error):
                 run.stage.drop()
@@ -50,7 +50,7 @@ class RunEnds:
                 run.mark.end(run.stage, is_cut_off=run.is_cut_off)
             failure = await self._commit(run)
             if failure is not None:
-                log.error("what %s wrote in %s could not be stored: %s", run.agent.name, run.core.key, failure)
+                log.error("what %s wrote in %s could not be stored: %s", run.agent.name, run.actor.key, failure)
             if error is None:
                 error = failure
         finally:
@@ -60,18 +60,18 @@ class RunEnds:
 
     async def _commit(self, run: Run) -> BaseException | None:
         """Commit what a run has written, and begin a new thread even if it wrote nothing; return why it failed."""
-        core = run.core
+        actor = run.actor
         try:
             await run.stage.commit()
-            if not core.pipeline.history.is_begun and not core.is_ending:
-                await core.store()
+            if not actor.pipeline.history.is_begun and not actor.is_ending:
+                await actor.store()
         except Destroyed:
             run.stage.drop()  # By this run, or the run has been cancelled for that.
         except Exception as error:
             run.stage.drop()
             return error
         except asyncio.CancelledError:
-            if (loss := core.pipeline.find_loss()) is None:
+            if (loss := actor.pipeline.find_loss()) is None:
                 raise
             run.stage.drop()  # Otherwise what follows the answer would store it.
             return loss
@@ -88,12 +88,12 @@ class RunEnds:
             turn = Turn(
                 f"after {run.agent.name}",
                 partial(self._do_after, context, error),
-                owner=run.core,
+                actor=run.actor,
                 origin=origin,
                 trace=None if run.turn is None else run.turn.trace,
             )
             turn.on_end(lambda *_: self._leave(run))
-            run.core.turns.begin_beside(turn)
+            run.actor.turns.begin_beside(turn)
             run.begin_background(turn)
 
         if run.turn is None:
@@ -188,7 +188,7 @@ class _Bound:
             return False
         what = ", ".join(each.get_name() for each in run.background) or "a listener"
         text = "what followed a run of %s is cancelled %s: %s"
-        log.error(text, run.agent.name, self._why, what, extra=about(run.core.key))
+        log.error(text, run.agent.name, self._why, what, extra=about(run.actor.key))
         return True
 
     def _cancel(self, why: str) -> None:

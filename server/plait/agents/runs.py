@@ -62,7 +62,7 @@ class Runs:
 
         def interrupt(thread: Thread[Any], message: Any = None) -> bool:
             """Interrupt the run of this thread at its next checkpoint, or what follows it; answer whether one runs."""
-            return self.interrupt(thread._core.key, message)
+            return self.interrupt(thread._actor.key, message)
 
         return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
 
@@ -128,7 +128,7 @@ class Runs:
 
     async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
         """Run another agent in the run of a context, and return its output; of one that streams, a list."""
-        found = self.find(agent, context._run.core.key.kind)
+        found = self.find(agent, context._run.actor.key.kind)
         given = Given(input=found.convert(input))
         if found.is_stream:
             return [chunk async for chunk in self.stream(found, context.thread, given)]
@@ -136,7 +136,7 @@ class Runs:
 
     async def stream_for(self, context: Context[Any], agent: str, input: Any) -> AsyncGenerator[Any]:
         """Iterate over what another agent yields in the run of a context."""
-        found = self.find(agent, context._run.core.key.kind)
+        found = self.find(agent, context._run.actor.key.kind)
         if not found.is_stream:
             raise TypeError(f"the agent {agent!r} does not stream: use `run`")
         async with aclosing(self.stream(found, context.thread, Given(input=found.convert(input)))) as chunks:
@@ -148,7 +148,7 @@ class Runs:
     def interrupt(self, key: ThreadKey, message: Any = None) -> bool:
         """Interrupt the run of a thread at its next checkpoint, or cancel what follows it; return whether one runs."""
         for run in self._active:
-            if run.core.key == key:
+            if run.actor.key == key:
                 if not run.is_over:
                     run.interrupt(message)
                 elif run.cut_rest is not None:
@@ -199,20 +199,20 @@ class Runs:
 
     async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
         """Wait until it is the run's turn, and return its context. An agent called by another one need not wait."""
-        core = thread._core
-        assert isinstance(core, Actor)
+        actor = thread._actor
+        assert isinstance(actor, Actor)
         turn, calling = current_turn(), find_context()
-        queue = self._queue(core)
+        queue = self._queue(actor)
         caller = None if calling is None else calling._run
         holder = self._find_holder(queue, turn, caller)
         if holder is not None:
             _check_same_session(given, holder)
         if holder is not None and calling is not None and calling._run.outermost is holder:
             calling.check_inner(given.user_id, given.attributes)
-            run = Run(agent, core, calling.session, turn=turn, outer=calling._run, caller=caller)
+            run = Run(agent, actor, calling.session, turn=turn, outer=calling._run, caller=caller)
             return await self._start(run, calling.make_inner(run, self._find_user(given.user_id)))
         session = Session(given.session_id, thread) if holder is None else holder.session
-        run = Run(agent, core, session, turn=turn, outer=holder, caller=caller)
+        run = Run(agent, actor, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given)
         if holder is not None:
             run.stage.enter()  # A turn of the mailbox, through which it came back, has none.
@@ -221,7 +221,7 @@ class Runs:
             try:
                 run.stage.enter()
                 await self._recall(run)
-                remember_session(core, given.user_id, given.session_id)
+                remember_session(actor, given.user_id, given.session_id)
                 await self.events.emit("session.started", session)
             except BaseException:
                 self._leave(run)
@@ -259,10 +259,10 @@ class Runs:
     def _find_user(self, id: str | None) -> Any:
         return None if id is None else self._make_user(id)
 
-    def _queue(self, core: Actor) -> RunQueue[Run]:
-        queue: RunQueue[Run] | None = core.parts.get(_QUEUE)
+    def _queue(self, actor: Actor) -> RunQueue[Run]:
+        queue: RunQueue[Run] | None = actor.parts.get(_QUEUE)
         if queue is None:
-            queue = core.parts[_QUEUE] = RunQueue()
+            queue = actor.parts[_QUEUE] = RunQueue()
         return queue
 
     def _find_holder(self, queue: RunQueue[Run], turn: Turn | None, caller: Run | None) -> Run | None:
@@ -277,17 +277,17 @@ class Runs:
         return holder if turn is not None and any(each is holder.turn for each in turn.chain()) else None
 
     async def _wait(self, queue: RunQueue[Run], run: Run) -> None:
-        agent, core, turn = run.agent, run.core, run.turn
+        agent, actor, turn = run.agent, run.actor, run.turn
         if self._is_draining and (
             self._is_cutting_off or not self._is_within(None if turn is None else turn.parent, run.caller)
         ):
             raise _shutting_down()
         if queue.current is not None and not queue.current.is_over:
             if agent.multitask == "reject":
-                raise Busy(f"another run is running in {core.key}")
+                raise Busy(f"another run is running in {actor.key}")
             if agent.multitask == "interrupt":
                 queue.current.interrupt()
-        self._queues[core] = queue
+        self._queues[actor] = queue
         try:
             if not queue.is_empty:
                 if turn is not None:
@@ -298,7 +298,7 @@ class Runs:
                     max_waiting=agent.max_waiting,
                     timeout=agent.wait_timeout,
                     party=None if turn is None else turn.party,
-                    most_of_party=core.limits.waiting_runs,
+                    most_of_party=actor.limits.waiting_runs,
                 )
             else:
                 queue.current = run
@@ -306,7 +306,7 @@ class Runs:
             if turn is not None:
                 turn.is_waiting = False
             if queue.is_empty:
-                self._queues.pop(core, None)
+                self._queues.pop(actor, None)
         if turn is not None:
             turn.on_abandon = partial(_lose_caller, run)
         if self._is_cutting_off:
@@ -314,15 +314,15 @@ class Runs:
 
     def _is_within(self, turn: Turn | None, caller: Run | None) -> bool:
         """Whether a turn that runs is one of this app's, or called by one, or a run that calls has not ended."""
-        if turn is not None and turn.is_running and any(each.owner.events is self.events for each in turn.chain()):
+        if turn is not None and turn.is_running and any(each.actor.events is self.events for each in turn.chain()):
             return True
         return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:
         """Find out whether a run before this one was cut off, and mark the thread if this one takes long."""
-        mark: Mark | None = run.core.parts.get(_MARK)
+        mark: Mark | None = run.actor.parts.get(_MARK)
         if mark is None:
-            mark = run.core.parts[_MARK] = Mark(run.core, self._marks)
+            mark = run.actor.parts[_MARK] = Mark(run.actor, self._marks)
         run.mark = mark
         run.follows_cut_off = await mark.begin()
 
@@ -331,10 +331,10 @@ class Runs:
             task.cancel()
         run.stage.close()
         run.is_over = True
-        queue = self._queue(run.core)
+        queue = self._queue(run.actor)
         queue.leave()
         if queue.is_empty:
-            self._queues.pop(run.core, None)
+            self._queues.pop(run.actor, None)
         if run.mark is not None:
             run.mark.leave(is_last=queue.is_empty)
 
@@ -343,7 +343,7 @@ def _check_same_session(given: Given, holder: Run) -> None:
     """Raise ValueError for another session than that of the run in which an agent is called."""
     id, own = given.session_id, holder.session.id
     # The ids may be those by which the thread is addressed.
-    if id is None or id == own or session_name(given.user_id, id) == holder.core.key.name:
+    if id is None or id == own or session_name(given.user_id, id) == holder.actor.key.name:
         return
     raise ValueError(f"a run inside of another one of its thread has the session {own!r} of that, not {id!r}")
 

@@ -22,14 +22,14 @@ _WRITTEN: Final = "session record"
 _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
 
-def remember_session(core: Actor, user_id: str | None, session_id: str | None) -> None:
+def remember_session(actor: Actor, user_id: str | None, session_id: str | None) -> None:
     """Store the ids with a thread whose name is made of them, but does not tell them."""
-    name = core.key.name
-    if session_id is None or _WRITTEN in core.parts or "*" not in name or session_name(user_id, session_id) != name:
+    name = actor.key.name
+    if session_id is None or _WRITTEN in actor.parts or "*" not in name or session_name(user_id, session_id) != name:
         return
-    core.parts[_WRITTEN] = True
-    commit = core.records.write([Record(*SESSION, _encode(user_id, session_id))])
-    commit.then(lambda error: None if error is None else core.parts.pop(_WRITTEN, None))
+    actor.parts[_WRITTEN] = True
+    commit = actor.records.write([Record(*SESSION, _encode(user_id, session_id))])
+    commit.then(lambda error: None if error is None else actor.parts.pop(_WRITTEN, None))
 
 
 async def find_session(store: Store, key: ThreadKey) -> tuple[str | None, str] | None:

@@ -64,12 +64,12 @@ class Namespace(Thread[Any]):
 
     async def on_start(self) -> None:
         """Read the default `ttl`."""
-        if (data := await self._core.records.read(_SETTINGS, "ttl")) is not None:
+        if (data := await self._actor.records.read(_SETTINGS, "ttl")) is not None:
             self.default_ttl = _decode_ttl(data)
 
     async def set_default(self, ttl: float | None) -> None:
         """Set the default `ttl`, which creates the namespace if there is none."""
-        commit = self._core.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
+        commit = self._actor.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
         commit.then(lambda error: self._take_default(ttl) if error is None else None)
         await commit
 
@@ -89,7 +89,7 @@ class Namespace(Thread[Any]):
         """Return an entry and its data, None if there is none or it has expired."""
         name = _record_key(key)
         with self._watch() as written:
-            found = await self._core.records.list(_ENTRIES, prefix=f"{name} ", limit=2)
+            found = await self._actor.records.list(_ENTRIES, prefix=f"{name} ", limit=2)
             if len(found) < 2:
                 return None
             entry, data = _decode_description(found[0].value or b""), found[1].value or b""
@@ -100,7 +100,7 @@ class Namespace(Thread[Any]):
 
     async def delete(self, key: str) -> None:
         """Remove an entry, if it is there."""
-        if self._core.pipeline.history.is_begun:
+        if self._actor.pipeline.history.is_begun:
             name = _record_key(key)
             await self._write(_removals([name]), [name])
 
@@ -109,7 +109,7 @@ class Namespace(Thread[Any]):
         after, start = "", _cut(prefix)
         while True:
             with self._watch() as written:
-                rows = await self._core.records.list(_INDEX, prefix=start, after=after, limit=_PAGE)
+                rows = await self._actor.records.list(_INDEX, prefix=start, after=after, limit=_PAGE)
                 entries = [(row.key, _decode_description(row.value or b"")) for row in rows]
                 self._remove_expired([name for name, entry in entries if _has_expired(entry, now)], written)
             for _, entry in entries:
@@ -122,11 +122,11 @@ class Namespace(Thread[Any]):
     async def sweep(self, now: int, limit: int) -> int:
         """Remove expired entries; return how many due times were read, at most `limit`."""
         with self._watch() as written:
-            rows = await self._core.records.list(DUE, limit=limit)
+            rows = await self._actor.records.list(DUE, limit=limit)
             due = [row.key for row in rows if read_due(row.key) <= now]
             expired = []
             for name in dict.fromkeys(key.partition(" ")[2] for key in due):
-                described = await self._core.records.read(_INDEX, name)
+                described = await self._actor.records.read(_INDEX, name)
                 if described is not None and _has_expired(_decode_description(described), now):
                     expired.append(name)
             if due:
@@ -150,7 +150,7 @@ class Namespace(Thread[Any]):
         self.default_ttl = ttl
 
     def _write(self, records: list[Record], names: Iterable[str]) -> Commit:
-        commit = self._core.records.write(records)
+        commit = self._actor.records.write(records)
         for written in self._watches:
             written.update(names)
         return commit

@@ -213,7 +213,7 @@ def _key_of(thread: Handle | Thread[Any] | ThreadKey) -> ThreadKey:
         case Handle():
             return thread._key
         case Thread():
-            return thread._core.key
+            return thread._actor.key
         case _:
             raise TypeError(f"a thread is given as a handle, a Thread or a ThreadKey, not {thread!r}")
 

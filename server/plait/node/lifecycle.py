@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.events import Events
@@ -27,6 +27,7 @@ from plait.errors import (
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.expiry import Expiry
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
+from plait.parts.part import Part, find_parts, find_ranges, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, StoredThread, ThreadKey, Write
@@ -64,6 +65,8 @@ class Lifecycle:
         self._make_actor = make_actor
         self._events = events
         self._instruments = instruments
+        # The parts of each kind, once a thread of it has woken.
+        self._parts: dict[str, Mapping[str, Part[Any]]] = {}
         # The kinds for which a warning about lost members of a state was logged.
         self._lossy: set[str] = set()
 
@@ -100,19 +103,26 @@ class Lifecycle:
             try:
                 if marks_use:
                     await self.expiry.prepare()
-                stored = await self._store.load(key)
+                parts = self._find_parts(kind)
+                stored = await self._store.load(key, records=find_ranges(parts))
                 if stored is not None:
                     stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
                     if marks_use:
                         # When this is durable, a kill cannot make the thread expire as if it had not been used.
                         await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
                 actor = slot.actor = self._make_actor(key, kind, stored, fence)
+                await load_parts(parts, actor.thread._actor, () if stored is None else stored.records)
             except (CorruptThread, MigrationFailed, NewerState) as error:
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
                 raise
         if stored is not None and kind.name not in self._lossy and not actor.durable.is_stored:
             self._warn_of_losses(key, kind, stored)
         return actor
+
+    def _find_parts(self, kind: Kind) -> Mapping[str, Part[Any]]:
+        if (found := self._parts.get(kind.name)) is None:
+            found = self._parts[kind.name] = find_parts(kind.cls)
+        return found
 
     async def _claim(self, slot: Slot) -> None:
         with telling_store_errors(self._instruments):

@@ -9,7 +9,8 @@ from plait.kv.namespace import NAMESPACE
 from plait.kv.user import USER, user_prefix
 from plait.node.node import Node
 from plait.parts.part import find_parts
-from plait.parts.values import METADATA, Values
+from plait.parts.values import Values
+from plait.parts.values_index import METADATA
 from plait.store.protocol import Store, ThreadKey
 
 __all__ = ["INNER_KINDS", "list_threads"]

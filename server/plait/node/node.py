@@ -294,4 +294,4 @@ def _find_in_call_chain(key: ThreadKey) -> Actor | None:
     """Return the thread `key` if the calling turn, or one that waits for it, runs in that thread."""
     if (turn := current_turn()) is None:
         return None
-    return next((each.owner for each in turn.chain() if each.is_running and each.owner.key == key), None)
+    return next((each.actor for each in turn.chain() if each.is_running and each.actor.key == key), None)

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from plait.actor.thread import Core
+from plait.actor.thread import ThreadActor
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.state.transaction import Transaction
 
 __all__ = ["Draft", "Stage", "find_stage"]
 
 _innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", default=None)
 
 
-def find_stage(core: Core) -> "Stage | None":
+def find_stage(actor: ThreadActor) -> "Stage | None":
     """Return the open stage of a thread in which the calling code runs, None outside of its runs."""
     stage = _innermost.get()
-    while stage is not None and (stage.core is not core or stage.is_closed):
+    while stage is not None and (stage.actor is not actor or stage.is_closed):
         stage = stage.around
     return stage
 
@@ -31,27 +31,30 @@ class Draft(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether `records` can be called: what is stored is known."""
+        """Whether `write` can be called: what it needs is known."""
         ...
 
     async def prepare(self) -> None:
-        """Read what `records` needs. Raises StoreError."""
+        """Read what `write` needs. Raises StoreError."""
         ...
 
-    def records(self) -> list[Record]:
-        """Return what is to be stored. Raises what makes that impossible."""
+    def write(self) -> None:
+        """Store what was done, in the open transaction. Raises what makes that impossible.
+
+        The draft is empty then. If the write is rolled back, it is at once as it was, with what was done since.
+        """
         ...
 
-    def submitted(self, commit: Commit) -> None:
-        """Begin anew after what is being stored with `commit`; if that fails, it is to be stored again."""
+    def drop(self) -> None:
+        """Forget what was done: the run has raised, or could not store it."""
         ...
 
 
 class Stage:
     """Keeps what is done to the parts of a thread, for one write. Call `enter` in the task that does it."""
 
-    def __init__(self, core: Core, check: Callable[[], None]) -> None:
-        self.core = core
+    def __init__(self, actor: ThreadActor, check: Callable[[], None]) -> None:
+        self.actor = actor
         # Called at each use of a part: raises to interrupt the run.
         self.check = check
         self.drafts: dict[Any, Draft] = {}
@@ -95,14 +98,17 @@ class Stage:
             self.close()
         if not drafts:
             return
-        records = [record for draft in drafts for record in draft.records()]
-        commit = self._commit = self.core.records.write(records)
-        for draft in drafts:
-            draft.submitted(commit)
-        await commit
+        with Transaction(self.actor.pipeline, self.actor.key) as transaction:
+            for draft in drafts:
+                draft.write()
+        assert transaction.commit is not None
+        self._commit = transaction.commit
+        await transaction.commit
 
     def drop(self) -> None:
         """Forget what was not committed."""
+        for draft in self.drafts.values():
+            draft.drop()
         self.drafts.clear()
 
     def close(self) -> None:

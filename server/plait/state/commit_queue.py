@@ -207,6 +207,8 @@ class CommitQueue:
             self._on_lost(failure)
         else:
             self.history.rollback()
+            for each in reversed(self._pending):
+                each.roll_back()
             self._has_lost = True
             if self.turns is not None:
                 self.turns.cut(failure, {task for each in self._pending for task in each.tasks})

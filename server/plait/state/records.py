@@ -49,6 +49,9 @@ class Records:
             self._on_error(error)
             raise
 
-    def write(self, records: Sequence[Record]) -> Commit:
-        """Store records after the changes made so far, as one write. Raises ValueError and TooLarge."""
-        return self._pipeline.store(records)
+    def write(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
+        """Store records after the changes made so far, as one write. Raises what `Pipeline.store` raises.
+
+        `undo` is called as soon as they are rolled back, before other code runs.
+        """
+        return self._pipeline.store(records, undo=undo)

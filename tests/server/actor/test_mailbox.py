@@ -26,7 +26,7 @@ class Owner:
     instruments = NO_INSTRUMENTS
 
 
-OWNER = Owner()
+ACTOR = Owner()
 
 
 def make_mailbox() -> Mailbox:
@@ -36,7 +36,7 @@ def make_mailbox() -> Mailbox:
 def post(mailbox: Mailbox, work: Callable[[], Any], *, name: str = "turn") -> tuple[Turn, asyncio.Future[Any]]:
     """Post a turn and return it, with a future of its outcome."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    turn = Turn(name, work, owner=OWNER, parent=current_turn())
+    turn = Turn(name, work, actor=ACTOR, parent=current_turn())
     turn.on_end(make_resolver(future))
     mailbox.post(turn)
     return turn, future
@@ -44,7 +44,7 @@ def post(mailbox: Mailbox, work: Callable[[], Any], *, name: str = "turn") -> tu
 
 def post_then(mailbox: Mailbox, work: Callable[[], Any], *callbacks: Done) -> Turn:
     """Post a turn at the end of which some callbacks are called."""
-    turn = Turn("turn", work, owner=OWNER, parent=current_turn())
+    turn = Turn("turn", work, actor=ACTOR, parent=current_turn())
     for callback in callbacks:
         turn.on_end(callback)
     mailbox.post(turn)
@@ -161,7 +161,7 @@ async def test_a_turn_ends_whatever_it_raises_and_the_next_one_begins(
     work: Callable[[], Any], outcome_is: type[BaseException], is_concurrent: bool
 ) -> None:
     mailbox, future = make_mailbox(), asyncio.get_running_loop().create_future()
-    turn = Turn("turn", work, owner=OWNER)
+    turn = Turn("turn", work, actor=ACTOR)
     turn.on_end(make_resolver(future))
     if is_concurrent:
         turn.start(asyncio.get_running_loop())
@@ -177,7 +177,7 @@ def test_what_ends_the_process_ends_the_turn_and_the_loop(is_concurrent: bool) -
     ended: list[type[BaseException] | type[None]] = []
 
     async def main() -> None:
-        turn = Turn("turn", fail_later(SystemExit(3)), owner=OWNER)
+        turn = Turn("turn", fail_later(SystemExit(3)), actor=ACTOR)
         turn.on_end(lambda _, error: ended.append(type(error)))
         if is_concurrent:
             turn.start(asyncio.get_running_loop())

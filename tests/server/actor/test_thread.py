@@ -154,7 +154,7 @@ async def test_history_that_is_not_kept_is_not_found() -> None:
         kept = await outcome(thread.history())
         assert kept[-1].version == 1_000
         assert 100 <= len(kept) <= 500
-        first = (await house.store.changes(thread._core.key, after=0))[0].version
+        first = (await house.store.changes(thread._actor.key, after=0))[0].version
         assert first > 1
         assert [each.version for each in await thread.history(first - 1)] == list(range(first, 1_001))
         for version in (0, 500):

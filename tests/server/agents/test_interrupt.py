@@ -561,7 +561,7 @@ async def test_a_run_that_was_told_removes_the_mark_also_if_it_can_store_nothing
         await ctx.thread.values.set("big", "x" * (1 << 21))
 
     told = list[bool]()
-    await (await lab.thread())._core.records.write([Record(*MARK, b"{}")])
+    await (await lab.thread())._actor.records.write([Record(*MARK, b"{}")])
     for _ in range(2):
         await lab.sleep()
         with pytest.raises(TooLarge):

@@ -159,7 +159,7 @@ async def test_damaged_values_fail_the_run_and_are_never_overwritten(lab: Lab) -
             await ctx.thread.values.get("a")
         await ctx.thread.values.set("a", 1)
 
-    await (await lab.thread())._core.records.write([damaged])
+    await (await lab.thread())._actor.records.write([damaged])
     for work in (read, write, catch):
         await lab.sleep()
         with pytest.raises(CorruptThread, match="values"):

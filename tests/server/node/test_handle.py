@@ -84,7 +84,7 @@ async def test_a_handle_has_the_rpcs_of_the_thread_as_its_methods() -> None:
 async def test_a_method_that_is_no_rpc_is_not_there() -> None:
     async with open_house(Room) as house:
         handle = house.handle(Room)
-        for name in ("hidden", "missing", "addScore", "_core"):
+        for name in ("hidden", "missing", "addScore", "_actor"):
             with pytest.raises(AttributeError, match=name):
                 getattr(handle, name)
         for name in ("hidden", "missing", "add_score"):

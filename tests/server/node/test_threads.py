@@ -73,7 +73,7 @@ class World:
 
 
 def get_actor(thread: Thread[Any]) -> Actor:
-    actor: Any = thread._core
+    actor: Any = thread._actor
     assert isinstance(actor, Actor)
     return actor
 

@@ -996,7 +996,7 @@ async def test_a_call_whose_change_could_not_be_stored_fails() -> None:
     [
         ("missing", [], "Method missing does not exist"),
         ("hidden", [], "Method hidden is not callable"),
-        ("_core", [], "Method _core does not exist"),
+        ("_actor", [], "Method _actor does not exist"),
         ("__init__", [], "Method __init__ does not exist"),
         ("", [], "Method  does not exist"),
     ],
