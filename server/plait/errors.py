@@ -65,6 +65,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "escape_traceback",
+    "is_outage",
     "operator_message",
 ]
 
@@ -312,6 +313,13 @@ class RolledBack(StoreError):
 
     code = "rolled_back"
     status = 500
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error says that the store or the server was away, and nothing about the code that it ended."""
+    if isinstance(error, StoreError):
+        return not isinstance(error, CorruptThread | MigrationFailed | NewerState | RolledBack)
+    return isinstance(error, Unavailable)
 
 
 def operator_message(error: BaseException) -> str:

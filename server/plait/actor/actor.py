@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from plait.actor.connection import Connection
 from plait.actor.connections import Connections
@@ -15,8 +15,9 @@ from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
 from plait.actor.mailbox import Cause, Turn, current_turn
-from plait.actor.outcome import make_resolver
+from plait.actor.outcome import Done, make_resolver
 from plait.actor.presence import Presence
+from plait.actor.timer import Timer
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -30,13 +31,35 @@ from plait.state.push_log import PushLog
 from plait.state.records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
-__all__ = ["Actor"]
+__all__ = ["TIMER_INTERVAL", "Actor", "BeginRun"]
+
+TIMER_INTERVAL: Final = 30.0
+"""Seconds after which the timer of a thread reads the clock again."""
+
+RunDone = Callable[[BaseException | None, bool], None]
+"""Called with the error of a run, and whether it says nothing about its agent: see `Actor.begin_run`."""
+
+BeginRun = Callable[["Actor", str, RunDone], None]
+"""Begins a run of an agent, given by its name, in a thread."""
 
 
 class Actor(Facade):
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
-    __slots__ = ("_created", "destroy", "due", "ended_by", "events", "make_handle", "parts", "records")
+    __slots__ = (
+        "_begin_run",
+        "_created",
+        "destroy",
+        "due",
+        "ended_by",
+        "events",
+        "make_handle",
+        "parts",
+        "process",
+        "records",
+        "suspects",
+        "timer",
+    )
 
     def __init__(
         self,
@@ -54,6 +77,10 @@ class Actor(Facade):
         failures: Failures,
         events: Events | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
+        begin_run: BeginRun | None = None,
+        process: str = "",
+        suspects: asyncio.Lock | None = None,
+        timer_interval: float = TIMER_INTERVAL,
     ) -> None:
         self.loop = loop = asyncio.get_running_loop()
         self.key = key
@@ -107,6 +134,13 @@ class Actor(Facade):
         self.ended_by: Sequence[Turn] = ()
         # The turn of the listeners of `thread.created`.
         self._created: Turn | None = None
+        # Calls the parts that are due.
+        self.timer = self.pipeline.timer = Timer(loop, timer_interval)
+        self.pipeline.due = 0 if stored is None else stored.due
+        self._begin_run = begin_run
+        # The id of the process, and a lock for what may have ended an earlier one: such work begins one at a time.
+        self.process = process
+        self.suspects = suspects or asyncio.Lock()
 
     @property
     def is_unused(self) -> bool:
@@ -123,6 +157,33 @@ class Actor(Facade):
         """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
         return self.pipeline.on_submit is not None
 
+    # Work of parts
+
+    def begin(self, name: str, work: Callable[[], object], done: Done) -> Turn:
+        """Begin server work beside the mailbox, as a turn that no other turn has caused.
+
+        `done` is called with its result or error when the changes before its end are durable. A turn that is cancelled
+        as the server shuts down ends with Unavailable.
+        """
+        turn = Turn(name, work, actor=self)
+        self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
+        return turn
+
+    def begin_run(self, agent: str, done: RunDone) -> None:
+        """Begin a run of an agent that takes no input, and return at once.
+
+        `done(error, is_cut)` is called when the run has ended and what it wrote is durable. `error` is what the agent
+        raised, or why it did not run. With `is_cut`, that says nothing about the agent: the run was interrupted, did
+        not begin, or ended with the server or for want of the store. Raises ValueError if the thread has no such agent.
+        """
+        if self._begin_run is None:
+            raise ValueError(f"there is no agent {agent!r}")
+        self._begin_run(self, agent, done)
+
+    def arm(self) -> None:
+        """Set the timer again, after a part has changed when it is due."""
+        self.timer.arm()
+
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
         is_new = not self.is_stored
@@ -137,6 +198,7 @@ class Actor(Facade):
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
+        self.timer.stop()
         try:
             try:
                 await self.hooks.run("on_stop")
@@ -190,6 +252,7 @@ class Actor(Facade):
             if self.is_ending:
                 raise Destroyed(f"{self.key} is being destroyed already")
             self.turns.hold()
+            self.timer.stop()
             self.connections.close(Unavailable("the thread is being destroyed"))
             self.ended_by = tuple(turn.chain())
             return begin(self.ended_by)
@@ -230,6 +293,7 @@ class Actor(Facade):
 
     def abort(self) -> None:
         """Cancel all turns and refuse further connections and changes."""
+        self.timer.stop()
         self.connections.close(Unavailable("the thread has been stopped"))
         self.presence.close()
         self.pipeline.close()
@@ -241,6 +305,7 @@ class Actor(Facade):
         The turns of a thread that is awake are cancelled, except for `on_close`.
         """
         error = Unavailable(reason)
+        self.timer.stop()
         self.connections.close(error)
         self.pipeline.close()
         if is_awake:

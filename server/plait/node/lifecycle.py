@@ -95,6 +95,8 @@ class Lifecycle:
         actor.touch()
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
+        if not self.is_draining:
+            actor.timer.start()
 
     async def _load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
         """Make the actor of a stored or new thread; one that is used is not idle from now on. Raises StoreError."""

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from plait.actor.actor import Actor
+from plait.actor.actor import TIMER_INTERVAL, Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
@@ -52,6 +53,7 @@ class Node:
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
         expiry_interval: float = _EXPIRY_INTERVAL,
+        timer_interval: float = TIMER_INTERVAL,
     ) -> None:
         # The kinds that clients may address, and these with plait's own.
         self.kinds = {kind.name: kind for kind in kinds}
@@ -71,6 +73,10 @@ class Node:
         )
         self._threads = self._lifecycle.threads
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
+        self._timer_interval = timer_interval
+        # What threads tell this process from others by, and the lock of what may have ended one.
+        self._process = secrets.token_hex(8)
+        self._suspects = asyncio.Lock()
         # The loop in which the threads run; None while they do not.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -283,6 +289,10 @@ class Node:
             # The app's listeners are not told of plait's own threads.
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
+            begin_run=self._runs.begin,
+            process=self._process,
+            suspects=self._suspects,
+            timer_interval=self._timer_interval,
         )
 
 
