@@ -38,13 +38,25 @@ class Records:
             self._on_error(error)
             raise
 
-    async def list(self, part: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Record]:
-        """Return the first records of a part after a key, as `Store.records` does. Raises StoreError."""
+    async def list(
+        self,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        """Return records of a part after all writes made so far, as `Store.records` does. Raises StoreError."""
         if not self._pipeline.history.is_begun:
             return []
         await self._pipeline.wait_until_stored()
         try:
-            return await self._store.records(self._key, part, prefix=prefix, after=after, limit=limit)
+            return await self._store.records(
+                self._key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
+            )
         except StoreError as error:
             self._on_error(error)
             raise

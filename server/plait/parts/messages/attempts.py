@@ -30,14 +30,19 @@ class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
     # When the next attempt is due, in microseconds since the epoch; 0 if there is none to make. It stays while the
     # attempt is under way, so that the thread is found after a crash.
     due: int = 0
-    # Whether an attempt has begun, and not ended.
-    is_begun: bool = False
+    # The process in which an attempt has begun and not ended; empty if there is none.
+    process: str = ""
     # The position of the oldest message when the last attempt began, 0 if nothing was queued; the counts are its own.
     oldest: int = 0
     failures: int = 0
     crashes: int = 0
     # Whether an attempt that has taken messages has not ended well: another one is made even if nothing is queued.
     is_owed: bool = False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether an attempt is under way, or has ended with its process."""
+        return bool(self.process)
 
     @property
     def is_given_up(self) -> bool:
@@ -59,11 +64,17 @@ class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
             return Attempts(due=now)  # The first one, or the one that failed is not queued any longer.
         return self
 
-    def begin(self, oldest: int) -> Self:
+    def begin(self, oldest: int, process: str) -> Self:
         """Begin an attempt; the counts of another oldest message do not count for this one."""
         if oldest == self.oldest or self.is_owed:
-            return msgspec.structs.replace(self, is_begun=True, oldest=oldest)
-        return msgspec.structs.replace(self, is_begun=True, oldest=oldest, failures=0, crashes=0)
+            return msgspec.structs.replace(self, process=process, oldest=oldest)
+        return msgspec.structs.replace(self, process=process, oldest=oldest, failures=0, crashes=0)
+
+    def recover(self, oldest: int, now: int, process: str) -> Self:
+        """Find an attempt ended that has not ended in a process: a crash, unless it was this one."""
+        if not self.is_begun:
+            return self
+        return self.postpone(oldest) if self.process == process else self.crash(oldest, now)
 
     def has_taken(self, oldest: int) -> bool:
         """Whether an attempt did what it is for: what was the oldest message when it began is not queued."""
@@ -89,7 +100,7 @@ class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
     def _end(self, oldest: int, *, failures: int | None = None, crashes: int | None = None) -> Self:
         return msgspec.structs.replace(
             self,
-            is_begun=False,
+            process="",
             failures=self.failures if failures is None else failures,
             crashes=self.crashes if crashes is None else crashes,
             is_owed=self.has_taken(oldest),

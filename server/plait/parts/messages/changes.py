@@ -49,6 +49,11 @@ class Changes:
         # Whether the history has changed otherwise than at its end.
         self.is_edit = False
 
+    @property
+    def oldest(self) -> int:
+        """The position of the first message in the queue, 0 if there is none."""
+        return self.queue[0].position if self.queue else 0
+
     # The history
 
     def add(self, message: Message) -> Message:

@@ -13,6 +13,7 @@ __all__ = [
     "Page",
     "Role",
     "Status",
+    "check_size",
     "decode_message",
     "encode_message",
     "history_key",
@@ -30,7 +31,7 @@ Status = Literal["completed", "pending", "streaming", "failed"]
 _ROLES: Final = get_args(Role)
 # How deep the messages of agents that call agents may nest.
 _DEEPEST: Final = 1000
-# Bytes that a message may become longer by when it is moved to the history.
+# Bytes by which a message may become longer when it is moved to the history.
 _SPARE: Final = 256
 
 
@@ -103,9 +104,15 @@ decode_message: Final = msgspec.json.Decoder(Message).decode
 def encode_message(message: Message, most: int) -> bytes:
     """Return the record of a message, for a limit of `most` bytes a record. Raises TooLarge and TypeError."""
     data = encode_json(message)
-    if len(data) > most - min(_SPARE, most // 2):
-        raise TooLarge(f"the message has {len(data)} bytes; the limit of a record is {most}", limit="record")
+    check_size(len(data), most)
     return data
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise TooLarge if a message of `size` bytes does not fit into a record."""
+    if size > most - _SPARE:
+        text = f"the message has {size} bytes; a record may have {most}, of which {_SPARE} are kept for its place"
+        raise TooLarge(text, limit="record")
 
 
 def history_key(position: int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from plait.errors import CorruptThread
 from plait.parts.messages.attempts import Attempts
@@ -57,6 +58,10 @@ class State(msgspec.Struct, frozen=True):
     def oldest(self) -> int:
         """The position of the first message in the queue, 0 if there is none."""
         return self.queue[0].position if self.queue else 0
+
+    def with_attempts(self, attempts: Attempts) -> "State":
+        """Return the same with other attempts."""
+        return replace(self, head=replace(self.head, attempts=attempts))
 
     def find_pending(self, id: str) -> Message | None:
         """Return a pending message by its id."""
