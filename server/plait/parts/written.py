@@ -1,12 +1,14 @@
 """What the methods of a part that write return."""
 
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["STAGED", "Written"]
+__all__ = ["STAGED", "Result", "Written"]
+
+T = TypeVar("T")
 
 
 class Written:
@@ -31,3 +33,17 @@ class Written:
 
 STAGED: Final = Written(None, None)
 """A write that a run has staged."""
+
+
+class Result(Generic[T]):
+    """What a method that writes returns, beside the write. Awaiting it returns the value when the write is durable."""
+
+    __slots__ = ("_written", "value")
+
+    def __init__(self, value: T, written: Written) -> None:
+        self.value = value
+        self._written = written
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from self._written.__await__()
+        return self.value

@@ -157,25 +157,26 @@ class AgentCaller:
         try:
             return self._writer.write(work)[1]
         except PlaitError:
-            self._free()
+            self.free()
             return None
 
     def _finish(self, commit: Commit | None) -> None:
         if commit is not None:
-            commit.then(lambda error: self._free() if error is None else self._pause())
+            commit.then(lambda error: self.free() if error is None else self._pause())
 
     # Between attempts
 
     def _pause(self) -> None:
         """Let the next attempt wait, as this one could not be stored."""
         self._pause_later()
-        self._free()
+        self.free()
 
     def _pause_later(self) -> None:
         self._pauses += 1
         self._paused_until = read_clock() + find_pause(self._pauses)
 
-    def _free(self) -> None:
+    def free(self) -> None:
+        """Note that no attempt is being made."""
         self._is_busy = False
         if self._alone is not None and not self._alone.done():
             self._alone.set_result(None)

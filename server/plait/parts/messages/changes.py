@@ -37,6 +37,7 @@ class Changes:
         self._revision = head.revision
         self._lines = head.lines
         self._counts: dict[str, int] = {}
+        self._queued_bytes = head.queued_bytes
         self._streams: Sequence[StreamPlace] = head.streams
         self._records: dict[str, bytes | None] = {}
         self.queue: Sequence[Message] = state.queue
@@ -114,6 +115,8 @@ class Changes:
 
     def change_pending(self, after: Message) -> Message:
         """Replace a message of the queue, and return it as it is stored."""
+        before = next(each for each in self.queue if each.position == after.position)
+        self._queued_bytes -= self._measure(before)
         if self._tells(after):
             self._revision += 1
             after = replace(after, revision=self._revision)
@@ -181,6 +184,7 @@ class Changes:
             revision=self._revision,
             lines=self._lines,
             counts=counts,
+            queued_bytes=max(self._queued_bytes, 0) if self.queue else 0,
             streams=self._streams,
             attempts=self.attempts,
         )
@@ -230,7 +234,8 @@ class Changes:
         self._count(message, 1)
 
     def _put_pending(self, message: Message) -> None:
-        self._records[queue_key(message.position)] = encode_message(message, self._limit)
+        data = self._records[queue_key(message.position)] = encode_message(message, self._limit)
+        self._queued_bytes += len(data)
         queue = [each for each in self.queue if each.position != message.position]
         queue.append(message)
         if len(queue) > 1 and queue[-2].position > message.position:
@@ -243,7 +248,11 @@ class Changes:
         self._records.update((queue_key(position), None) for position in gone)
         self.queue = [each for each in self.queue if each.position not in gone]
         for message in messages:
+            self._queued_bytes -= self._measure(message)
             self._count(message, -1)
+
+    def _measure(self, message: Message) -> int:
+        return len(encode_json(message))
 
     def _count(self, message: Message, number: int) -> None:
         self._add(count_key(message.depth, message.status, silent=message.silent), number)

@@ -28,12 +28,24 @@ class _Op:
 
 
 class _Add(_Op):
-    def __init__(self, message: Message, *, is_queued: bool) -> None:
+    def __init__(self, message: Message) -> None:
         self._message = message
-        self._is_queued = is_queued
 
     def apply(self, changes: Changes, bases: Bases) -> None:
-        (changes.queue_message if self._is_queued else changes.add)(self._message)
+        changes.add(self._message)
+
+
+class _Queue(_Op):
+    def __init__(self, message: Message, *, is_keyed: bool) -> None:
+        self._message = message
+        self._is_keyed = is_keyed
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        if self._is_keyed:
+            if changes.keys.has(self._message.id):
+                return  # It was sent again meanwhile.
+            changes.remember(self._message.id)
+        changes.queue_message(self._message)
 
 
 class _Take(_Op):
@@ -56,12 +68,12 @@ class _End(_Op):
 
 class _Edit(_Op):
     def __init__(self, id: str, content: str | None, metadata: Mapping[str, Any]) -> None:
-        self.id = id
+        self.id = self._id = id
         self._content = content
         self._metadata = metadata
 
     def apply(self, changes: Changes, bases: Bases) -> None:
-        message, is_pending = _find(self.id, changes, bases)
+        message, is_pending = _find(self._id, changes, bases)
         if message is not None:
             edited = edit_message(message, self._content, self._metadata)
             (changes.change_pending if is_pending else changes.change)(edited)
@@ -69,10 +81,10 @@ class _Edit(_Op):
 
 class _Remove(_Op):
     def __init__(self, id: str) -> None:
-        self.id = id
+        self.id = self._id = id
 
     def apply(self, changes: Changes, bases: Bases) -> None:
-        message, is_pending = _find(self.id, changes, bases)
+        message, is_pending = _find(self._id, changes, bases)
         if message is not None:
             (changes.cancel if is_pending else changes.remove)(message)
 
@@ -133,12 +145,12 @@ class MessagesDraft:
 
     def add(self, message: Message) -> None:
         """Add a message to the history."""
-        self._ops.append(_Add(message, is_queued=False))
+        self._ops.append(_Add(message))
         self.view.show(message)
 
-    def queue(self, message: Message) -> None:
-        """Add a message to the queue."""
-        self._ops.append(_Add(message, is_queued=True))
+    def queue(self, message: Message, *, is_keyed: bool) -> None:
+        """Add a message to the queue, once if it was sent with a key."""
+        self._ops.append(_Queue(message, is_keyed=is_keyed))
         self.view.queued.append(message)
 
     def take(self) -> list[Message]:
@@ -155,6 +167,11 @@ class MessagesDraft:
         for message in found:
             self.view.show(message)
         return found
+
+    def find_taken(self) -> list[str]:
+        """Return the ids of the messages that were taken, in order, for a message that is shown before the commit."""
+        places = {place: position for position, place in self.view.taken.items()}
+        return [self.view.rows[place].id for place in sorted(places) if place in self.view.rows]
 
     def end(self, stream: MessageStream, message: Message) -> None:
         """Make history of a message that was written bit by bit."""

@@ -110,9 +110,9 @@ class History:
             if size > _MOST_MISSED:
                 return None
         frames = [frame for _, frame in sorted(found, key=_revision) if frame.revision <= head.revision]
-        for place in head.streams:
-            if not place.silent and place.position not in seen and (streaming := await self.at(place.position)):
-                frames.append(Update(head.revision, streaming))
+        places = [each.position for each in head.streams if not each.silent and each.position not in seen]
+        streaming = [await self.at(position) for position in places]
+        frames += [Update(head.revision, each) for each in streaming if each is not None]
         return Missed(head.revision, frames)
 
     # Inside

@@ -41,8 +41,9 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     # The last revision, and the number of lines that the log has had.
     revision: int = 0
     lines: int = 0
-    # How many messages there are of each kind, by `count_key`.
+    # How many messages there are of each kind, by `count_key`, and the bytes of those in the queue.
     counts: Counts = {}
+    queued_bytes: int = 0
     streams: Sequence[StreamPlace] = ()
     attempts: Attempts = Attempts()
 
@@ -87,8 +88,8 @@ class Numbers:
 
 
 def count_key(depth: int, status: str, *, silent: bool) -> str:
-    """Return by what a message is counted."""
-    return f"{depth}{status[0]}{'s' if silent else ''}"
+    """Return by what a message is counted: whether it is silent, its status, and its depth."""
+    return f"{'s' if silent else 'v'}{status[0]}{depth}"
 
 
 def load_state(part: str, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> State:

@@ -1,11 +1,10 @@
 """A message that is shown, and durable, while it is written."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from msgspec.structs import replace
 
@@ -23,6 +22,16 @@ __all__ = ["MessageStream"]
 _INTERVAL: Final = 0.04
 
 
+class StreamDraft(Protocol):
+    """What a run has done, as far as its streams know it."""
+
+    is_dropped: bool
+
+    def end(self, stream: "MessageStream", message: Message) -> None:
+        """Make history of the message of a stream with the run."""
+        ...
+
+
 class MessageStream:
     """A message that is written bit by bit: `async with messages.stream() as m: m.append("Hello")`.
 
@@ -31,12 +40,11 @@ class MessageStream:
     is failed, with its text.
     """
 
-    def __init__(
-        self, writer: Writer, message: Message, end: "Callable[[MessageStream, Message], Commit | None]"
-    ) -> None:
+    def __init__(self, writer: Writer, message: Message, draft: StreamDraft | None) -> None:
         self._writer = writer
         self._message = message
-        self._end = end
+        # The draft of its run, if it is written in one.
+        self._draft = draft
         self._pieces: list[str] = []
         self._text = ""
         # Bytes of the record, and characters that were told.
@@ -105,15 +113,19 @@ class MessageStream:
     ) -> None:
         self._is_open = False
         self._stop()
-        if error is not None or self._error is not None:
+        if error is not None or self._error is not None or (self._draft is not None and self._draft.is_dropped):
             self.fail()
             if error is None and self._error is not None:
                 raise self._error
             return
         self._write()
-        commit = self._end(self, self._finished("completed"))
-        if commit is not None:
-            await commit
+        writer, message = self._writer, self._finished("completed")
+        if self._draft is not None:
+            self._draft.end(self, message)
+            return
+        _, commit = writer.write(lambda changes: changes.end_stream(message))
+        writer.forget((), [self])
+        await commit
 
     def fail(self) -> None:
         """End the message as failed, with its text."""

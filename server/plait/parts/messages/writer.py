@@ -34,6 +34,8 @@ class Writer:
         self.taken: set[int] = set()
         # The messages that are being written, by position: streams.
         self.streams: dict[int, Any] = {}
+        # How often a write was rolled back.
+        self.losses = 0
         # Changes whenever a message of the history or the queue does that was there before.
         self.edits = 0
         self.history = History(actor.records, part, self.streams.__contains__)
@@ -63,6 +65,7 @@ class Writer:
 
         def take_back() -> None:
             self.state = before
+            self.losses += 1
             self.edits += 1
             if undo is not None:
                 undo()
