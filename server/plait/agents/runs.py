@@ -145,12 +145,16 @@ class Runs:
         given = Given(input=agent.convert(msgspec.UNSET))
         begun: list[Run] = []
 
+        def note(run: Run) -> None:
+            begun.append(run)
+            run.is_repeated = True
+
         async def work() -> None:
             if agent.is_stream:
-                async for _ in self.stream(agent, actor.thread, given, on_begin=begun.append):
+                async for _ in self.stream(agent, actor.thread, given, on_begin=note):
                     pass
             else:
-                await self.run(agent, actor.thread, given, on_begin=begun.append)
+                await self.run(agent, actor.thread, given, on_begin=note)
 
         def finish(_: object, error: BaseException | None) -> None:
             is_cut = not begun or begun[0].is_interrupted or (error is not None and is_outage(error))
