@@ -15,7 +15,7 @@ from plait.parts.messages.frames import Chunk, Delete, End, Frame, Insert, Take,
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
 
-__all__ = ["Chat", "Clock", "MessagesLab", "Viewer", "contents", "make_store", "open_lab"]
+__all__ = ["Chat", "Clock", "MessagesLab", "Shared", "Viewer", "contents", "make_store", "open_lab"]
 
 
 class Chat(Thread[dict[str, Any]]):
@@ -42,6 +42,22 @@ def contents(messages: list[Message]) -> list[str | None]:
 def make_store(kind: str, folder: Path) -> Any:
     """Return a new store of a kind."""
     return MemoryStore() if kind == "memory" else SqliteStore(folder / "plait.db")
+
+
+class Shared:
+    """A store that another app has open: an app that uses it takes over the threads that it wakes."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
 
 
 class Clock:
@@ -101,7 +117,7 @@ class MessagesLab:
 
     async def all(self, name: str = "one") -> list[Message]:
         """Return all messages of a thread."""
-        page = await (await self.messages(name)).list(10_000, include_silent=True, max_depth=1000)
+        page = await (await self.messages(name)).list(100_000, include_silent=True, max_depth=1000)
         assert page.total == len(page.messages)
         assert not page.has_more
         return page.messages
