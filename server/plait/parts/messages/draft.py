@@ -101,8 +101,9 @@ class _View:
         self.counts: dict[str, int] = {}
         # The new positions of messages that were taken from the queue, by their old ones.
         self.taken: dict[int, int] = {}
-        # The messages that were added to the queue.
+        # The messages that were added to the queue, and those in it that were changed, by position.
         self.queued: list[Message] = []
+        self.edited: dict[int, Message] = {}
         # The messages that were written bit by bit.
         self.streams: list[MessageStream] = []
 
@@ -121,6 +122,7 @@ class _View:
         for key, number in other.counts.items():
             self.counts[key] = self.counts.get(key, 0) + number
         self.taken, self.queued = other.taken | self.taken, other.queued + self.queued
+        self.edited = other.edited | self.edited
         self.streams = other.streams + self.streams
 
     def _count(self, message: Message, number: int) -> None:
@@ -156,17 +158,24 @@ class MessagesDraft:
     def take(self) -> list[Message]:
         """Take what is queued and not taken, and return it with its new positions."""
         writer, places, found = self._writer, dict[int, int](), list[Message]()
-        for message in writer.state.queue:
-            if message.position not in writer.taken:
-                places[message.position] = writer.numbers.next_position()
-                found.append(replace(message, position=places[message.position], status="completed", revision=0))
+        for message in self.find_untaken():
+            places[message.position] = writer.numbers.next_position()
+            found.append(replace(message, position=places[message.position], status="completed", revision=0))
         if places:
             writer.taken.update(places)
             self.view.taken.update(places)
+            self.view.queued.clear()
             self._ops.append(_Take(places))
         for message in found:
             self.view.show(message)
         return found
+
+    def find_untaken(self) -> list[Message]:
+        """Return what is queued and not taken, in order."""
+        taken, removed = self._writer.taken, self.view.removed
+        found = [each for each in (*self._writer.state.queue, *self.view.queued) if each.position not in taken]
+        edited = self.view.edited
+        return sorted([edited.get(each.position, each) for each in found if each.id not in removed], key=_place)
 
     def find_taken(self) -> list[str]:
         """Return the ids of the messages that were taken, in order, for a message that is shown before the commit."""
@@ -183,7 +192,9 @@ class MessagesDraft:
         """Change a message, and return it."""
         after = edit_message(before, content, metadata)
         self._ops.append(_Edit(before.id, content, metadata))
-        if before.status != "pending":
+        if before.status == "pending":
+            self.view.edited[after.position] = after
+        else:
             self.view.hide(before)
             self.view.show(after)
         return after
@@ -250,6 +261,10 @@ def edit_message(message: Message, content: str | None, metadata: Mapping[str, A
     if content is not None:
         message = replace(message, content=content)
     return replace(message, metadata={**message.metadata, **metadata}) if metadata else message
+
+
+def _place(message: Message) -> int:
+    return message.position
 
 
 def _find(id: str, changes: Changes, bases: Bases) -> tuple[Message | None, bool]:

@@ -132,8 +132,7 @@ class ThreadMessages:
         if not self._is_run():
             return [*self._writer.state.queue]
         draft = self._find_draft()
-        found = self._find_untaken()
-        return found if draft is None else [*found, *draft.view.queued]
+        return self._find_untaken() if draft is None else draft.find_untaken()
 
     # Writing
 
@@ -381,13 +380,11 @@ class ThreadMessages:
         return [each for each in self._writer.state.queue if each.position not in self._writer.taken]
 
     async def _find(self, id: str) -> Message | None:
-        draft = self._find_draft()
-        if draft is not None:
-            view = draft.view
-            if id in view.removed or (found := view.ids.get(id)) is not None:
-                return view.ids.get(id)
-            if (found := next((each for each in view.queued if each.id == id), None)) is not None:
-                return found
+        if (draft := self._find_draft()) is not None:
+            if id in draft.view.removed or id in draft.view.ids:
+                return draft.view.ids.get(id)
+            if (pending := next((each for each in draft.find_untaken() if each.id == id), None)) is not None:
+                return pending
         return self._writer.state.find_pending(id) or await self._writer.history.find(id)
 
     async def _find_present(self, id: str) -> tuple[Message | None, _Messages]:

@@ -91,7 +91,7 @@ class MessageStream:
             self._plan()
 
     async def __aenter__(self) -> Self:
-        if self._is_open or self._error is not None:
+        if self._commit is not None:
             raise RuntimeError("this stream has been entered before")
         writer, message = self._writer, self._message
 
