@@ -44,6 +44,9 @@ from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits
 from plait.node.handle import Handle
+from plait.parts.messages.message import Message, Page
+from plait.parts.messages.part import Messages, ThreadMessages
+from plait.parts.messages.stream import MessageStream
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
 from plait.state.commit import Commit
@@ -86,12 +89,16 @@ __all__ = [
     "KVStats",
     "Limits",
     "MemoryStore",
+    "Message",
+    "MessageStream",
+    "Messages",
     "MethodNotFound",
     "MigrationFailed",
     "NewerState",
     "NoInstruments",
     "NotFound",
     "Outdated",
+    "Page",
     "Plait",
     "PlaitError",
     "Principal",
@@ -110,6 +117,7 @@ __all__ = [
     "Thread",
     "ThreadIdProvider",
     "ThreadKey",
+    "ThreadMessages",
     "ThreadValues",
     "TooLarge",
     "TooMany",
