@@ -37,7 +37,7 @@ __all__ = ["LIMITS", "Walk", "walk_all"]
 SCHEMAS: Final = str(Path(plait_schemas.__file__).parent)
 SERVER: Final = str(Path(sys.modules["plait"].__file__ or "").parent)
 # How many files of the server each may go through.
-LIMITS: Final = {"push": 24, "rpc": 27, "join": 44}
+LIMITS: Final = {"push": 24, "rpc": 26, "join": 44}
 # Each is done so often; the walk with the fewest calls counts, as a timer of the server may run during one.
 ROUNDS: Final = 5
 # Iterations of the server's loop after which nothing of an operation is left to be done.

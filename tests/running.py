@@ -24,7 +24,7 @@ __all__ = ["Process", "begin", "hold_port", "running"]
 async def begin(app: Plait, cls: type[Thread[Any]], name: str = "one") -> None:
     """Store a new thread of a running app, with its initial state."""
     actor = await app._node.actor(ThreadKey(cls._kind.name, name))
-    await actor.store()
+    await actor.state.store_thread()
 
 
 @asynccontextmanager

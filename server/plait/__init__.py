@@ -32,6 +32,7 @@ from plait.errors import (
     Reject,
     RolledBack,
     StoreError,
+    Terminated,
     TooLarge,
     TooMany,
     TurnTimeout,
@@ -47,6 +48,9 @@ from plait.node.handle import Handle
 from plait.parts.messages.message import Message, Page
 from plait.parts.messages.part import Messages, ThreadMessages
 from plait.parts.messages.stream import MessageStream
+from plait.parts.schedule.draft import EffectRun
+from plait.parts.schedule.effect import effect
+from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
 from plait.state.commit import Commit
@@ -74,6 +78,7 @@ __all__ = [
     "CorruptThread",
     "Destroyed",
     "Edit",
+    "EffectRun",
     "Event",
     "Fenced",
     "Forbidden",
@@ -101,11 +106,14 @@ __all__ = [
     "Page",
     "Plait",
     "PlaitError",
+    "Planned",
     "Principal",
     "Readonly",
     "Reject",
     "Retention",
     "RolledBack",
+    "Schedule",
+    "Scheduled",
     "Session",
     "Source",
     "SqliteStore",
@@ -113,11 +121,13 @@ __all__ = [
     "StoreError",
     "Stream",
     "Stretch",
+    "Terminated",
     "Text",
     "Thread",
     "ThreadIdProvider",
     "ThreadKey",
     "ThreadMessages",
+    "ThreadSchedule",
     "ThreadValues",
     "TooLarge",
     "TooMany",
@@ -130,6 +140,7 @@ __all__ = [
     "Values",
     "current",
     "current_context",
+    "effect",
     "migrate",
     "rpc",
 ]

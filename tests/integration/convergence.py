@@ -316,8 +316,8 @@ class World:
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
         with actor.keep_awake():
-            await actor.store()
-            id = actor.connection_id(SUBPROTOCOL, None, join.client)
+            await actor.state.store_thread()
+            id = actor.sockets.connection_id(SUBPROTOCOL, None, join.client)
             connection = make_connection(actor, id, wire, arrival=0)
             joining = await make_native(actor, connection, wire, join)
             if wire.closed is not None:

@@ -29,7 +29,7 @@ class Doubts(Schedule):
     def change(self, thread: Any) -> None:
         name = f"r{len(self.commits)}"
         records = [Record("values", f"{name}/{each}", b"x") for each in "ab"]
-        pipeline = thread._actor.pipeline
+        pipeline = thread._actor.state
         try:
             if self.dice.random() < 0.5:
                 super().change(thread)

@@ -279,7 +279,7 @@ async def test_what_was_forgotten_in_memory_is_read_from_the_store(tmp_path: Pat
                 await call(web, "set", n)
                 await reader.next()
             (actor,) = app._node.actors
-            history = actor.pipeline.history
+            history = actor.state.history
             assert history.since(0, 2) is not None
             id = reader.id.replace(":2", ":0")
         async with asyncio.timeout(TIMEOUT):

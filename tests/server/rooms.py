@@ -104,7 +104,7 @@ class House:
     async def join(self, cls: type[Thread[Any]], id: str, *, name: str = "one", can_ping: bool = True) -> Client:
         """Return a client that has joined a thread and taken what it is sent then."""
         actor = await self.actor(cls, name)
-        await actor.store()
+        await actor.state.store_thread()
         client = Client(actor, id, can_ping=can_ping, departures=self.departures)
         client.open()
         await client.joined()

@@ -37,7 +37,7 @@ def make_connection(
     arrival: int | None = None,
 ) -> Connection:
     """Return a connection to a thread, which the thread does not know yet."""
-    return actor.make_connection(id, transport, rights=Rights(principal), wire=wire, arrival=arrival)
+    return actor.sockets.make_connection(id, transport, rights=Rights(principal), wire=wire, arrival=arrival)
 
 
 def make_cloudflare(

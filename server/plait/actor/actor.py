@@ -1,23 +1,25 @@
 """One awake thread, as its node starts, watches and stops it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from plait.actor.connection import Connection
-from plait.actor.connections import Connections
 from plait.actor.events import Events
-from plait.actor.facade import Facade
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
-from plait.actor.mailbox import Cause, Turn, current_turn
 from plait.actor.outcome import Done, make_resolver
-from plait.actor.presence import Presence
+from plait.actor.per_actor import PerActor
+from plait.actor.sockets import Sockets
+from plait.actor.termination import Termination
+from plait.actor.thread import Thread
 from plait.actor.timer import Timer
+from plait.actor.turn import Cause, Turn, current_turn
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -26,12 +28,11 @@ from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.log import ChangeLog
 from plait.state.merger import Merger
-from plait.state.pipeline import Pipeline
 from plait.state.push_log import PushLog
 from plait.state.records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
-__all__ = ["TIMER_INTERVAL", "Actor", "BeginRun"]
+__all__ = ["TIMER_INTERVAL", "Actor", "AgentRuns", "RunDone", "find_actor"]
 
 TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
@@ -39,26 +40,50 @@ TIMER_INTERVAL: Final = 30.0
 RunDone = Callable[[BaseException | None, bool], None]
 """Called with the error of a run, and whether it says nothing about its agent: see `Actor.begin_run`."""
 
-BeginRun = Callable[["Actor", str, RunDone], None]
-"""Begins a run of an agent, given by its name, in a thread."""
+
+class AgentRuns(Protocol):
+    """The agents of the app, as its threads use them."""
+
+    def begin(self, actor: "Actor", name: str, done: RunDone) -> None:
+        """Begin a run of an agent in a thread. Raises ValueError if the thread has no such agent."""
+
+    def terminate(self, actor: "Actor") -> None:
+        """Interrupt the run of a thread that is terminated, unless the calling code is a part of it."""
 
 
-class Actor(Facade):
+class Actor:
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "_begin_run",
         "_created",
+        "_runs",
+        "active",
         "destroy",
         "due",
         "ended_by",
         "events",
+        "failures",
+        "holds",
+        "hooks",
+        "instruments",
+        "is_ending",
+        "key",
+        "kind",
+        "last_used",
+        "limits",
+        "log",
+        "loop",
         "make_handle",
         "parts",
         "process",
         "records",
+        "sockets",
+        "state",
         "suspects",
+        "termination",
+        "thread",
         "timer",
+        "turns",
     )
 
     def __init__(
@@ -70,14 +95,14 @@ class Actor(Facade):
         limits: Limits,
         *,
         fence: int,
-        make_handle: Callable[[Any, str], Any],
+        make_handle: Callable[[type[Thread[Any]], str], object],
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
         active: dict["Actor", None],
         failures: Failures,
         events: Events | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
-        begin_run: BeginRun | None = None,
+        runs: AgentRuns | None = None,
         process: str = "",
         suspects: asyncio.Lock | None = None,
         timer_interval: float = TIMER_INTERVAL,
@@ -86,76 +111,104 @@ class Actor(Facade):
         self.key = key
         self.kind = kind
         self.limits = limits
+        # What clients are told of errors.
         self.failures = failures
         self.instruments = instruments
         self.events = events or Events()
-        self.thread = thread = object.__new__(kind.cls)
-        self.pipeline = Pipeline(
-            History(
-                key,
-                kind.state_type,
-                stored,
-                retention=kind.cls.retention,
-                state_version=kind.state_version,
-                fence=fence,
-                on_stored=self._tell_created,
-            ),
+        self.thread: Thread[Any] = object.__new__(kind.cls)
+        history = History(
+            key,
+            kind.state_type,
+            stored,
+            retention=kind.cls.retention,
+            state_version=kind.state_version,
+            fence=fence,
+            on_stored=self._tell_created,
+        )
+        self.log = ChangeLog(key, store, history, on_error=self._tell_store_error)
+        self.sockets = Sockets(self, self.thread)
+        self.state = Merger(
+            history,
             kind.state_type,
             store,
             limits,
-            validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
-            on_commit=self._on_commit,
+            policy=kind.policy(self.thread),
+            clients=PushLog(self.log.client, () if stored is None else stored.clients),
+            validate=self.thread.validate_state_change if "validate_state_change" in kind.overrides else None,
+            on_commit=self.sockets.send_change,
             on_lost=partial(on_lost, self),
             instruments=instruments,
             find_trace=find_trace,
         )
-        self.after = self.pipeline.after
-        self.change_log = ChangeLog(key, store, self.pipeline.history, on_error=self._tell_store_error)
-        self.records = Records(key, store, self.pipeline, on_error=self._tell_store_error)
-        self.parts: dict[str, Any] = {}
-        self.connections = Connections()
-        self.presence = Presence(loop, self.connections.send_presence)
-        self.clients = PushLog(self.change_log.client, () if stored is None else stored.clients)
+        self.turns = self.state.turns = TurnRunner(self, self.thread, self.state.after)
+        self.hooks = Hooks(self, self.thread, self.turns, self.events)
+        if self.hooks.has("on_state_changed"):
+            self.sockets.on_change = self.hooks.post_change
+        self.sockets.on_unseen = self._watch
+        self.records = Records(key, store, self.state, on_error=self._tell_store_error)
+        # What is kept on this actor by parts of the server, which declare it with PerActor.
+        self.parts: dict[PerActor[Any, Any], Any] = {}
         # Makes a handle to another thread.
         self.make_handle = make_handle
         # Ends this thread for good.
         self.destroy = destroy
-        thread._actor = self
-        thread.__init__()
-        self.merger = Merger(self.pipeline, self.change_log, kind.policy(thread), limits)
-        self.turns = self.pipeline.turns = TurnRunner(self, self.after)
-        self.hooks = Hooks(self, thread, self.turns)
+        # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
-        self.active = active
+        self.holds = 0
+        # Where the thread puts itself when it is used, for the node's sweeper.
+        self.active: dict[Any, None] = active
         # When the node looks at the thread again if it is not used before.
         self.due = inf
-        self.holds = 0
+        # Whether the thread is being destroyed: nothing that clients send is handled or answered any more.
+        self.is_ending = False
         # The turn that destroys the thread, and those that wait for it; empty as long as none does.
         self.ended_by: Sequence[Turn] = ()
         # The turn of the listeners of `thread.created`.
         self._created: Turn | None = None
         # Calls the parts that are due.
-        self.timer = self.pipeline.timer = Timer(loop, timer_interval)
-        self.pipeline.due = 0 if stored is None else stored.due
-        self._begin_run = begin_run
+        self.timer = self.state.timer = Timer(loop, timer_interval)
+        self.state.due = 0 if stored is None else stored.due
+        self.termination = Termination(key, self.state, self.records, self.timer)
+        self._runs = runs
         # The id of the process, and a lock for what may have ended an earlier one: such work begins one at a time.
         self.process = process
         self.suspects = suspects or asyncio.Lock()
+        self.thread._actor = self
+        self.thread.__init__()  # type: ignore[misc]
 
     @property
     def is_unused(self) -> bool:
         """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
-        return not self.connections and not self.holds and self.is_idle
+        return not self.sockets and not self.holds and self.is_idle and not self.timer.is_due
 
     @property
     def is_idle(self) -> bool:
         """Whether no turn runs, and every change is durable."""
-        return self.turns.is_idle and self.pipeline.is_durable
+        return self.turns.is_idle and self.state.is_durable
 
     @property
     def is_new(self) -> bool:
         """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
-        return self.pipeline.on_submit is not None
+        return self.state.on_submit is not None
+
+    def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
+        """Return the error to tell a client, as `Failures.explain` does."""
+        return self.failures.explain(error, self.key, connection)
+
+    def touch(self) -> None:
+        """Reset the idle timer."""
+        self.last_used = self.loop.time()
+        self.active[self] = None
+
+    @contextmanager
+    def keep_awake(self) -> Iterator[None]:
+        """Keep the thread awake for the block, as when a socket is about to join."""
+        self.holds += 1
+        try:
+            yield
+        finally:
+            self.holds -= 1
+            self.touch()
 
     # Work of parts
 
@@ -176,9 +229,20 @@ class Actor(Facade):
         raised, or why it did not run. With `is_cut`, that says nothing about the agent: the run was interrupted, did
         not begin, or ended with the server or for want of the store. Raises ValueError if the thread has no such agent.
         """
-        if self._begin_run is None:
+        if self._runs is None:
             raise ValueError(f"there is no agent {agent!r}")
-        self._begin_run(self, agent, done)
+        self._runs.begin(self, agent, done)
+
+    def check_active(self) -> None:
+        """Raise Terminated if the thread takes no new work."""
+        self.termination.check()
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on, as `Thread.terminate` does."""
+        commit = self.termination.begin(self._post_terminated)
+        if self._runs is not None:
+            self._runs.terminate(self)
+        return commit
 
     def arm(self) -> None:
         """Set the timer again, after a part has changed when it is due."""
@@ -186,15 +250,15 @@ class Actor(Facade):
 
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
-        is_new = not self.is_stored
-        if not self.pipeline.history.current.has_state and self.kind.has_initial_state:
+        is_new = not self.state.is_stored
+        if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
-                self.pipeline.start(self.kind.initial_state())
+                self.state.start(self.kind.initial_state())
             except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         await self.hooks.run("on_start")
         if is_new:
-            self.pipeline.on_submit = self._note_change
+            self.state.on_submit = self._note_change
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
@@ -203,7 +267,7 @@ class Actor(Facade):
             try:
                 await self.hooks.run("on_stop")
             except Exception as error:
-                self.hooks.report(error, None)
+                self.turns.report(error, None)
             await self.wait_until_idle()
         finally:
             self.abort()
@@ -216,10 +280,10 @@ class Actor(Facade):
         if not self.turns.mailbox.is_idle:
             self.expire(now)
             self.touch()
-        elif not self.pipeline.is_durable:
-            self.active[self] = None
+        elif not self.state.is_durable:
+            self._watch()
         elif self.is_unused:
-            self.pipeline.history.forget()
+            self.state.history.forget()
             timeout = self.thread.idle_timeout
             return inf if timeout is None else self.last_used + timeout
         return inf
@@ -232,7 +296,7 @@ class Actor(Facade):
         """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
         while not self.is_idle:
             await self.turns.wait()
-            await self.pipeline.wait_until_durable()
+            await self.state.wait_until_durable()
 
     def cancel_turns(self) -> None:
         """Cancel the running and the waiting turns."""
@@ -247,13 +311,14 @@ class Actor(Facade):
         """
 
         def work() -> Awaitable[None]:
-            if self.pipeline.lost is not None:
-                raise self.pipeline.lost
+            if self.state.lost is not None:
+                raise self.state.lost
             if self.is_ending:
                 raise Destroyed(f"{self.key} is being destroyed already")
+            self.is_ending = True
             self.turns.hold()
             self.timer.stop()
-            self.connections.close(Unavailable("the thread is being destroyed"))
+            self.sockets.close(Unavailable("the thread is being destroyed"))
             self.ended_by = tuple(turn.chain())
             return begin(self.ended_by)
 
@@ -274,11 +339,11 @@ class Actor(Facade):
         """
         refusal: PlaitError = Unavailable("the server is shutting down")
         try:
-            before = self.pipeline.begin_deletion(callers[0])
+            before = self.state.begin_deletion(callers[0])
             if before is not None:
                 await before
             await self.hooks.run_last(self.thread.turn_timeout, caller=callers[0])
-            await self.pipeline.delete()
+            await self.state.delete()
             refusal = Destroyed(f"{self.key} was destroyed")
         except StoreError as error:
             refusal = error
@@ -286,17 +351,17 @@ class Actor(Facade):
         except asyncio.CancelledError:
             raise refusal from None
         finally:
-            self.pipeline.abandon_deletion(refusal)
+            self.state.abandon_deletion(refusal)
             self.turns.refuse(refusal, besides=callers)
             self._leave(refusal)
-            self.presence.close()
+            self.sockets.presence.close()
 
     def abort(self) -> None:
         """Cancel all turns and refuse further connections and changes."""
         self.timer.stop()
-        self.connections.close(Unavailable("the thread has been stopped"))
-        self.presence.close()
-        self.pipeline.close()
+        self.sockets.close(Unavailable("the thread has been stopped"))
+        self.sockets.presence.close()
+        self.state.close()
         self.cancel_turns()
 
     def drop(self, reason: str, *, is_awake: bool) -> None:
@@ -306,12 +371,12 @@ class Actor(Facade):
         """
         error = Unavailable(reason)
         self.timer.stop()
-        self.connections.close(error)
-        self.pipeline.close()
+        self.sockets.close(error)
+        self.state.close()
         if is_awake:
             self.cancel_turns()
         self._leave(error)
-        self.presence.close()
+        self.sockets.presence.close()
 
     async def finish(self) -> None:
         """Wait until the turns of a thread that was dropped or has ended have ended; cancel them if this is."""
@@ -321,6 +386,10 @@ class Actor(Facade):
             self.cancel_turns()
 
     # Inside
+
+    def _watch(self) -> None:
+        """Make the node look at the thread, as its log in memory may be forgotten."""
+        self.active[self] = None
 
     def _tell_created(self) -> None:
         if self.events.has("thread.created"):
@@ -332,31 +401,24 @@ class Actor(Facade):
     def _note_change(self) -> None:
         turn = current_turn()
         if turn is None or all(each is not self._created for each in turn.chain()):
-            self.pipeline.on_submit = None
+            self.state.on_submit = None
+
+    def _post_terminated(self) -> None:
+        if self.hooks.has("on_terminated") and self.turns.refusal is None:
+            turn = Turn("on_terminated", self.thread.on_terminated, actor=self)
+            self.turns.begin(turn, partial(self.turns.report_turn, turn))
 
     def _tell_store_error(self, error: StoreError) -> None:
         self.instruments.store_failed(error.code)
 
     def _leave(self, error: PlaitError) -> None:
         """Close the sockets, and refuse others."""
-        self.connections.close(error)
-        for connection in self.connections:
+        self.sockets.close(error)
+        for connection in self.sockets:
             connection.leave(error.close_code, str(error))
 
-    def _on_commit(self, commit: Commit) -> None:
-        revision = commit.revision
-        if revision.version == 0:
-            return
-        if not self.connections:
-            self.active[self] = None  # For its log in memory.
-        count = self.connections.broadcast_change(self.pipeline.history.durable, source=commit.source)
-        self.instruments.change_sent(commit.trace, count)
-        if "on_state_changed" in self.kind.overrides:
-            connection = commit.source if isinstance(commit.source, Connection) else None
-            size = len(revision.change.ops) if revision.change is not None else 0
-            try:
-                state = revision.state
-            except Exception as error:  # The type may run the author's code, such as `__post_init__`.
-                self.hooks.report(error, connection, commit.trace)
-            else:
-                self.hooks.post_change(state, connection, size=size, trace=commit.trace, maker=commit.maker)
+
+def find_actor(turn: Turn) -> Actor:
+    """Return the actor of a turn."""
+    assert isinstance(turn.actor, Actor)
+    return turn.actor

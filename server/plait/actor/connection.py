@@ -5,10 +5,11 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from plait.actor.mailbox import Turn
 from plait.actor.transport import Frame, Session, Transport
 from plait.errors import PlaitError
+from plait.instruments.protocol import Instruments
 from plait.state.revision import Revision
+from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import PresenceDiff
 
@@ -170,6 +171,15 @@ class Connection:
         """Replace the rights after re-authentication; `readonly` set by the author is kept."""
         self.rights = rights
 
+    def begin_message(self, type: str, instruments: Instruments, key: ThreadKey) -> None:
+        """Tell that a message has come to a thread, which is the cause of what the connection does from now on."""
+        self.trace = instruments.message_began(key.kind, key.name, type, self.traceparent)
+
+    def refuse_message(self, type: str, error: PlaitError, instruments: Instruments, key: ThreadKey) -> None:
+        """Tell that a message has come, and is not handled."""
+        self.begin_message(type, instruments, key)
+        instruments.message_ended(self.trace, error.code)
+
     def send(self, data: object) -> None:
         """Send a str as a text message, bytes as a binary message, anything else as JSON text.
 
@@ -205,10 +215,11 @@ class Connection:
         """Read nothing more from the client until the socket is closed."""
         self._transport.stop_reading()
 
-    def track_turn(self, turn: Turn, size: int) -> None:
-        """Count a turn for a message of `size` bytes until it ends."""
-        turn.size = size + _TURN
-        self.backlog += turn.size
+    def begin_turn(self, size: int) -> int:
+        """Count a turn for a message of `size` bytes, and return the bytes that it counts until `end_turn`."""
+        size += _TURN
+        self.backlog += size
+        return size
 
     def end_turn(self, size: int) -> None:
         """Stop counting a turn, which counted `size` bytes."""

@@ -4,8 +4,11 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from plait.actor.connection import Connection, Wire
+from plait.actor.presence import Presence
 from plait.actor.transport import Frame
 from plait.errors import PlaitError, TooMany
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
+from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.state.source import Source
 from plait_schemas.codes import REPLACED
@@ -22,9 +25,25 @@ _NOTHING: Final[dict[Any, Any]] = {}
 class Connections:
     """The open connections of one thread, in the order in which they joined."""
 
-    __slots__ = ("_framed", "_frames", "_ids", "_members", "_refusal")
+    __slots__ = (
+        "_framed",
+        "_frames",
+        "_ids",
+        "_instruments",
+        "_members",
+        "_refusal",
+        "on_change",
+        "on_unseen",
+        "presence",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, instruments: Instruments = NO_INSTRUMENTS) -> None:
+        self._instruments = instruments
+        # Called for each change after it was sent, if there is such a hook, and for one that is sent to no connection.
+        self.on_change: Callable[[Commit], None] | None = None
+        self.on_unseen: Callable[[], None] | None = None
+        # What each client, and agents of the server, show to others.
+        self.presence = Presence(self.send_presence)
         self._members: dict[Connection, None] = _NOTHING
         # The number of connections with each id, nearly always one.
         self._ids: dict[str, int] = _NOTHING
@@ -88,6 +107,17 @@ class Connections:
             self._ids[connection.id] -= 1
             if not self._ids[connection.id]:
                 del self._ids[connection.id]
+
+    def send_change(self, commit: Commit) -> None:
+        """Send a change that has become durable, then call what is told of changes."""
+        if commit.version == 0:
+            return
+        if not self._members and self.on_unseen is not None:
+            self.on_unseen()
+        count = self.broadcast_change(commit.revision, source=commit.source)
+        self._instruments.change_sent(commit.trace, count)
+        if self.on_change is not None:
+            self.on_change(commit)
 
     def broadcast_change(self, revision: Revision, *, source: Source) -> int:
         """Send a change to every connection that follows the state, except its source; return how many there are."""

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from plait.actor.connection import Connection
-from plait.actor.mailbox import current_turn
 from plait.actor.thread import Thread
+from plait.actor.turn import current_turn
 
 __all__ = ["Current", "current"]
 
@@ -24,4 +24,6 @@ def current() -> Current:
     turn = current_turn()
     if turn is None:
         raise LookupError("current() can only be called while a hook or an rpc of a thread runs")
-    return Current(turn.actor.thread, turn.connection, turn.request)
+    thread = turn.actor.thread
+    assert isinstance(thread, Thread)
+    return Current(thread, turn.connection, turn.request)

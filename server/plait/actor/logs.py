@@ -5,7 +5,7 @@ import os
 from typing import Any, Final
 
 from plait.actor.connection import Connection
-from plait.actor.mailbox import current_turn
+from plait.actor.turn import current_turn
 from plait.errors import CallFailed, PlaitError, escape_traceback, operator_message
 from plait.store.protocol import ThreadKey
 

@@ -4,14 +4,37 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-__all__ = ["Done", "make_resolver", "maybe_await", "wait_for_durable"]
+__all__ = ["Done", "RunningCall", "make_resolver", "maybe_await", "wait_for_durable"]
 
 T = TypeVar("T")
 
 Done = Callable[[Any, BaseException | None], None]
 """Called with the result of a turn, or with what it raised."""
+
+
+class RunningCall(Protocol):
+    """A call of an rpc or a request, which has not ended yet."""
+
+    def abandon(self, *, is_closed: bool = False) -> None:
+        """Skip it if it has not begun, and cancel it if it runs concurrently with other turns.
+
+        `is_closed` tells that the caller's socket was closed.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Cancel it if it runs, and skip it if it has not begun."""
+        ...
+
+    def skip(self) -> None:
+        """Skip it if it has not begun."""
+        ...
+
+    def on_end(self, callback: Done) -> None:
+        """Call `callback` when it has ended or was skipped."""
+        ...
 
 
 def make_resolver(future: asyncio.Future[Any]) -> Done:

@@ -26,10 +26,9 @@ _NOBODY: Final[dict[str, bytes]] = {}
 class Presence:
     """The presence of one thread: JSON by connection id, or by a name that server code gave."""
 
-    __slots__ = ("_loop", "_members", "_snapshot", "_tell", "_timer", "_told")
+    __slots__ = ("_members", "_snapshot", "_tell", "_timer", "_told")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[PresenceDiff], None]) -> None:
-        self._loop = loop
+    def __init__(self, tell: Callable[[PresenceDiff], None]) -> None:
         # Broadcasts a diff.
         self._tell = tell
         # The current presence, and the presence that was sent last; the same object until something changes.
@@ -56,7 +55,7 @@ class Presence:
         else:
             return
         if self._timer is None:
-            self._timer = self._loop.call_later(_GATHER, self.flush)
+            self._timer = asyncio.get_running_loop().call_later(_GATHER, self.flush)
 
     def snapshot(self, write: Callable[[PresenceDiff], Frame]) -> Frame:
         """Return a frame with the presence that was sent last, to which the next diff applies.

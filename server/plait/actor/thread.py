@@ -10,8 +10,9 @@ from plait.actor.connection import Connection, Source
 from plait.actor.connections import Connections
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
-from plait.actor.mailbox import find_client_turn
-from plait.actor.presence import Presence
+from plait.actor.per_actor import PerActor
+from plait.actor.termination import Termination
+from plait.actor.turn import find_client_turn
 from plait.errors import InvalidState, NotFound, Readonly
 from plait.limits import Limits
 from plait.state.authors import Stretch, find_authors
@@ -38,17 +39,29 @@ class ThreadActor(Protocol):
 
     key: ThreadKey
     limits: Limits
-    pipeline: Pipeline
-    change_log: ChangeLog
-    presence: Presence
-    connections: Connections
-    # What its parts keep beside the state, and the parts by their names.
+    log: ChangeLog
+    # What its parts keep beside the state, and the parts.
     records: Records
-    parts: dict[str, Any]
+    parts: dict[PerActor[Any, Any], Any]
     # Makes a handle to another thread.
     make_handle: Callable[[Any, str], Any]
+    termination: Termination
     # Ends this thread for good. Raises Readonly, as `check_may_write` does.
     destroy: Callable[[], Awaitable[None]]
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on."""
+        ...
+
+    @property
+    def state(self) -> Pipeline:
+        """The state, and what makes its changes."""
+        ...
+
+    @property
+    def sockets(self) -> Connections:
+        """The open connections and their presence."""
+        ...
 
 
 class Thread(Generic[State]):
@@ -115,13 +128,13 @@ class Thread(Generic[State]):
 
         Hooks that decide what a client may do see only what is durable.
         """
-        state: State = self._actor.pipeline.shown.state
+        state: State = self._actor.state.shown.state
         return state
 
     @property
     def version(self) -> int:
         """The version of the current state."""
-        return self._actor.pipeline.shown.version
+        return self._actor.state.shown.version
 
     def set_state(self, value: State | Callable[[State], State]) -> Commit:
         """Set the state to `value`, or to the result of a function that takes the current state.
@@ -131,7 +144,7 @@ class Thread(Generic[State]):
         StoreError when the change could not be stored and was rolled back.
         """
         check_may_write(self._actor.key)
-        return self._actor.pipeline.set(value, "server")
+        return self._actor.state.set(value, "server")
 
     def edit(self) -> Edit:
         """Change a large state in place: the edits of a draft, in `with self.edit() as draft:`, make one change.
@@ -140,7 +153,7 @@ class Thread(Generic[State]):
         arrays are lists. The cost depends on the edited parts only. When the block raises, nothing is changed.
         """
         check_may_write(self._actor.key)
-        return Edit(self._actor.pipeline, self._actor.change_log)
+        return Edit(self._actor.state, self._actor.log)
 
     def transaction(self) -> Transaction:
         """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `update` and others.
@@ -148,7 +161,7 @@ class Thread(Generic[State]):
         When the block raises, nothing is changed. The block must not await anything.
         """
         check_may_write(self._actor.key)
-        return Transaction(self._actor.pipeline, self._actor.key)
+        return Transaction(self._actor.state, self._actor.key)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set the value at a JSON pointer: a member of an object, or an element of an array (`-` appends one).
@@ -156,7 +169,7 @@ class Thread(Generic[State]):
         Returns and raises what `set_state` does, and raises Conflict when the place does not exist.
         """
         check_may_write(self._actor.key)
-        return self._actor.pipeline.update(pointer, value)
+        return self._actor.state.update(pointer, value)
 
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Commit:
         """Change a string inside, at a JSON pointer: from the character `at` on, remove so many and insert others.
@@ -165,12 +178,12 @@ class Thread(Generic[State]):
         is that of the change, not of the string.
         """
         check_may_write(self._actor.key)
-        return self._actor.pipeline.splice(pointer, at, remove, insert)
+        return self._actor.state.splice(pointer, at, remove, insert)
 
     def append(self, pointer: str, text: str) -> Commit:
         """Add to the end of the string at a JSON pointer, as `splice` does: for text that comes bit by bit."""
         check_may_write(self._actor.key)
-        return self._actor.pipeline.splice(pointer, None, insert=text)
+        return self._actor.state.splice(pointer, None, insert=text)
 
     # History
 
@@ -180,7 +193,7 @@ class Thread(Generic[State]):
         `limit` is the most changes to return: the first ones after the version, or without a version the last ones.
         Raises NotFound when some of the changes after the version are not kept.
         """
-        change_log, found = self._actor.change_log, list[Change]()
+        change_log, found = self._actor.log, list[Change]()
         after = await change_log.start(limit) if since is None else since
         while (limit is None or len(found) < limit) and (rows := await change_log.page(after + len(found))) != []:
             if rows is not None:
@@ -197,7 +210,7 @@ class Thread(Generic[State]):
         Raises NotFound when the version is not kept, and InvalidState when its state does not fit the class's type, as
         for a version from before a migration.
         """
-        data = await self._actor.change_log.json(version)
+        data = await self._actor.log.json(version)
         if not self._kind.state_type.is_plain:
             await _check_type_at(self, version)
         try:
@@ -225,7 +238,7 @@ class Thread(Generic[State]):
         What the source typed in one text, with pauses of at most a second, is undone at once.
         """
         check_may_write(self._actor.key)
-        commit = await undo(self._actor.pipeline, self._actor.change_log, _name(source))
+        commit = await undo(self._actor.state, self._actor.log, _name(source))
         return None if commit is None else await commit
 
     async def redo(self, source: Connection | str) -> int | None:
@@ -234,7 +247,7 @@ class Thread(Generic[State]):
         Returns None when there is none, or the source has changed something since. Raises what `undo` raises.
         """
         check_may_write(self._actor.key)
-        commit = await redo(self._actor.pipeline, self._actor.change_log, _name(source))
+        commit = await redo(self._actor.state, self._actor.log, _name(source))
         return None if commit is None else await commit
 
     async def authors(self, pointer: str) -> list[Stretch]:
@@ -242,21 +255,21 @@ class Thread(Generic[State]):
 
         What has been undone counts for nothing. Raises Conflict where there is no text.
         """
-        change_log = self._actor.change_log
-        return await find_authors(change_log, self._actor.pipeline.history.durable.version, pointer)
+        change_log = self._actor.log
+        return await find_authors(change_log, self._actor.state.history.durable.version, pointer)
 
     # Connections
 
     def connections(self, tag: str | None = None) -> list[Connection]:
         """Return the open connections, or those that have `tag`."""
-        return self._actor.connections.with_tag(tag)
+        return self._actor.sockets.with_tag(tag)
 
     def broadcast(self, data: object, *, without: Collection[Connection] = ()) -> None:
         """Send a message to every connection: a str as text, bytes as binary, anything else as JSON text.
 
         It is sent after all changes made so far.
         """
-        self._actor.connections.broadcast(lambda wire: wire.encode_message(data), without=without)
+        self._actor.sockets.broadcast(lambda wire: wire.encode_message(data), without=without)
 
     def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
         """Send an event to every connection, after all changes made so far; the Cloudflare protocol has no events.
@@ -265,18 +278,18 @@ class Thread(Generic[State]):
         """
         if self.events and name not in self.events:
             raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
-        self._actor.connections.broadcast(lambda wire: wire.encode_event(name, data), without=without)
+        self._actor.sockets.broadcast(lambda wire: wire.encode_event(name, data), without=without)
 
     def presence(self) -> dict[str, Any]:
         """Return the presence of each connection and agent, by connection id or the name passed to `set_presence`."""
-        return self._actor.presence.values()
+        return self._actor.sockets.presence.values()
 
     def set_presence(self, name: str, data: object) -> None:
         """Set the presence of somebody without a connection, such as an agent; None removes it. It is never stored."""
         encode_json(name)  # Raises for a name that could not be sent.
         encoded = None if data is None else encode_json(data)
-        presence = self._actor.presence
-        self._actor.pipeline.after(lambda error: presence.set(name, encoded) if error is None else None)
+        presence = self._actor.sockets.presence
+        self._actor.state.after(lambda error: presence.set(name, encoded) if error is None else None)
 
     def thread(self, kind: "type[Thread[Any]]", name: str) -> Any:
         """Return a handle to another thread of this app."""
@@ -291,6 +304,21 @@ class Thread(Generic[State]):
         Indeterminate it may be gone.
         """
         await self._actor.destroy()
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self._actor.termination.at
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on: no runs of agents, no messages, no schedules. The thread can still be read.
+
+        One write marks the thread and removes its schedules; messages that are queued stay pending. What runs is
+        interrupted, except the calling run. Awaiting the result waits until that is durable; then `on_terminated` is
+        called. Terminating a thread again does nothing. Raises Readonly.
+        """
+        check_may_write(self._actor.key)
+        return self._actor.terminate()
 
     # Hooks
 
@@ -316,6 +344,9 @@ class Thread(Generic[State]):
 
     def on_destroyed(self) -> Awaitable[None] | None:
         """Called when the thread is destroyed, before it is deleted. The state can be read, but not changed."""
+
+    def on_terminated(self) -> Awaitable[None] | None:
+        """Called when the thread was terminated, and that is durable."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""
@@ -367,7 +398,7 @@ async def _check_type_at(thread: Thread[Any], version: int) -> None:
     if thread.state_version == 1:
         return  # There was no migration, so the log need not be read.
     after = version
-    while rows := await thread._actor.change_log.page(after):
+    while rows := await thread._actor.log.page(after):
         if any(row.source == "migration" for row in rows):
             raise InvalidState(f"version {version} is from before a migration, when the state had another type")
         after = rows[-1].version

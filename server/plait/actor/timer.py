@@ -37,6 +37,9 @@ class Timed(Protocol):
     def on_due(self, now: int) -> None:
         """Begin what is due by `now`, and return at once. Must not raise."""
 
+    def terminate(self) -> None:
+        """Remove what would begin later, in an open transaction, and cancel what runs; the thread is not due again."""
+
 
 class Timer:
     """Calls the parts of one thread that are due, at their time or at most `interval` seconds later.
@@ -44,36 +47,43 @@ class Timer:
     It reads the clock at least that often, as the clock may be set and the machine may sleep.
     """
 
-    __slots__ = ("_armed", "_handle", "_interval", "_loop", "_parts")
+    __slots__ = ("_armed", "_handle", "_interval", "_loop", "is_terminated", "parts")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval: float) -> None:
         self._loop = loop
         self._interval = interval
-        self._parts: tuple[Timed, ...] = ()
+        self.parts: tuple[Timed, ...] = ()
+        # Whether nothing of the thread is due any longer.
+        self.is_terminated = False
         self._handle: asyncio.TimerHandle | None = None
         # The time of day for which the timer is set; 0 if it is not, and None if it must not be.
         self._armed: int | None = None
 
     def add(self, part: Timed) -> None:
         """Ask a part from now on when it is due."""
-        self._parts += (part,)
+        self.parts += (part,)
 
     @property
     def due(self) -> int | None:
         """When the thread must be awake next, 0 for never; None if it has no part that acts at times."""
-        if not self._parts:
+        if not self.parts:
             return None
-        return min([due for part in self._parts if (due := part.due)], default=0)
+        return 0 if self.is_terminated else min([due for part in self.parts if (due := part.due)], default=0)
 
     @property
     def wakes_at(self) -> int:
         """When the next part is to be called, 0 for never."""
-        return min([at for part in self._parts if (at := part.wakes_at)], default=0)
+        return 0 if self.is_terminated else min([at for part in self.parts if (at := part.wakes_at)], default=0)
 
     @property
     def kept_until(self) -> int:
         """The time before which the thread must not expire, 0 if there is none."""
-        return max([part.kept_until for part in self._parts], default=0)
+        return 0 if self.is_terminated else max([part.kept_until for part in self.parts], default=0)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a part is to be called now."""
+        return bool(self.parts) and 0 < self.wakes_at <= read_clock()
 
     def start(self) -> None:
         """Begin to call the parts."""
@@ -88,7 +98,7 @@ class Timer:
 
     def arm(self) -> None:
         """Set the timer for the next part, as it may be due at another time than before."""
-        if self._armed is not None and self._parts and (at := self.wakes_at) != self._armed:
+        if self._armed is not None and self.parts and (at := self.wakes_at) != self._armed:
             self._cancel()
             self._set(at)
 
@@ -108,7 +118,7 @@ class Timer:
 
     def _fire(self) -> None:
         self._handle, now = None, read_clock()
-        called = [part for part in self._parts if 0 < part.wakes_at <= now]
+        called = [part for part in self.parts if 0 < part.wakes_at <= now]
         for part in called:
             part.on_due(now)
         if self._armed is not None:

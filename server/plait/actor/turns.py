@@ -2,31 +2,50 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from plait.actor.connection import Connection, Gate
-from plait.actor.logs import about
-from plait.actor.mailbox import Mailbox, Turn, current_turn, latest_turn
-from plait.actor.outcome import Done
+from plait.actor.logs import about, log_error
+from plait.actor.mailbox import Mailbox
+from plait.actor.outcome import Done, RunningCall
+from plait.actor.rpc import Method, StreamSink
+from plait.actor.streaming import Streaming
+from plait.actor.turn import Turn, TurnActor, current_turn, find_client_turn, latest_turn
 from plait.errors import PlaitError, TooMany, Unavailable
-from plait.instruments.protocol import Instruments
+from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.state.source import Source
 
-__all__ = ["TurnRunner", "find_trace"]
+__all__ = ["TurnRunner", "TurnThread", "find_trace"]
 
 log = logging.getLogger("plait.thread")
+
+
+class TurnThread(Protocol):
+    """The hooks that every thread has, as the base class answers and logs."""
+
+    def on_request(self, request: Request) -> Awaitable[Response] | Response:
+        """Answer a request that plait itself does not answer."""
+        ...
+
+    def on_error(self, error: BaseException, connection: Connection | None) -> Awaitable[None] | None:
+        """Called when another hook has raised."""
+        ...
 
 
 class TurnRunner:
     """Runs the turns of `actor`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
 
-    __slots__ = ("_actor", "_concurrent", "_gate", "_loop", "mailbox", "refusal")
+    __slots__ = ("_actor", "_concurrent", "_gate", "_loop", "_thread", "mailbox", "refusal")
 
-    def __init__(self, actor: Any, gate: Gate) -> None:
+    def __init__(self, actor: TurnActor, thread: TurnThread, gate: Gate) -> None:
         self._actor = actor
+        self._thread = thread
         self._gate = gate
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
@@ -39,6 +58,87 @@ class TurnRunner:
     def is_idle(self) -> bool:
         """Whether no turn runs and none waits."""
         return self.mailbox.is_idle and not self._concurrent
+
+    # What sessions and routes call
+
+    def call(
+        self,
+        method: Method,
+        arguments: tuple[list[Any], dict[str, Any]],
+        done: Done,
+        *,
+        sink: StreamSink | None = None,
+        drain: Callable[[], Awaitable[object]] | None = None,
+        connection: Connection | None = None,
+        request: Request | None = None,
+        by_client: bool = False,
+        size: int = 0,
+    ) -> RunningCall:
+        """Run an rpc; `size` is the size of the call from `connection`.
+
+        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`,
+        and before each one of a generator `drain` is awaited.
+        """
+        (args, kwargs), thread = arguments, self._thread
+        if connection is not None and by_client:
+            trace = connection.trace
+        else:
+            trace = find_trace(self._actor.instruments, "server")
+        streaming = None
+        if method.is_stream:
+            assert sink is not None
+            streaming = Streaming(sink, done, gate=self._gate, connection=connection, report=self.report, drain=drain)
+            done = streaming.finish
+            work = partial(streaming.run, method, thread, args, kwargs)
+        else:
+            work = partial(method.function, thread, *args, **kwargs)
+        turn = Turn(
+            f"rpc {method.name}",
+            work,
+            actor=self._actor,
+            connection=connection,
+            request=request,
+            by_client=by_client,
+            parent=None if by_client else current_turn(),
+            origin=None if by_client else find_client_turn(),
+            trace=trace,
+        )
+        if streaming is not None:
+            turn.hurry, streaming.explain = streaming.hurry, turn.explain_loss
+        self.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
+        return turn
+
+    def request(self, request: Request, done: Done, *, party: Hashable) -> RunningCall:
+        """Run `on_request` for a principal or address; call `done` with its response as `call` does."""
+        work = partial(self._thread.on_request, request)
+        turn = Turn("on_request", work, actor=self._actor, request=request, trace=request.scope.get(TRACE))
+        turn.party = party
+        self.begin(turn, done, is_gated=True)
+        return turn
+
+    def visit(self, name: str, work: Callable[[], Awaitable[object]], done: Done) -> RunningCall:
+        """Run server code in the thread beside its turns, and call `done` when the changes before its end are durable.
+
+        It has the rights of the calling code.
+        """
+        parent, origin, trace = current_turn(), find_client_turn(), find_trace(self._actor.instruments, "server")
+        turn = Turn(name, work, actor=self._actor, parent=parent, origin=origin, trace=trace)
+        self.begin(turn, done, is_gated=True, is_concurrent=True)
+        return turn
+
+    def end_message(self, trace: Any, turn: RunningCall | None) -> None:
+        """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""
+        instruments = self._actor.instruments
+
+        def tell(_: object, error: BaseException | None) -> None:
+            self._gate(lambda failure: instruments.message_ended(trace, find_outcome(failure or error)))
+
+        if turn is None:
+            tell(None, None)
+        else:
+            turn.on_end(tell)
+
+    # Turns of any kind
 
     def begin(
         self,
@@ -60,7 +160,7 @@ class TurnRunner:
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
             done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
-            turn.connection.track_turn(turn, size)
+            turn.size = turn.connection.begin_turn(size)
         if turn.parent is not None:
             if (refusal := turn.find_refusal()) is not None:
                 turn.on_end(done)
@@ -79,6 +179,49 @@ class TurnRunner:
         else:
             self._actor.active[self._actor] = None  # `turn_timeout` is due for it.
             self.mailbox.post(turn)
+
+    def post(
+        self,
+        name: str,
+        *args: Any,
+        connection: Connection,
+        by_client: bool = False,
+        size: int = 0,
+        trace: Any = None,
+    ) -> Turn | None:
+        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None once they end.
+
+        `trace` is that of its cause. `on_error` is told what the hook raises.
+        """
+        if self.refusal is not None:
+            return None
+        work = partial(getattr(self._thread, name), *args)
+        turn = Turn(name, work, actor=self._actor, connection=connection, by_client=by_client, trace=trace)
+        self.begin(turn, partial(self.report_turn, turn), size=size)
+        return turn
+
+    def report(self, error: BaseException, connection: Connection | None, trace: Any = None) -> None:
+        """Run `on_error`; if that raises, log both errors.
+
+        `trace` is that of its cause, by default the calling turn's.
+        """
+        if isinstance(error, asyncio.CancelledError) or self.refusal is not None:
+            return
+        if trace is None and (calling := current_turn()) is not None:
+            trace = calling.trace
+
+        def finished(_: object, failure: BaseException | None) -> None:
+            if failure is not None:
+                log_error(error, self._actor.key, connection)
+                log_error(failure, self._actor.key, connection)
+
+        work = partial(self._thread.on_error, error, connection)
+        self.begin(Turn("on_error", work, actor=self._actor, connection=connection, trace=trace), finished)
+
+    def report_turn(self, turn: Turn, _: object, error: BaseException | None) -> None:
+        """Report what a turn has raised, if anything: a Done for turns with no other."""
+        if error is not None:
+            self.report(error, turn.connection, turn.trace)
 
     def find_excess(self, party: Hashable) -> TooMany | None:
         """Return why no other turn of a connection, principal or address may wait; None if it may."""

@@ -10,8 +10,8 @@ import msgspec
 from starlette.requests import Request
 
 from plait.actor.connection import Connection
-from plait.actor.mailbox import Turn
 from plait.actor.thread import Thread
+from plait.actor.turn import Turn
 from plait.agents.run import Run
 from plait.agents.session import Session
 from plait.kv.kv import KV

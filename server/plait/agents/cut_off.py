@@ -92,7 +92,7 @@ class Mark:
     def leave(self, *, is_last: bool) -> None:
         """Remove the mark if the run could not do that, and it is the last one: the next one does it when it ends."""
         self._marks.due.pop(self, None)
-        if is_last and self._is_stored and not self.is_untold and self._actor.pipeline.history.is_begun:
+        if is_last and self._is_stored and not self.is_untold and self._actor.state.history.is_begun:
             with suppress(PlaitError):  # The thread has been stopped, or has ended.
                 self.store(_NOT_MARKED)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from plait.actor.actor import Actor
-from plait.actor.mailbox import Turn
+from plait.actor.turn import Turn
 from plait.agents.agent import Agent
 from plait.agents.cut_off import Mark
 from plait.agents.session import Session
@@ -143,7 +143,7 @@ class Run:
 
     async def wait_for_store(self) -> None:
         """Wait until what was changed so far is durable, if that is more than 64 versions."""
-        pipeline = self.actor.pipeline
+        pipeline = self.actor.state
         history = pipeline.history
         if history.current.version - history.durable.version > _AHEAD:
             await pipeline.wait_until_stored()
@@ -163,8 +163,12 @@ class Run:
         if isinstance(failure, Interrupted) or (
             isinstance(failure, asyncio.CancelledError) and self.outermost.is_cut_off
         ):
-            if self.outermost is self and self.is_cut_off and self.is_repeated:
-                return Unavailable("the server is shutting down")
+            if (
+                self.outermost is self
+                and self.is_repeated
+                and (self.is_cut_off or self.actor.termination.at is not None)
+            ):
+                return Unavailable("the server is shutting down, or the thread was terminated")
             return None if self.outermost is self else failure
         if has_expired and isinstance(failure, TimeoutError | asyncio.CancelledError | GeneratorExit):
             return TurnTimeout(f"the agent {self.agent.name} took longer than {self.agent.timeout:g} s")

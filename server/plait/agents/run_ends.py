@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from plait.actor.events import Events
 from plait.actor.logs import about
-from plait.actor.mailbox import Turn, find_client_turn
+from plait.actor.turn import Turn, find_client_turn
 from plait.agents.context import Context
 from plait.agents.run import Run
 from plait.errors import Destroyed, escape_traceback
@@ -40,7 +40,7 @@ class RunEnds:
             if error is not None:
                 raise error
             return
-        error = run.actor.pipeline.find_loss() or error
+        error = run.actor.state.find_loss() or error
         if run.actor.is_ending and run.turn not in run.actor.ended_by:
             error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever it has made of that.
         try:
@@ -63,15 +63,15 @@ class RunEnds:
         actor = run.actor
         try:
             await run.stage.commit()
-            if not actor.pipeline.history.is_begun and not actor.is_ending:
-                await actor.store()
+            if not actor.state.history.is_begun and not actor.is_ending:
+                await actor.state.store_thread()
         except Destroyed:
             run.stage.drop()  # By this run, or the run has been cancelled for that.
         except Exception as error:
             run.stage.drop()
             return error
         except asyncio.CancelledError:
-            if (loss := actor.pipeline.find_loss()) is None:
+            if (loss := actor.state.find_loss()) is None:
                 raise
             run.stage.drop()  # Otherwise what follows the answer would store it.
             return loss

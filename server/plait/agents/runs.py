@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from plait.actor.actor import Actor
+from plait.actor.actor import Actor, find_actor
 from plait.actor.events import Events
-from plait.actor.mailbox import Turn, current_turn
+from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
+from plait.actor.turn import Turn, current_turn
 from plait.agents.address import session_name
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
@@ -28,8 +29,7 @@ from plait.store.protocol import ThreadKey
 __all__ = ["Runs"]
 
 # The names of a thread's queue and mark among its parts; no attribute can have them.
-_QUEUE: Final = "run queue"
-_MARK: Final = "run mark"
+_QUEUE: Final = PerActor[Actor, RunQueue[Run]](lambda _: RunQueue())
 
 
 def _ignore(_: object) -> None:
@@ -52,6 +52,7 @@ class Runs:
         self._queues: dict[Actor, RunQueue[Run]] = {}
         self._is_draining = self._is_cutting_off = False
         self._marks = Marks()
+        self._mark = PerActor[Actor, Mark](lambda actor: Mark(actor, self._marks))
         self._ends = RunEnds(events, leave=self._leave)
 
     # Agents
@@ -162,6 +163,22 @@ class Runs:
 
         actor.begin(f"rpc run:{name}", work, finish)
 
+    def terminate(self, actor: Actor) -> None:
+        """Interrupt the run of a thread that is terminated, unless the calling code is a part of it.
+
+        Those that wait raise Terminated when it is their turn.
+        """
+        calling = find_context()
+        queue = self._queues.get(actor)
+        if queue is None or (run := queue.current) is None:
+            return
+        if self._find_holder(queue, current_turn(), None if calling is None else calling._run) is run:
+            return
+        if not run.is_over:
+            run.interrupt()
+        elif run.cut_rest is not None:
+            run.cut_rest()
+
     # For contexts
 
     async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
@@ -240,7 +257,7 @@ class Runs:
         actor = thread._actor
         assert isinstance(actor, Actor)
         turn, calling = current_turn(), find_context()
-        queue = self._queue(actor)
+        queue = _QUEUE.of(actor)
         caller = None if calling is None else calling._run
         holder = self._find_holder(queue, turn, caller)
         if holder is not None:
@@ -255,8 +272,10 @@ class Runs:
         if holder is not None:
             run.stage.enter()  # A turn of the mailbox, through which it came back, has none.
         else:
+            actor.check_active()
             await self._wait(queue, run)
             try:
+                actor.check_active()
                 run.stage.enter()
                 await self._recall(run)
                 remember_session(actor, given.user_id, given.session_id)
@@ -296,12 +315,6 @@ class Runs:
 
     def _find_user(self, id: str | None) -> Any:
         return None if id is None else self._make_user(id)
-
-    def _queue(self, actor: Actor) -> RunQueue[Run]:
-        queue: RunQueue[Run] | None = actor.parts.get(_QUEUE)
-        if queue is None:
-            queue = actor.parts[_QUEUE] = RunQueue()
-        return queue
 
     def _find_holder(self, queue: RunQueue[Run], turn: Turn | None, caller: Run | None) -> Run | None:
         """Return the run that was let in if the calling code is a part of it, directly or through other threads."""
@@ -352,16 +365,14 @@ class Runs:
 
     def _is_within(self, turn: Turn | None, caller: Run | None) -> bool:
         """Whether a turn that runs is one of this app's, or called by one, or a run that calls has not ended."""
-        if turn is not None and turn.is_running and any(each.actor.events is self.events for each in turn.chain()):
+        events = self.events
+        if turn is not None and turn.is_running and any(find_actor(each).events is events for each in turn.chain()):
             return True
         return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:
         """Find out whether a run before this one was cut off, and mark the thread if this one takes long."""
-        mark: Mark | None = run.actor.parts.get(_MARK)
-        if mark is None:
-            mark = run.actor.parts[_MARK] = Mark(run.actor, self._marks)
-        run.mark = mark
+        mark = run.mark = self._mark.of(run.actor)
         run.follows_cut_off = await mark.begin()
 
     def _leave(self, run: Run) -> None:
@@ -369,7 +380,7 @@ class Runs:
             task.cancel()
         run.stage.close()
         run.is_over = True
-        queue = self._queue(run.actor)
+        queue = _QUEUE.of(run.actor)
         queue.leave()
         if queue.is_empty:
             self._queues.pop(run.actor, None)

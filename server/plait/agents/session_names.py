@@ -6,8 +6,9 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.actor.per_actor import PerActor
 from plait.agents.address import read_session_name, session_name
-from plait.errors import NotFound
+from plait.errors import NotFound, PlaitError
 from plait.store.protocol import Record, Store, ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -16,8 +17,19 @@ __all__ = ["SESSION", "decode_session", "find_session", "remember_session"]
 SESSION: Final = ("agents", "session")
 """The part and the key of the record."""
 
-# Among the parts of an awake thread: whether the record is written. No attribute can have this name.
-_WRITTEN: Final = "session record"
+
+class _Written:
+    """Whether the record of an awake thread is written."""
+
+    def __init__(self, _: Actor) -> None:
+        self.is_written = False
+
+    def finish(self, error: PlaitError | None) -> None:
+        """Write it again with the next run if it could not be stored."""
+        self.is_written = error is None
+
+
+_WRITTEN: Final = PerActor(_Written)
 
 _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
@@ -25,11 +37,11 @@ _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 def remember_session(actor: Actor, user_id: str | None, session_id: str | None) -> None:
     """Store the ids with a thread whose name is made of them, but does not tell them."""
     name = actor.key.name
-    if session_id is None or _WRITTEN in actor.parts or "*" not in name or session_name(user_id, session_id) != name:
+    if session_id is None or "*" not in name or session_name(user_id, session_id) != name:
         return
-    actor.parts[_WRITTEN] = True
-    commit = actor.records.write([Record(*SESSION, _encode(user_id, session_id))])
-    commit.then(lambda error: None if error is None else actor.parts.pop(_WRITTEN, None))
+    if not (written := _WRITTEN.of(actor)).is_written:
+        written.is_written = True
+        actor.records.write([Record(*SESSION, _encode(user_id, session_id))]).then(written.finish)
 
 
 async def find_session(store: Store, key: ThreadKey) -> tuple[str | None, str] | None:

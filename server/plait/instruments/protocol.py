@@ -14,6 +14,7 @@ __all__ = [
     "Instruments",
     "NoInstruments",
     "find_outcome",
+    "tell_limit",
     "telling_store_errors",
 ]
 
@@ -209,6 +210,12 @@ def telling_store_errors(instruments: Instruments) -> Iterator[None]:
     except StoreError as error:
         instruments.store_failed(error.code)
         raise
+
+
+def tell_limit(instruments: Instruments, error: BaseException) -> None:
+    """Tell which limit an error is about, if it is about one."""
+    if isinstance(error, PlaitError) and error.limit is not None:
+        instruments.limit_hit(error.limit)
 
 
 def find_outcome(error: BaseException | None) -> str:

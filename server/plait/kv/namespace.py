@@ -100,7 +100,7 @@ class Namespace(Thread[Any]):
 
     async def delete(self, key: str) -> None:
         """Remove an entry, if it is there."""
-        if self._actor.pipeline.history.is_begun:
+        if self._actor.state.history.is_begun:
             name = _record_key(key)
             await self._write(_removals([name]), [name])
 

@@ -116,7 +116,7 @@ class User:
         self._check()
         actor = await self._wake(self._key)
         with actor.keep_awake():
-            return await wait_for_durable(await read(_values_of(actor)), actor.after)
+            return await wait_for_durable(await read(_values_of(actor)), actor.state.after)
 
     async def _do(self, work: Callable[[ThreadValues], Awaitable[T]]) -> T:
         self._check()

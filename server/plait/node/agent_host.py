@@ -116,7 +116,7 @@ class AgentHost:
         given = _give(found, input, user_id, session_id, attributes)
         actor = await self._node.actor(self._find_thread(found, thread, user_id, session_id))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        turn = actor.call(found.kind.method(f"run:{agent}"), ([given], {}), make_resolver(future))
+        turn = actor.turns.call(found.kind.method(f"run:{agent}"), ([given], {}), make_resolver(future))
         try:
             return await future
         except asyncio.CancelledError:

@@ -68,10 +68,10 @@ async def export_thread(node: Node, key: ThreadKey) -> str:
             name=key.name,
             state_version=actor.kind.state_version,
             session=_raw(session),
-            state=_raw(actor.current.json),
+            state=_raw(actor.state.current.json),
             parts=parts,
         )
-        return await wait_for_durable(encode_json(export).decode(), actor.after)
+        return await wait_for_durable(encode_json(export).decode(), actor.state.after)
 
 
 def describe_stored(key: ThreadKey, stored: StoredThread, records: Iterable[Record]) -> str:
@@ -112,7 +112,7 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
     with actor.keep_awake():
         if (was_stored or not actor.is_new) and not replace:
             raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
-        if not has_state and actor.current.json is not None:
+        if not has_state and actor.state.current.json is not None:
             raise Conflict(f"the thread {key} has a state, and the export has none: destroy the thread first")
         parts = [(part, _read_objects(export, part)) for part in find_parts(kind.cls).values()]
         with actor.thread.transaction() as transaction:
@@ -124,7 +124,7 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
                 actor.records.write([Record(*SESSION, bytes(export.session))])
         assert transaction.commit is not None
         await transaction.commit
-        await actor.store()
+        await actor.state.store_thread()
     return key
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait.actor.actor import Actor
-from plait.actor.facade import Facade
 from plait.actor.kind import Kind
 from plait.actor.outcome import make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
@@ -75,22 +74,28 @@ class Handle:
     async def state(self) -> Any:
         """Return the thread's state when it is durable; a copy, if it could be changed in place."""
         actor = await self._node.actor(self._key)
-        return await wait_for_durable(actor.current.copy(), actor.after)
+        return await wait_for_durable(actor.state.current.copy(), actor.state.after)
 
     async def set_state(self, value: Any) -> int:
         """Set the state to `value`, or to the result of a function for the current state; return the version."""
         actor = await self._node.actor(self._key)
-        return await actor.set_state(value)
+        return await actor.thread.set_state(value)
 
     async def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> int:
         """Change the string at a JSON pointer inside, as `Thread.splice` does; return the version."""
         actor = await self._node.actor(self._key)
-        return await actor.splice(pointer, at, remove, insert)
+        return await actor.thread.splice(pointer, at, remove, insert)
 
     async def append(self, pointer: str, text: str) -> int:
         """Add to the end of the string at a JSON pointer, as `Thread.append` does; return the version."""
         actor = await self._node.actor(self._key)
-        return await actor.append(pointer, text)
+        return await actor.thread.append(pointer, text)
+
+    async def terminate(self) -> None:
+        """Let the thread take no new work, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
+        actor = await self._node.stored_actor(self._key)
+        with actor.keep_awake():
+            await actor.thread.terminate()
 
     async def destroy(self) -> None:
         """End the thread for good, as `Plait.destroy` does."""
@@ -130,7 +135,7 @@ class Handle:
     async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        turn = actor.call(method, (list(args), kwargs), make_resolver(future))
+        turn = actor.turns.call(method, (list(args), kwargs), make_resolver(future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -160,7 +165,7 @@ class _PartHandle:
             with actor.keep_awake():
                 result = await getattr(self._part.of(actor.thread._actor), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
-                return await wait_for_durable(result, actor.after) if name in self._part.reading else result
+                return await wait_for_durable(result, actor.state.after) if name in self._part.reading else result
 
         return call
 
@@ -176,7 +181,7 @@ async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitab
     """
     actor = await handle._node.actor(handle._key)
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    turn = actor.visit(name, work, make_resolver(future))
+    turn = actor.turns.visit(name, partial(work, actor.thread), make_resolver(future))
     try:
         return await future
     except asyncio.CancelledError:
@@ -184,10 +189,10 @@ async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitab
         raise
 
 
-async def read_stream(actor: Facade, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+async def read_stream(actor: Actor, method: Method, args: list[Any], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
     """Call a streaming rpc of an awake thread, and yield its chunks."""
     reader = _Reader(None if method.is_generator else actor.limits.write_buffer)
-    turn = actor.call(method, (args, kwargs), reader.done, sink=reader.sink, drain=reader.drain)
+    turn = actor.turns.call(method, (args, kwargs), reader.done, sink=reader.sink, drain=reader.drain)
     try:
         async for chunk in reader:
             yield chunk

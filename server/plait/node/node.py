@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from plait.actor.actor import TIMER_INTERVAL, Actor
+from plait.actor.actor import TIMER_INTERVAL, Actor, find_actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
-from plait.actor.mailbox import Cause, current_turn, find_client_turn
 from plait.actor.thread import Thread, check_may_write
+from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.limits import Limits
+from plait.node.alarms import Alarms
 from plait.node.handle import Handle
 from plait.node.lifecycle import Lifecycle
 from plait.node.sweeping import Sweeper
@@ -63,10 +64,12 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
+        self._alarms = Alarms(self.kinds, store, self.actor, self._is_awake, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
             self._make_actor,
+            self._alarms,
             events=self._runs.events,
             instruments=instruments,
             expiry_interval=expiry_interval,
@@ -92,13 +95,14 @@ class Node:
             raise Unavailable(SHUTTING_DOWN)
 
     def start(self) -> None:
-        """Begin to stop idle threads, to cancel turns that run too long, and to destroy expired threads."""
+        """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
         self._loop = asyncio.get_running_loop()
         self._draining = None
         self._lifecycle.is_draining = False
         self._runs.start()
         self._sweeper.start()
         self._lifecycle.expiry.start()
+        self._alarms.start()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -166,7 +170,7 @@ class Node:
         while (slot := self._threads.find(key)).phase is Phase.ENDING:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
-            return slot.actor.is_stored
+            return slot.actor.state.is_stored
         if key.kind not in self._all_kinds:
             self.kind(key.kind)
         self._check_serving()
@@ -175,7 +179,7 @@ class Node:
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
         """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
-        if not await self.is_stored(key) or not (actor := await self.actor(key)).is_stored:
+        if not await self.is_stored(key) or not (actor := await self.actor(key)).state.is_stored:
             raise _make_missing(key)
         return actor
 
@@ -220,9 +224,11 @@ class Node:
         self._sweeper.active.clear()
 
     async def _drain(self, timeout: float) -> None:
+        await self._alarms.stop()
         for actor in self.actors:
-            actor.connections.close(Unavailable(SHUTTING_DOWN))
-            for connection in actor.connections:
+            actor.timer.stop()
+            actor.sockets.close(Unavailable(SHUTTING_DOWN))
+            for connection in actor.sockets:
                 connection.stop_reading()
         if not await self._wait_until_idle(timeout):
             # Agents may end in their own way, and their threads are marked.
@@ -232,7 +238,7 @@ class Node:
                 for actor in self._find_busy():
                     actor.cancel_turns()
         for actor in self.actors:
-            for connection in actor.connections:
+            for connection in actor.sockets:
                 connection.leave(GOING_AWAY, SHUTTING_DOWN)
 
     async def _wait_until_idle(self, timeout: float) -> bool:
@@ -254,6 +260,9 @@ class Node:
         return [actor for actor in found if not actor.is_idle]
 
     # Inside
+
+    def _is_awake(self, key: ThreadKey) -> bool:
+        return self._threads.find_awake(key) is not None
 
     def _check_serving(self) -> None:
         if self.is_serving:
@@ -289,7 +298,7 @@ class Node:
             # The app's listeners are not told of plait's own threads.
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
-            begin_run=self._runs.begin,
+            runs=self._runs,
             process=self._process,
             suspects=self._suspects,
             timer_interval=self._timer_interval,
@@ -304,4 +313,4 @@ def _find_in_call_chain(key: ThreadKey) -> Actor | None:
     """Return the thread `key` if the calling turn, or one that waits for it, runs in that thread."""
     if (turn := current_turn()) is None:
         return None
-    return next((each.actor for each in turn.chain() if each.is_running and each.actor.key == key), None)
+    return next((find_actor(each) for each in turn.chain() if each.is_running and each.actor.key == key), None)

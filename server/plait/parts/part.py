@@ -2,17 +2,18 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
+from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
 from plait.store.protocol import Record, RecordRange
 
-__all__ = ["Part", "find_parts", "find_ranges", "load_parts"]
+__all__ = ["Part", "find_parts", "find_ranges", "is_timed", "load_parts"]
 
 Bound = TypeVar("Bound")
 
 
-class Part(Generic[Bound]):
+class Part(PerActor[ThreadActor, Bound]):
     """A part of each thread of a class, by the name that it has there: `values = Values()`.
 
     The name is stored with what the part keeps, so a part that is renamed is another one.
@@ -29,7 +30,13 @@ class Part(Generic[Bound]):
     # The names of what is exported.
     exported: ClassVar[Sequence[str]] = ()
 
+    # Whether what it returns for a thread is `Timed`, and keeps it from expiring.
+    is_timed: ClassVar[bool] = False
+
     name = ""
+
+    def __init__(self) -> None:
+        super().__init__(self.bind)
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name and self.name != name:
@@ -47,13 +54,6 @@ class Part(Generic[Bound]):
 
     def __set__(self, thread: Thread[Any], value: object) -> None:
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
-
-    def of(self, actor: ThreadActor) -> Bound:
-        """Return the part of a thread, which is made on its first use."""
-        bound: Bound | None = actor.parts.get(self.name)
-        if bound is None:
-            bound = actor.parts[self.name] = self.bind(actor)
-        return bound
 
     def bind(self, actor: ThreadActor) -> Bound:
         """Make the part of one thread, as that of a thread which has no records."""
@@ -88,6 +88,11 @@ def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
     """Return the parts of a class, by name."""
     found = ((name, inspect.getattr_static(cls, name)) for name in dir(cls))
     return {name: part for name, part in found if isinstance(part, Part)}
+
+
+def is_timed(parts: Mapping[str, Part[Any]]) -> bool:
+    """Whether any of some parts acts at times."""
+    return any(part.is_timed for part in parts.values())
 
 
 def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:

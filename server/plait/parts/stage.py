@@ -98,7 +98,7 @@ class Stage:
             self.close()
         if not drafts:
             return
-        with Transaction(self.actor.pipeline, self.actor.key) as transaction:
+        with Transaction(self.actor.state, self.actor.key) as transaction:
             for draft in drafts:
                 draft.write()
         assert transaction.commit is not None

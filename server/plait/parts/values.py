@@ -196,7 +196,7 @@ class ThreadValues:
     def _check_may_write(self) -> None:
         """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
         check_may_write(self._actor.key)
-        self._actor.pipeline.check_open()
+        self._actor.state.check_open()
 
     def _write(self, key: str | None, work: Callable[[ValuesDraft], None]) -> Written:
         """Do something with the value of a key, or with all values."""
@@ -204,7 +204,7 @@ class ThreadValues:
         return self._write_draft(self._use(), key, work)[1]
 
     def _write_draft(self, draft: ValuesDraft, key: str | None, work: Callable[[ValuesDraft], T]) -> tuple[T, Written]:
-        transaction = self._actor.pipeline.find_own_transaction()
+        transaction = self._actor.state.find_own_transaction()
         if transaction is None and find_stage(self._actor) is not None:
             return work(draft), STAGED
         saved = draft.save(key)

@@ -64,7 +64,7 @@ class ValuesHead:
     @property
     def values(self) -> dict[str, Value]:
         """The values by their keys, in order of insertion. Raises CorruptThread."""
-        self._actor.pipeline.end_abandoned()
+        self._actor.state.end_abandoned()
         if self._loaded:
             self._values = found = decode_index(self._part, self._loaded)
             for key, value in found.items():
@@ -160,7 +160,7 @@ class ValuesHead:
 
         Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; nothing is done then.
         """
-        self._actor.pipeline.check_open()
+        self._actor.state.check_open()
         edit = self.edit(is_kept=False)
         for op in ops:
             op.apply(edit)
@@ -177,7 +177,7 @@ class ValuesHead:
                 undo()
 
         try:
-            return self._actor.pipeline.store(records, undo=take_back)
+            return self._actor.state.store(records, undo=take_back)
         except BaseException:
             self._restore(before)
             self.metadata, self._total = metadata, total

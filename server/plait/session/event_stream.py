@@ -8,8 +8,8 @@ from typing import Final
 
 from starlette.requests import Request
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
-from plait.actor.facade import Facade
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.session.native.follower import PLAIT, Follower
@@ -28,7 +28,7 @@ _SILENCE: Final = 20.0
 class EventStream:
     """The session of one reader. Each frame is an event; its id is the reader's version after the event."""
 
-    def __init__(self, actor: Facade, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
+    def __init__(self, actor: Actor, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
         self._actor = actor
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
@@ -36,7 +36,7 @@ class EventStream:
         # Each event names its source, so that it is complete in itself.
         self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
-        self.connection = actor.make_connection(id, self._queue, rights=rights, wire=PLAIT)
+        self.connection = actor.sockets.make_connection(id, self._queue, rights=rights, wire=PLAIT)
         # Closes the stream when the reader's token expires.
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -49,13 +49,13 @@ class EventStream:
             joined = self._follower.join(self.connection, have, missed)
             self._queue.send(Frame(encode(joined)))
             self._follower.tell_joined("events", joined)
-            if self._actor.has_presence and self.connection.protocol_enabled:
-                self.send_presence(self._actor.presence_frame(PLAIT.encode_presence))
+            if self._actor.sockets.presence and self.connection.protocol_enabled:
+                self.send_presence(self._actor.sockets.presence.snapshot(PLAIT.encode_presence))
 
         done = partial(make_resolver(future), None)
         try:
             missed = await self._follower.read_missed(have)
-            self._actor.join(self.connection, self, request, welcome=welcome, done=done)
+            self._actor.sockets.join(self.connection, self, request, welcome=welcome, done=done)
             await future
         except BaseException:  # A StoreError, a hook's exception, or the request was cancelled.
             self._queue.close(INTERNAL_ERROR, "")
@@ -112,10 +112,10 @@ class EventStream:
         if self._expiry is not None:
             self._expiry.cancel()
         if self.connection.session is not None:
-            self._actor.leave(self.connection, code, reason)
+            self._actor.sockets.leave(self.connection, code, reason)
 
     def _event_id(self) -> bytes:
-        return b"%b:%d" % (self._actor.epoch.encode(), self._follower.version)
+        return b"%b:%d" % (self._actor.state.epoch.encode(), self._follower.version)
 
 
 class _Queue:

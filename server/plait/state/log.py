@@ -70,6 +70,10 @@ class ChangeLog:
         # Called when the store could not read.
         self._on_error = on_error
 
+    def since(self, version: int) -> list[ChangeRow] | None:
+        """Return the durable changes after a version, in order, from memory; None if some are missing."""
+        return self._history.since(version, self._history.durable.version)
+
     async def changes(self, after: int) -> list[ChangeRow] | None:
         """Return the durable changes after a version, in order.
 

@@ -6,22 +6,24 @@ was made after those, and is rebased over the result (as in Jupiter: Nichols et 
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from plait.errors import Conflict
+from plait.errors import Conflict, StoreError
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
 from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.conflicts import Policy, Resolve, may_meet, merge
-from plait.state.log import ChangeLog
+from plait.state.history import History
 from plait.state.pipeline import Pipeline
+from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
-from plait.state.source import Client
-from plait.state.types import MOST_OPS
-from plait.store.protocol import ClientRow
+from plait.state.source import Client, Source
+from plait.state.types import MOST_OPS, StateType
+from plait.store.protocol import ClientRow, Store
 from plait_schemas.codec import encode_json, has_long_integers
 from plait_schemas.messages import Push
 from plait_schemas.patch import Op, decode_ops, without_own
@@ -63,17 +65,45 @@ class Pushed(NamedTuple):
     ops: bytes | None
 
 
-class Merger:
-    """Merges the pushes and the whole states of one thread's clients."""
+class Merger(Pipeline):
+    """Makes the changes of one thread; what its clients push is merged with the changes that they had not seen."""
 
-    __slots__ = ("_change_log", "_limits", "_pipeline", "_policy")
+    __slots__ = ("_policy", "clients")
 
-    def __init__(self, pipeline: Pipeline, change_log: ChangeLog, policy: Policy | Resolve, limits: Limits) -> None:
-        self._pipeline = pipeline
-        self._change_log = change_log
-        self._limits = limits
+    def __init__(
+        self,
+        history: History,
+        state_type: StateType,
+        store: Store,
+        limits: Limits,
+        *,
+        policy: Policy | Resolve,
+        clients: PushLog,
+        validate: Callable[[Any, Any], object] | None,
+        on_commit: Callable[[Commit], None],
+        on_lost: Callable[[StoreError], None],
+        instruments: Instruments = NO_INSTRUMENTS,
+        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+    ) -> None:
+        super().__init__(
+            history,
+            state_type,
+            store,
+            limits,
+            validate=validate,
+            on_commit=on_commit,
+            on_lost=on_lost,
+            instruments=instruments,
+            find_trace=find_trace,
+        )
         # What is done when a push changes something that has been changed since.
         self._policy: Policy | Resolve = policy
+        # The clients that have joined, and their last pushes.
+        self.clients = clients
+
+    def leave_client(self, client: ClientPushes) -> None:
+        """Forget a client when its pushes so far are durable, and no other socket uses it."""
+        self.after(lambda _: self.clients.leave(client))
 
     def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | MissingChanges:
         """Make a change of a push, rebased over what its client had not seen.
@@ -89,16 +119,12 @@ class Merger:
         missing = self._find_missing(proposal)
         return self._rebase(proposal, accept) if missing is None else missing
 
-    async def read(self, missing: MissingChanges) -> LoadedChanges:
-        """Read what must be known of a push. Raises Conflict when it is no longer kept, and StoreError."""
-        return await missing.read(self._change_log)
-
     def merge(self, ops: Sequence[Op], base: Revision, source: Client, charge: Charge) -> Commit:
         """Apply the operations of a client, made on `base`, to the current state.
 
         Raises what Pipeline.change raises, and Conflict.
         """
-        history, policy = self._pipeline.history, self._policy
+        history, policy = self.history, self._policy
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
         if any(map(_is_costly, (base.require_json(), json, encoded))):
@@ -114,13 +140,13 @@ class Merger:
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         made_on = base.tree if callable(policy) else None
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
-        return self._pipeline.change(self._pipeline.ask(merged), source)
+        return self.change(self.ask(merged), source)
 
     # Inside
 
     def _check(self, push: Push) -> None:
         """Raise Conflict for a push whose versions are not the thread's."""
-        history = self._pipeline.history
+        history = self.history
         epoch, base = push.base
         if epoch != history.epoch:
             raise Conflict("its base epoch is not the thread's current epoch")
@@ -137,7 +163,7 @@ class Merger:
 
         Such a push is not rebased, and costs too little to be counted.
         """
-        base, version = push.base[1], self._pipeline.history.current.version
+        base, version = push.base[1], self.history.current.version
         if len(push.ops) > FREE_OPS or True in [op.op == "splice" for op in push.ops]:
             return False
         if self._policy != "last-writer":
@@ -151,7 +177,7 @@ class Merger:
         A `resolve_conflict` gets the state that the push was made on, if others may have changed the same place.
         """
         push, source, unseen, loaded, _ = proposal
-        history, policy = self._pipeline.history, self._policy
+        history, policy = self.history, self._policy
         after, made = max(push.base[1], unseen.to), (push.made or push.base)[1]
         if policy != "last-writer":
             after = min(after, made)
@@ -167,8 +193,7 @@ class Merger:
 
     def _rebase(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed:
         push, loaded = proposal.push, proposal.loaded
-        pipeline = self._pipeline
-        document = pipeline.history.current.tree
+        document = self.history.current.tree
         concurrent = self._find_unseen(proposal)
         budget = Budget(PUSH_BUDGET, proposal.charge)
         budget.charge_rebase(push.ops, len(concurrent))
@@ -180,7 +205,7 @@ class Merger:
         unseen = [ConcurrentOp(op, concurrent[index].version) for index, op in over]
         policy = self._policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
-        ops = pipeline.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
+        ops = self.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
         return self._apply(ops, proposal, accept, unseen=unseen, is_rebased=bool(concurrent))
 
     def _apply(
@@ -193,8 +218,8 @@ class Merger:
         is_rebased: bool = False,
     ) -> Pushed:
         """Make a change of the operations of a push, which are no longer the client's own where it was rebased."""
-        before, push = self._pipeline.history.current, proposal.push
-        commit = self._pipeline.change(ops, proposal.source, accept=accept)
+        before, push = self.history.current, proposal.push
+        commit = self.change(ops, proposal.source, accept=accept)
         change = None if commit.revision is before else commit.revision.change
         is_as_sent = change is None or change.ops == encode_json(without_own(push.ops))
         return Pushed(
@@ -211,7 +236,7 @@ class Merger:
         """
         push, source, unseen, loaded, _ = proposal
         base = push.base[1]
-        rows = loaded.since(self._pipeline.history, max(base, unseen.to)) or []
+        rows = loaded.since(self.history, max(base, unseen.to)) or []
         if base < unseen.since or any(row.source == source.id for row in rows):
             # It was made after other pushes of this client, which were then at other places than they are now.
             raise Conflict("the push is based on changes that no longer exist")
@@ -220,7 +245,7 @@ class Merger:
     def _origins(self, proposal: Proposal, ops: Sequence[Op]) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
         push, source, _, loaded, charge = proposal
-        history = self._pipeline.history
+        history = self.history
         rows = loaded.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == source.id) for row in rows for op in decode_ops(row.ops)]
         if not over:

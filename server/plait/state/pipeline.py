@@ -72,6 +72,21 @@ class Pipeline(CommitQueue):
         return self.current.state
 
     @property
+    def epoch(self) -> str:
+        """The id of the thread's history."""
+        return self.history.epoch
+
+    @property
+    def durable(self) -> Revision:
+        """The last durable state."""
+        return self.history.durable
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether anything of the thread is durable: a new one is stored with its first change, or `store_thread`."""
+        return self.history.is_stored
+
+    @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, what it has made of it so far."""
         if self._transaction is None:

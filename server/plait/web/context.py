@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Principal
-from plait.actor.facade import Facade
 from plait.agents.runs import Runs
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets, count_extra_messages
@@ -147,7 +147,7 @@ class ServerContext:
             self.identity.check_origin(request)
         self.node.kind(kind)
 
-    async def actor(self, principal: Principal | None, key: ThreadKey) -> Facade:
+    async def actor(self, principal: Principal | None, key: ThreadKey) -> Actor:
         """Return a thread that is stored or that the principal may begin, waking it if needed, as `Node.actor` does.
 
         Raises Forbidden for any other, which is not woken.
@@ -158,7 +158,7 @@ class ServerContext:
                 await self.identity.check(principal, key, "create")
                 may_create = True
             actor = await self.node.actor(key)
-            if may_create or actor.is_stored:  # Otherwise the thread was destroyed after it had been found.
+            if may_create or actor.state.is_stored:  # Otherwise the thread was destroyed after it had been found.
                 return actor
 
     @contextmanager

@@ -195,7 +195,7 @@ async def test_a_task_that_on_state_changed_has_begun_may_change_the_state_for_e
         await house.handle(Ticking).set_state(1)
         actor = await house.actor(Ticking)
         async with asyncio.timeout(PATIENCE):
-            while actor.durable.state < 1_200:  # noqa: ASYNC110
+            while actor.state.durable.state < 1_200:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert not hasattr(actor.thread, "errors")
 
@@ -465,7 +465,7 @@ async def test_code_knows_its_thread_its_connection_and_its_request() -> None:
         assert (await client.next())["id"] == "1"
         await outcome(house.handle(Knowing).look())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.request(request, make_resolver(future), party="a")
+        actor.turns.request(request, make_resolver(future), party="a")
         assert (await outcome(future)).body == b"ok"
         thread, connection = actor.thread, client.connection
         assert await lines(house, Knowing) == [
@@ -981,7 +981,7 @@ async def test_a_request_is_a_turn_whose_answer_waits_for_the_disk() -> None:
         futures: list[asyncio.Future[Any]] = []
         for _ in range(2):
             futures.append(asyncio.get_running_loop().create_future())
-            actor.request(make_request(), make_resolver(futures[-1]), party=None)
+            actor.turns.request(make_request(), make_resolver(futures[-1]), party=None)
         async with asyncio.timeout(PATIENCE):
             while len(house.store.submitted) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -993,7 +993,7 @@ async def test_a_request_is_a_turn_whose_answer_waits_for_the_disk() -> None:
 async def test_a_request_that_no_author_answers_is_not_found() -> None:
     async with open_house(Room) as house:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        (await house.actor(Room)).request(make_request(), make_resolver(future), party=None)
+        (await house.actor(Room)).turns.request(make_request(), make_resolver(future), party=None)
         assert (await outcome(future)).status_code == 404
 
 
@@ -1037,11 +1037,11 @@ async def test_an_idle_thread_keeps_nothing_of_its_log_in_memory() -> None:
         await outcome(actor.thread.set_state(1))
         now = asyncio.get_running_loop().time()
         assert actor.sweep(now) == inf
-        assert len(actor.pipeline.history.recent(1)) == 1
+        assert len(actor.state.history.recent(1)) == 1
         client.leave()
         await outcome(actor.wait_until_idle())
         assert actor.sweep(now) == actor.last_used + 60
-        assert actor.pipeline.history.recent(1) == []
+        assert actor.state.history.recent(1) == []
 
 
 async def test_a_stopped_thread_takes_no_more_changes() -> None:
@@ -1052,7 +1052,7 @@ async def test_a_stopped_thread_takes_no_more_changes() -> None:
     async with open_house(Leaving) as house:
         actor = await house.actor(Leaving)
         await outcome(actor.stop())
-        assert actor.pipeline.is_durable
+        assert actor.state.is_durable
         with pytest.raises(Unavailable):
             actor.thread.set_state(1)
 
@@ -1125,7 +1125,7 @@ async def test_a_stream_that_is_cancelled_before_it_has_begun_ends_all_the_same(
         actor = await house.actor(Endless)
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         method = actor.kind.methods["count"]
-        turn = actor.call(method, ([], {}), make_resolver(ended), sink=lambda what, value: lambda: None)
+        turn = actor.turns.call(method, ([], {}), make_resolver(ended), sink=lambda what, value: lambda: None)
         turn.cancel()
         with pytest.raises(Unavailable):
             await outcome(ended)

@@ -7,7 +7,7 @@ import pytest
 from tests.server.fakes import FakeTransport
 
 from plait.actor.connection import PLAIN, Connection, PlainWire, Wire
-from plait.actor.connections import Connections
+from plait.actor.sockets import Connections
 from plait.actor.transport import Frame
 from plait.errors import StoreError
 from plait.limits import DEFAULT_LIMITS

@@ -321,7 +321,7 @@ class Other(Thread[int]):
 async def begin(house: House, method: str, *args: Any) -> tuple[Counter, asyncio.Task[Any]]:
     """Return the thread, stored, and the task of a call that waits at the gate, or in another thread."""
     actor = await house.actor(Counter)
-    await outcome(actor.store())
+    await outcome(actor.state.store_thread())
     thread = cast(Counter, actor.thread)
     house.store.is_held = method.startswith("add_and")
     before = thread.waiting
@@ -333,12 +333,12 @@ async def begin(house: House, method: str, *args: Any) -> tuple[Counter, asyncio
 async def lose(house: House, change: Callable[[], Commit] | None = None) -> None:
     """Let the change that waits be lost, or else another one, which nobody under way has made."""
     actor = await house.actor(Counter)
-    if change is not None or actor.pipeline.is_durable:
+    if change is not None or actor.state.is_durable:
         house.store.is_held = True
         (change or cast(Counter, actor.thread).add)()
     house.store.fail_next()
     house.store.resume()
-    await outcome(actor.pipeline.wait_until_durable())
+    await outcome(actor.state.wait_until_durable())
 
 
 # What is cut short
@@ -463,7 +463,7 @@ async def test_on_start_is_cut_short_by_a_loss_and_runs_again_at_the_next_use() 
 async def test_a_stream_ends_with_the_error_and_sends_nothing_more() -> None:
     async with open_house(Counter) as house:
         actor, found = await house.actor(Counter), list[Any]()
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         house.store.is_held = True
 
         async def read() -> None:
@@ -509,7 +509,7 @@ async def test_the_thread_its_connections_and_its_presence_stay() -> None:
     async with open_house(Counter) as house:
         client, actor = await house.join(Counter, "a"), await house.actor(Counter)
         thread = cast(Counter, actor.thread)
-        actor.set_presence("a", b"1")
+        actor.sockets.presence.set("a", b"1")
         thread.add(7)
         await outcome(actor.wait_until_idle())
         await lose(house)
@@ -541,11 +541,11 @@ async def test_a_change_of_a_client_that_is_lost_is_refused_and_later_ones_are_m
         actor = await house.actor(Counter)
         guest = Guest(actor, "a" * 16)
         joining = await guest.prepare()
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         guest.join(joining)
         house.store.fail_next()
         guest.push({"op": "replace", "path": "", "value": 9}, base=0)
-        await outcome(actor.pipeline.wait_until_durable())
+        await outcome(actor.state.wait_until_durable())
         assert [each["type"] for each in guest.frames] == ["joined", "nack"]
         assert await outcome(house.handle(Counter).set_state(5)) == 1
 
@@ -567,7 +567,7 @@ async def test_what_runs_while_the_other_turns_are_held_is_not_cut_short() -> No
 @pytest.mark.parametrize("method", ["add_and_know", "add_in_block_and_know"])
 async def test_a_turn_that_awaits_the_lost_change_is_told_there_and_goes_on(method: str) -> None:
     async with open_house(Counter) as house:
-        await outcome((await house.actor(Counter)).store())
+        await outcome((await house.actor(Counter)).state.store_thread())
         house.store.fail_next()
         assert await outcome(house.handle(Counter).call(method)) == "not added"
         assert await outcome(house.handle(Counter).state()) == 10
@@ -578,7 +578,7 @@ async def test_a_turn_that_awaits_a_change_that_changes_nothing_is_told_of_those
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
         thread = cast(Counter, actor.thread)
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         house.store.is_held = True
         thread.add()
         call = asyncio.create_task(house.handle(Counter).call("change_nothing_and_know"))
@@ -595,7 +595,7 @@ async def test_a_turn_whose_own_task_does_not_await_the_change_is_cut_short(meth
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
         thread = cast(Counter, actor.thread)
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         house.store.is_held = True
         call = asyncio.create_task(house.handle(Counter).call(method))
         await until(lambda: house.store.waiting and (method == "let_a_task_know" or thread.said))
@@ -622,12 +622,12 @@ async def test_a_turn_of_which_a_change_is_stored_is_in_doubt() -> None:
 async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt() -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         house.store.is_held = True
         call = asyncio.create_task(house.handle(Counter).call("add_twice_and_end"))
         await until(lambda: len(house.store.waiting) == 2)
         house.store.resume(1)
-        await until(lambda: actor.durable.state == 1)
+        await until(lambda: actor.state.durable.state == 1)
         house.store.fail_next()
         house.store.resume()
         with pytest.raises(Indeterminate):
@@ -638,7 +638,7 @@ async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt()
 async def test_a_turn_that_raises_the_error_itself_and_of_which_a_part_is_stored_is_in_doubt() -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         house.store.is_held = True
         call = asyncio.create_task(house.handle(Counter).call("add_twice_and_raise"))
         await until(lambda: house.store.waiting)
@@ -677,7 +677,7 @@ async def test_a_turn_whose_deep_call_has_lost_its_only_change_has_done_nothing(
             await house.actor(Other, "other"),
             await house.actor(Other, "deeper"),
         ):
-            await outcome(actor.store())
+            await outcome(actor.state.store_thread())
         house.store.is_held = True
         call = asyncio.create_task(house.handle(Counter).call("add_elsewhere", "deep"))
         await until(lambda: house.store.waiting)
@@ -716,17 +716,17 @@ async def test_a_turn_is_in_doubt_while_one_that_it_has_called_goes_on() -> None
 async def test_a_turn_is_in_doubt_while_its_change_of_another_thread_is_being_stored() -> None:
     async with open_house(Counter, Other) as house:
         other, actor = await house.actor(Other, "other"), await house.actor(Counter)
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         house.store.is_held = True
         cast(Counter, actor.thread).add()
         call = asyncio.create_task(house.handle(Counter).call("change_elsewhere_and_wait"))
-        await until(lambda: not other.pipeline.is_durable)
+        await until(lambda: not other.state.is_durable)
         house.store.fail_next()
         house.store.resume(1)
         with pytest.raises(Indeterminate):
             await outcome(call)
         house.store.resume()
-        await outcome(other.wait_until_durable())
+        await outcome(other.state.wait_until_durable())
         assert await outcome(house.handle(Other, "other").state()) == 7
 
 
@@ -781,7 +781,7 @@ GUARDED = pytest.mark.parametrize("guarded", [Guarded, Quick])
 async def test_nobody_is_let_in_by_a_state_that_was_lost(guarded: type[Counter]) -> None:
     async with open_house(guarded) as house:
         actor = await house.actor(guarded)
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         house.store.is_held = True
         change = asyncio.create_task(house.handle(guarded).set_state(7))
         await asyncio.sleep(0)
@@ -804,7 +804,7 @@ async def test_nobody_may_write_by_a_state_that_was_lost(guarded: type[Counter])
         house.store.is_held = True
         change = asyncio.create_task(house.handle(guarded).set_state(7))
         await asyncio.sleep(0)
-        asking = asyncio.ensure_future(actor.is_readonly(Client(actor, "a").connection, make_request()))
+        asking = asyncio.ensure_future(actor.sockets.is_readonly(Client(actor, "a").connection, make_request()))
         await asyncio.sleep(0)
         house.store.fail_next()
         house.store.resume()
@@ -823,7 +823,7 @@ class ByValue(Counter):
 async def test_nobody_is_let_in_by_a_value_that_was_lost() -> None:
     async with open_house(ByValue) as house:
         actor = await house.actor(ByValue)
-        await outcome(actor.store())
+        await outcome(actor.state.store_thread())
         thread: Any = actor.thread
         await outcome(thread.values.items())
         house.store.is_held = True

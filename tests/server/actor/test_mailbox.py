@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from plait.actor.mailbox import Mailbox, Turn, current_turn
+from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, make_resolver
+from plait.actor.turn import Turn, current_turn
 from plait.errors import TurnTimeout
 from plait.instruments.protocol import NO_INSTRUMENTS
 from plait.store.protocol import ThreadKey

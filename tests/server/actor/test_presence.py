@@ -16,7 +16,7 @@ class Told:
 
     def __init__(self) -> None:
         self.diffs: list[Any] = []
-        self.presence = Presence(asyncio.get_running_loop(), self._take)
+        self.presence = Presence(self._take)
         self.news = asyncio.Event()
         # How many snapshots were written.
         self.written = 0

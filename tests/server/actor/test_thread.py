@@ -324,7 +324,7 @@ class Guest:
     def __init__(self, actor: Any, id: str) -> None:
         self.transport = FakeTransport()
         self.connection = make_connection(actor, id, self.transport)
-        actor.connections.add(self.connection)
+        actor.sockets.add(self.connection)
 
 
 async def test_an_event_goes_to_everybody_but_those_left_out_and_not_to_clients_of_cloudflare() -> None:
@@ -340,8 +340,8 @@ async def test_an_event_goes_to_everybody_but_those_left_out_and_not_to_clients_
         ]
         assert b.transport.sent == a.transport.sent[1:]
         assert old.transport.take() == []
-        actor.connections.discard(a.connection)
-        actor.connections.discard(b.connection)
+        actor.sockets.discard(a.connection)
+        actor.sockets.discard(b.connection)
 
 
 async def test_an_event_leaves_after_the_changes_before_it_and_not_at_all_if_they_failed() -> None:
@@ -361,7 +361,7 @@ async def test_an_event_leaves_after_the_changes_before_it_and_not_at_all_if_the
         with pytest.raises(Exception, match="full"):
             await outcome(lost)
         assert len(guest.transport.sent) == 1
-        actor.connections.discard(guest.connection)
+        actor.sockets.discard(guest.connection)
 
 
 async def test_a_thread_that_names_its_events_emits_no_others() -> None:
@@ -384,4 +384,4 @@ async def test_a_broadcast_goes_to_clients_of_both_protocols_in_their_own_form()
             {"type": "message", "data": {"n": 1}},
             b"\x00",
         ]
-        actor.connections.discard(guest.connection)
+        actor.sockets.discard(guest.connection)

@@ -340,7 +340,7 @@ async def test_a_push_whose_past_is_read_keeps_its_place_among_the_answers() -> 
         actor = await house.actor(Room)
         guest = await joined(actor, "one")
         await change(actor, 1, 2)
-        actor.pipeline.history.forget()
+        actor.state.history.forget()
         store.may_read.clear()
         guest.push(add("/m", 1), base=0)
         guest.push(put("/n", "forbidden"), base=2)
@@ -359,7 +359,7 @@ async def test_a_push_that_is_dropped_with_its_socket_is_cancelled() -> None:
         actor = await house.actor(Room)
         guest = await joined(actor, "one")
         await change(actor, 1, 2)
-        actor.pipeline.history.forget()
+        actor.state.history.forget()
         store.may_read.clear()
         guest.push(add("/m", 1), base=0)
         await until(lambda: store.reads)
@@ -391,7 +391,7 @@ async def test_a_push_whose_past_is_read_ends_with_a_thread_that_is_destroyed_me
         actor = await house.actor(Ending)
         guest = await joined(actor, "one")
         await change(actor, 1, 2)
-        actor.pipeline.history.forget()
+        actor.state.history.forget()
         store.may_read.clear()
         guest.push(add("/m", 1), base=0)
         await until(lambda: store.reads)
@@ -454,10 +454,10 @@ async def test_a_log_that_cannot_be_read_is_a_store_error() -> None:
     async with told(store=store) as (house, recorder):
         actor = await house.actor(Room)
         await change(actor, 1, 2)
-        actor.pipeline.history.forget()
+        actor.state.history.forget()
         store.is_damaged = True
         with pytest.raises(CorruptThread):
-            await actor.change_log.page(0)
+            await actor.log.page(0)
         assert recorder.of("store_failed") == [("corrupt_thread",)]
 
 
@@ -469,7 +469,7 @@ async def test_a_join_is_told_by_what_was_sent() -> None:
         actor = await house.actor(Room)
         await house.join(Room, "cloudflare")
         await joined(actor, "new")
-        epoch = actor.pipeline.history.epoch
+        epoch = actor.state.history.epoch
         await change(actor, 1)
         await joined(actor, "behind", have=(epoch, 0))
         await joined(actor, "same", have=(epoch, 1))
@@ -524,7 +524,7 @@ async def test_a_thread_that_another_process_has_taken_sleeps_once() -> None:
         actor = await house.actor(Room)
         await house.store.claim(actor.key)
         with pytest.raises(Fenced):
-            await actor.set_state({"n": 1})
+            await actor.thread.set_state({"n": 1})
         await until(lambda: recorder.of("slept"))
     assert recorder.of("slept") == [(KIND,)]
 

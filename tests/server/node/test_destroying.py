@@ -114,11 +114,11 @@ async def is_gone(house: House, cls: type[Thread[Any]], name: str = "one") -> bo
 async def test_of_a_destroyed_thread_nothing_is_left_and_its_name_begins_a_new_one() -> None:
     async with open_house(Room) as house:
         await house.handle(Room).add(5)
-        epoch = (await house.actor(Room)).epoch
+        epoch = (await house.actor(Room)).state.epoch
         await outcome(house.handle(Room).destroy())
         assert await is_gone(house, Room)
         assert await house.handle(Room).add(1) == 1
-        assert (await house.actor(Room)).epoch != epoch
+        assert (await house.actor(Room)).state.epoch != epoch
 
 
 async def test_a_thread_destroys_itself_in_a_turn() -> None:
@@ -331,7 +331,7 @@ async def test_turns_before_the_end_are_finished_and_those_after_it_are_told_tha
             with pytest.raises(Destroyed):
                 await outcome(each)
         with pytest.raises(Destroyed):
-            actor.set_state(3)
+            actor.thread.set_state(3)
         assert await is_gone(house, Slow)
 
 
@@ -386,7 +386,7 @@ async def test_whoever_joins_during_the_end_is_let_in_by_the_next_thread(mourned
         mourned.gate.opened.set()
         await outcome(ending)
         new = await outcome(waking)
-        assert (new.epoch != old.epoch, new.current.state) == (True, 0)
+        assert (new.state.epoch != old.state.epoch, new.state.current.state) == (True, 0)
         later = Client(old, "later")
         later.open()
         assert later.transport.closed == (DESTROYED, "mourned/one was destroyed")
@@ -539,11 +539,11 @@ async def test_a_deletion_that_fails_is_told_to_the_caller_and_the_thread_is_loa
         room = house.handle(mourned)
         await room.add(5)
         guest, client = await join_all(house, mourned)
-        epoch = guest.actor.epoch
+        epoch = guest.actor.state.epoch
         house.store.is_held = True
         ending = asyncio.create_task(room.destroy())
         await settle()
-        waiting = guest.actor.call(mourned._kind.method("add"), ([1], {}), lambda *told: answers.append(told))
+        waiting = guest.actor.turns.call(mourned._kind.method("add"), ([1], {}), lambda *told: answers.append(told))
         answers: list[Any] = []
         house.store.fail_next(error)
         house.store.resume()
@@ -555,7 +555,7 @@ async def test_a_deletion_that_fails_is_told_to_the_caller_and_the_thread_is_loa
         assert [type(each[1]) for each in answers] == [type(error)]
         assert waiting is not None
         assert await outcome(room.add(1)) == 6
-        assert (await house.actor(mourned)).epoch == epoch
+        assert (await house.actor(mourned)).state.epoch == epoch
 
 
 async def test_a_change_before_the_end_that_fails_ends_nothing(mourned: type[Mourned]) -> None:
@@ -707,12 +707,12 @@ async def play(house: House, chance: random.Random, told: list[tuple[str, str, i
             await guest.open()
         await asyncio.sleep(0)
         if guest.closed is None and any(frame["type"] == "joined" for frame in guest.frames if frame):
-            ref = guest.push({"op": "replace", "path": "", "value": 1000}, base=guest.actor.durable.version)
+            ref = guest.push({"op": "replace", "path": "", "value": 1000}, base=guest.actor.state.durable.version)
             await settle()
             for frame in guest.frames:
                 if frame and frame["type"] == "ack":
                     assert ref == frame["ref"]
-                    told.append(("push", guest.actor.epoch, frame["version"]))
+                    told.append(("push", guest.actor.state.epoch, frame["version"]))
 
     async def join() -> None:
         client = Client(await house.actor(Room), f"client {chance.random()}")
@@ -723,7 +723,7 @@ async def play(house: House, chance: random.Random, told: list[tuple[str, str, i
 
     async def destroy() -> None:
         with suppress(NotFound, Destroyed):
-            epoch = actor.epoch if (actor := house.node.get_awake(key_of(Room))) else ""
+            epoch = actor.state.epoch if (actor := house.node.get_awake(key_of(Room))) else ""
             await house.handle(Room).destroy()
             told.append(("destroy", epoch, -1))
 
@@ -748,7 +748,7 @@ async def test_whatever_comes_at_the_same_moment_a_destroyed_thread_never_comes_
         found = await store.find(key_of(Room))
         awake = house.node.get_awake(key_of(Room))
         assert found is None or found.epoch not in ended
-        assert awake is None or awake.epoch not in ended
+        assert awake is None or awake.state.epoch not in ended
         if found is not None:
             acknowledged = [version for what, epoch, version in told if what == "push" and epoch == found.epoch]
             assert max(acknowledged, default=0) <= found.version
@@ -765,6 +765,6 @@ async def test_records_go_with_their_thread() -> None:
     async with open_house(Room) as house:
         await house.handle(Room).add(1)
         actor = await house.actor(Room)
-        await actor.pipeline.store([Record("p", "a", b"1")])
+        await actor.state.store([Record("p", "a", b"1")])
         await outcome(house.handle(Room).destroy())
         assert await house.store.record(key_of(Room), "p", "a") is None

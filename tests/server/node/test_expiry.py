@@ -189,7 +189,7 @@ async def test_a_thread_with_a_socket_does_not_expire_whatever_the_store_says() 
 
 def write_idle(actor: Any, at: int) -> Write:
     """Return the write that says that an awake thread is idle."""
-    history = actor.pipeline.history
+    history = actor.state.history
     version = history.durable.version
     return Write(actor.key, history.epoch, version, version, fence=history.fence, idle_since=at)
 

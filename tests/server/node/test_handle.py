@@ -235,7 +235,7 @@ async def test_a_generator_that_sends_what_is_no_chunk_ends_in_its_turn() -> Non
             raise TypeError("not JSON")
 
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.call(actor.kind.methods["count"], ([3], {}), make_resolver(ended), sink=refuse)
+        actor.turns.call(actor.kind.methods["count"], ([3], {}), make_resolver(ended), sink=refuse)
         with pytest.raises(TypeError, match="not JSON"):
             await outcome(ended)
         assert thread.ended_in is thread

@@ -271,7 +271,7 @@ async def test_whoever_waits_for_an_end_that_does_not_come_is_told_that_the_serv
         ending = asyncio.create_task(house.handle(cls).destroy())
         await outcome(cls.gate.reached.wait())
         answers: list[Any] = []
-        guest.actor.call(cls._kind.method("add"), ([1], {}), lambda *told: answers.append(told))
+        guest.actor.turns.call(cls._kind.method("add"), ([1], {}), lambda *told: answers.append(told))
         later = asyncio.create_task(house.handle(cls).add(1))
         await settle()
         await outcome(house.node.stop(0.05))

@@ -96,12 +96,12 @@ async def test_a_thread_that_is_only_read_is_not_woken_and_not_stored() -> None:
             await house.node.stored_actor(key)
         assert starts == ["one"]
         await house.handle(Started).add(1)
-        assert (await house.node.stored_actor(key)).durable.state == 1
+        assert (await house.node.stored_actor(key)).state.durable.state == 1
         assert await house.node.is_stored(key)
     async with open_house(Started, store=house.store) as house:
         assert await house.node.is_stored(key)
         assert house.node.get_awake(key) is None
-        assert (await house.node.stored_actor(key)).durable.state == 1
+        assert (await house.node.stored_actor(key)).state.durable.state == 1
 
 
 async def test_a_thread_that_nobody_has_used_is_not_stored() -> None:
@@ -129,7 +129,7 @@ async def test_an_initial_state_that_changes_later_does_not_reach_a_thread_that_
         initial_state = 100
 
     async with open_house(Room) as house:
-        await (await house.actor(Room)).store()
+        await (await house.actor(Room)).state.store_thread()
     async with open_house(Room2, store=house.store) as house:
         assert await house.handle(Room2).state() == 0
 
@@ -554,7 +554,7 @@ async def test_a_thread_that_was_written_elsewhere_is_dropped_and_loaded_anew() 
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
         actor = await house.actor(Room)
-        epoch = actor.pipeline.history.epoch
+        epoch = actor.state.history.epoch
         row = ChangeRow(1, b'[{"op":"replace","path":"","value":50}]', "server", 1)
         fence = await house.store.claim(actor.key)
         await house.store.inner.submit(Write(actor.key, epoch, 0, 1, (row,), fence=fence))

@@ -81,7 +81,7 @@ def get_actor(thread: Thread[Any]) -> Actor:
 def can_change(actor: Actor) -> bool:
     """Whether a thread accepts changes: it is neither stopped nor destroyed, and has not lost a write."""
     try:
-        actor.pipeline.check_open()
+        actor.state.check_open()
     except PlaitError:
         return False
     return True
@@ -109,7 +109,7 @@ class Counted(Thread[Any]):
     @rpc
     def add(self) -> tuple[str, int]:
         self.set_state(lambda state: state + 1)
-        return get_actor(self).epoch, self.state
+        return get_actor(self).state.epoch, self.state
 
     @rpc
     async def work(self) -> None:
@@ -201,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         if is_ordered:
             assert all(each < ticket for each in self.served[actor]), "a caller was overtaken"
             self.served[actor].append(ticket)
-        actor.set_state(lambda state: state + 1)
+        actor.thread.set_state(lambda state: state + 1)
 
     @rule(name=st.sampled_from(NAMES), delay=DELAYS)
     def use(self, name: str, delay: int) -> None:
@@ -322,7 +322,7 @@ class Machine(RuleBasedStateMachine):
             found = self.run(self.store.load(self.key(name)))
             if found is not None and (number := self.acknowledged[found.epoch]):
                 actor = self.node.get_awake(self.key(name))
-                assert found.version >= number if actor is None else actor.durable.version >= number
+                assert found.version >= number if actor is None else actor.state.durable.version >= number
 
     @invariant()
     def check(self) -> None:

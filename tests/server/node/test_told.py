@@ -129,7 +129,7 @@ async def test_a_thread_that_cannot_be_deleted_while_it_sleeps_is_a_store_error(
     recorder, store = Recorder(), Failing()
     async with open_house(Room, instruments=recorder, store=store) as house:
         actor = await house.actor(Room)
-        await actor.store()
+        await actor.state.store_thread()
         house.node._lifecycle.stop(actor)
         await until(lambda: recorder.of("slept"))
         store.fails = "submit"
@@ -244,9 +244,9 @@ async def test_instruments_that_raise_leave_the_state_and_the_store_together() -
     async with open_house(Room, instruments=Unguarded()) as house:
         actor = await house.actor(Room)
         with suppress(ZeroDivisionError):
-            actor.set_state({"n": 1})
-        await actor.wait_until_durable()
-        assert actor.durable.version == actor.current.version == 1
+            actor.thread.set_state({"n": 1})
+        await actor.state.wait_until_durable()
+        assert actor.state.durable.version == actor.state.current.version == 1
 
 
 def test_several_instruments_take_no_trace_of_others() -> None:

@@ -1,27 +1,27 @@
 """An app whose agent does what a test says with the messages of its thread, on either store."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
-from plait import Context, Limits, MemoryStore, Plait, SqliteStore, Thread, Values
+from plait import Context, Limits, Plait, Thread, Values
 from plait.parts.messages.frames import Chunk, Delete, End, Frame, Insert, Take, Update
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
 
-__all__ = ["Chat", "Clock", "MessagesLab", "Shared", "Viewer", "contents", "make_store", "open_lab"]
+__all__ = ["Chat", "MessagesLab", "Shared", "Viewer", "contents", "open_lab"]
 
 
 class Chat(Thread[dict[str, Any]]):
     """A conversation, which clients see, with an agent."""
 
-    initial_state: Any = {"count": 0}
+    @staticmethod
+    def initial_state() -> dict[str, Any]:
+        return {"count": 0}
+
     values = Values()
     messages = Messages(agent="bot", live=True)
 
@@ -39,11 +39,6 @@ def contents(messages: list[Message]) -> list[str | None]:
     return [each.content for each in messages]
 
 
-def make_store(kind: str, folder: Path) -> Any:
-    """Return a new store of a kind."""
-    return MemoryStore() if kind == "memory" else SqliteStore(folder / "plait.db")
-
-
 class Shared:
     """A store that another app has open: an app that uses it takes over the threads that it wakes."""
 
@@ -58,22 +53,6 @@ class Shared:
 
     async def __aexit__(self, *_: object) -> None:
         return None
-
-
-class Clock:
-    """The time of day, which a test can set forward; threads look at it all the time."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._ahead = 0
-        self._real = time.time_ns
-        patch.setattr(time, "time_ns", self.read)
-
-    def read(self) -> int:
-        return self._real() + self._ahead
-
-    def skip(self, seconds: float) -> None:
-        """Set it forward."""
-        self._ahead += round(seconds * 1e9)
 
 
 class MessagesLab:
@@ -125,7 +104,7 @@ class MessagesLab:
     async def until(self, check: Callable[[list[Message]], bool], name: str = "one") -> list[Message]:
         """Wait until the messages of a thread are as they must be, and return them."""
         async with asyncio.timeout(30):
-            while not check(found := await self.all(name)):
+            while not check(found := await self.all(name)):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         return found
 
@@ -224,4 +203,3 @@ async def open_lab(store: Any, *, limits: Limits | None = None) -> AsyncIterator
     lab = MessagesLab(store, limits=limits, shutdown_timeout=2.0)
     async with lab.app:
         yield lab
-

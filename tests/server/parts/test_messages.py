@@ -1,11 +1,12 @@
 """The history of a thread: what is added, read, changed and removed."""
 
+import asyncio
 import time
 
 import pytest
 from tests.server.parts.messages_lab import Chat, MessagesLab, contents
 
-from plait import Context, Destroyed, NotFound, Plait, StoreError, TooLarge
+from plait import Context, Destroyed, Messages, NotFound, Plait, StoreError, TooLarge
 from plait.parts.messages.message import Message, Page
 
 
@@ -207,8 +208,6 @@ async def test_a_removed_message_is_gone_with_the_results_of_its_tool_calls(chat
 
 
 async def test_changes_at_the_same_time_all_count(chats: MessagesLab) -> None:
-    import asyncio
-
     message = await chats.handle.inject("user", "a")
     tasks = [chats.handle.update(message.id, metadata={f"{number}": number}) for number in range(20)]
     await asyncio.gather(*tasks)
@@ -228,12 +227,17 @@ async def test_threads_do_not_see_the_messages_of_others(chats: MessagesLab) -> 
 async def test_a_transaction_stores_state_values_and_messages_together_or_none(chats: MessagesLab) -> None:
     thread = await chats.thread()
     before = await thread.messages.inject("user", "before")
-    with pytest.raises(RuntimeError, match="stop"), thread.transaction():
-        thread.set_state({"count": 1})
-        thread.values.set("a", 1)
-        thread.messages.inject("user", "lost")
-        thread.messages.queue("lost")
-        raise RuntimeError("stop")
+
+    def raise_within() -> None:
+        with thread.transaction():
+            thread.set_state({"count": 1})
+            thread.values.set("a", 1)
+            thread.messages.inject("user", "lost")
+            thread.messages.queue("lost")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        raise_within()
     assert contents(await chats.all()) == ["before"]
     assert chats.calls == 0
     async with thread.transaction():
@@ -251,11 +255,16 @@ async def test_a_transaction_stores_state_values_and_messages_together_or_none(c
 
 async def test_an_inner_transaction_that_raises_takes_only_its_own_messages_back(chats: MessagesLab) -> None:
     thread = await chats.thread()
-    async with thread.transaction():
-        thread.messages.inject("user", "a")
-        with pytest.raises(RuntimeError), thread.transaction():
+
+    def raise_within() -> None:
+        with thread.transaction():
             thread.messages.inject("user", "b")
             raise RuntimeError("stop")
+
+    async with thread.transaction():
+        thread.messages.inject("user", "a")
+        with pytest.raises(RuntimeError):
+            raise_within()
         thread.messages.inject("user", "c")
     assert contents(await chats.all()) == ["a", "c"]
 
@@ -286,8 +295,6 @@ async def test_messages_go_with_their_thread(chats: MessagesLab) -> None:
 
 
 def test_a_class_may_have_messages_without_an_agent() -> None:
-    from plait.parts.messages.part import Messages
-
     class Room(Chat):
         kind = "plain-room"
         messages = Messages()

@@ -101,12 +101,8 @@ def test_while_anything_is_queued_an_attempt_is_due_or_under_way(steps: list[tup
             if takes or step == "succeed":
                 queue.clear()
             oldest = queue[0] if queue else 0
-            attempts = {
-                "succeed": lambda: attempts.succeed(oldest, now),
-                "fail": lambda: attempts.fail(oldest, now),
-                "crash": lambda: attempts.crash(oldest, now),
-                "postpone": lambda: attempts.postpone(oldest),
-            }[step]()
+            times = () if step == "postpone" else (now,)
+            attempts = getattr(attempts, step)(oldest, *times)
         attempts = attempts.follow(queue[0] if queue else 0, now)
         if queue or attempts.is_begun:
             assert attempts.due

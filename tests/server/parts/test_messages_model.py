@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.server.fakes import TroubledStore
-from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents, make_store, open_lab
+from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, open_lab
+from tests.server.parts.workshop import make_store
 
 from plait import Context, StoreError
 from plait.parts.messages.message import Message
@@ -253,6 +254,3 @@ async def test_messages_are_those_of_a_plain_list(kind: str, seed: int, tmp_path
 @given(st.integers(0, 1 << 30))
 def test_messages_are_those_of_a_plain_list_whatever_is_done(seed: int) -> None:
     asyncio.run(play(TroubledStore(), seed, 30))
-
-
-_ = contents

@@ -17,7 +17,7 @@ from plait.parts.messages.part import Messages, ThreadMessages
 async def until_text(messages: ThreadMessages, text: str) -> Message:
     """Wait until a stream that is the last message has a text that is durable."""
     async with asyncio.timeout(10):
-        while (found := (await messages.list()).messages)[-1].content != text:
+        while (found := (await messages.list()).messages)[-1].content != text:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     return found[-1]
 
@@ -217,16 +217,18 @@ async def test_a_stream_whose_text_could_not_be_stored_says_so(troubled: Message
     await messages.inject("user", "before")
     viewer = Viewer(messages)
     await viewer.open()
-    with pytest.raises(StoreError):
-        async with messages.stream() as m:
+
+    async def write() -> None:
+        async with messages.stream() as m, asyncio.timeout(10):
             m.append("a")
             await until_text(messages, "a")
             troubled.store.fail_next()
-            m.append("b")
-            async with asyncio.timeout(10):
-                while True:
-                    await asyncio.sleep(0.001)
-                    m.append("c")
+            while True:
+                m.append("b")
+                await asyncio.sleep(0.001)
+
+    with pytest.raises(StoreError):
+        await write()
     found = await troubled.all()
     assert [(each.content, each.status) for each in found][:1] == [("before", "completed")]
     assert found[1].status == "failed"
@@ -288,9 +290,14 @@ async def test_what_a_transaction_does_is_told_after_it_and_together(chats: Mess
     thread = await chats.thread()
     viewer = Viewer(thread.messages)
     await viewer.open()
-    with pytest.raises(RuntimeError), thread.transaction():
-        thread.messages.inject("user", "lost")
-        raise RuntimeError("stop")
+
+    def raise_within() -> None:
+        with thread.transaction():
+            thread.messages.inject("user", "lost")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        raise_within()
     with thread.transaction():
         thread.messages.inject("user", "a")
         thread.messages.inject("user", "b")

@@ -60,7 +60,7 @@ class Guest:
     ) -> None:
         self.actor = actor
         self.transport = FakeTransport()
-        id = actor.connection_id(SUBPROTOCOL, principal, client)
+        id = actor.sockets.connection_id(SUBPROTOCOL, principal, client)
         self.connection = make_connection(actor, id, self.transport, principal=principal, arrival=arrival)
         self._make = partial(make_native, actor, self.connection, self.transport, Join(client, have), renew=renew)
         self._ref = 0
@@ -68,7 +68,7 @@ class Guest:
     async def prepare(self) -> Joining:
         """Store a new thread, as whoever joins a socket does, and read what the join needs."""
         with suppress(Unavailable):  # It may have been stopped.
-            await self.actor.store()
+            await self.actor.state.store_thread()
         return await self._make()
 
     async def open(self) -> None:
@@ -111,7 +111,7 @@ class Guest:
     def push(self, *ops: Any, base: int, ref: int | None = None, made: int | None = None, **fields: Any) -> int:
         """Push operations; refs count up. Returns the ref."""
         self._ref = self._ref + 1 if ref is None else ref
-        epoch = self.actor.pipeline.history.epoch
+        epoch = self.actor.state.history.epoch
         self.send(
             "push",
             ref=self._ref,

@@ -102,7 +102,7 @@ async def reading(house: House, cls: type[Room] = Room, **options: Any) -> Reade
 
 async def test_it_is_told_the_state_and_then_each_change_with_its_version_as_id(house: House) -> None:
     actor = await house.actor(Room)
-    epoch = actor.pipeline.history.epoch
+    epoch = actor.state.history.epoch
     reader = Reader(actor)
     await reader.open()
     assert await reader.next() == (
@@ -138,11 +138,11 @@ async def test_line_breaks_in_the_json_of_a_state_do_not_break_an_event(house: H
     actor = await house.actor(Room)
     guest = await guest_joined(actor, "a")
     json_of_state = b'{\r\n  "n": 1,\n  "text": "a\\nb"\r}'
-    await actor.pipeline.put(json_of_state, guest.connection)
+    await actor.state.put(json_of_state, guest.connection)
     reader = Reader(actor)
     await reader.open()
     assert (await reader.next())[1]["state"] == {"n": 1, "text": "a\nb"}
-    await actor.pipeline.put(json_of_state.replace(b"1", b"[\n2]"), guest.connection)
+    await actor.state.put(json_of_state.replace(b"1", b"[\n2]"), guest.connection)
     assert (await reader.next())[1]["version"] == 2
 
 
@@ -185,7 +185,7 @@ async def test_it_is_told_what_it_missed_and_nothing_if_it_has_all(house: House,
     actor = await house.actor(Room)
     await change(actor, 1, 2, 3)
     reader = Reader(actor)
-    await reader.open((actor.pipeline.history.epoch, version))
+    await reader.open((actor.state.history.epoch, version))
     _, frame = await reader.next()
     assert (frame["version"], frame.get("ops"), "state" in frame) == (3, ops, False)
 
@@ -195,7 +195,7 @@ async def test_it_is_told_the_state_if_what_it_has_is_not_there(house: House, ha
     actor = await house.actor(Room)
     await change(actor, 1, 2, 3)
     reader = Reader(actor)
-    await reader.open((have[0] or actor.pipeline.history.epoch, have[1]))
+    await reader.open((have[0] or actor.state.history.epoch, have[1]))
     assert (await reader.next())[1]["state"] == {"n": 3}
 
 
@@ -205,10 +205,10 @@ async def test_what_it_missed_is_read_from_the_store_or_it_ends(is_broken: bool)
     async with open_house(Room, store=store) as house:
         actor = await house.actor(Room)
         await change(actor, 1, 2, 3)
-        actor.pipeline.history.forget()
+        actor.state.history.forget()
         store.is_broken = is_broken
         reader = Reader(actor)
-        opening = reader.open((actor.pipeline.history.epoch, 1))
+        opening = reader.open((actor.state.history.epoch, 1))
         if is_broken:
             with pytest.raises(StoreError, match="broken"):
                 await opening

@@ -578,7 +578,7 @@ async def test_who_comes_back_after_the_first_change_of_a_type_that_has_grown_is
     store = await kept_store()
     async with open_house(OldRoom, store=store) as house:
         await outcome(house.handle(OldRoom).set_state(Old(1)))
-        epoch = (await house.actor(OldRoom)).pipeline.history.epoch
+        epoch = (await house.actor(OldRoom)).state.history.epoch
     async with open_house(NewRoom, store=store) as house:
         assert await outcome(house.handle(NewRoom).set_state(New(1, "titled"))) == 2
         _, frame = await opening(await house.actor(NewRoom), "a", have=(epoch, 1))
@@ -596,7 +596,7 @@ async def test_fields_in_another_order_are_the_same_state() -> None:
     store = await kept_store()
     async with open_house(OldRoom, store=store) as house:
         await outcome(house.handle(OldRoom).set_state(Old(1)))
-        epoch = (await house.actor(OldRoom)).pipeline.history.epoch
+        epoch = (await house.actor(OldRoom)).state.history.epoch
     async with open_house(TurnedRoom, store=store) as house:
         actor = await house.actor(TurnedRoom)
         _, frame = await opening(actor, "a", have=(epoch, 1))

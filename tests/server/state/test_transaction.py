@@ -135,7 +135,7 @@ async def test_inside_one_reads_what_was_done_and_nobody_else_sees_a_step_of_it(
             for n in range(1, 4):
                 thread.set_state(lambda state: {**state, "n": state["n"] + 1})
                 assert thread.state["n"] == n
-                assert actor.pipeline.history.current.state["n"] == 0
+                assert actor.state.history.current.state["n"] == 0
         assert thread.state["n"] == 3
         assert operations(house) == [[("replace", "/n")]]
 
@@ -307,17 +307,17 @@ async def test_records_of_a_block_are_stored_with_its_change_or_not_at_all() -> 
         actor = await house.actor(Board)
         thread: Any = actor.thread
         with contextlib.suppress(ZeroDivisionError), thread.transaction():
-            actor.pipeline.store([Record("values", "a", b"0")])
+            actor.state.store([Record("values", "a", b"0")])
             raise ZeroDivisionError
         async with thread.transaction():
-            actor.pipeline.store([Record("values", "a", b"1"), Record("values", "b", b"1")])
+            actor.state.store([Record("values", "a", b"1"), Record("values", "b", b"1")])
             thread.update("/n", 1)
-            actor.pipeline.store([Record("values", "a", b"2")])
+            actor.state.store([Record("values", "a", b"2")])
         write = house.store.submitted[-1]
         assert (len(write.changes), write.version) == (1, 1)
         assert write.records == [Record("values", "a", b"2"), Record("values", "b", b"1")]
         async with thread.transaction() as transaction:
-            actor.pipeline.store([Record("values", "a", b"3")])
+            actor.state.store([Record("values", "a", b"3")])
         assert transaction.commit.version == 1
         assert (house.store.submitted[-1].changes, house.store.submitted[-1].version) == ((), 1)
         assert await house.store.record(actor.key, "values", "a") == b"3"
@@ -448,7 +448,7 @@ async def test_a_block_that_leaves_the_state_alone_is_not_validated() -> None:
         async with thread.transaction():
             pass
         async with thread.transaction():
-            actor.pipeline.store([Record("values", "a", b"1")])
+            actor.state.store([Record("values", "a", b"1")])
         assert await house.store.record(actor.key, "values", "a") == b"1"
 
 
@@ -524,8 +524,8 @@ def test_whatever_is_nested_and_raises_the_state_is_that_of_what_was_kept(blocks
                 assert thread.state.points == kept
                 assert thread.version == before + bool(total(block))
             actor = await house.actor(ScoreRoom)
-            await actor.pipeline.wait_until_durable()
+            await actor.state.wait_until_durable()
             stored = await house.node.actor(actor.key)
-            assert stored.pipeline.history.durable.state.points == kept
+            assert stored.state.history.durable.state.points == kept
 
     asyncio.run(run())

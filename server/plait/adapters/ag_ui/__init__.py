@@ -128,14 +128,14 @@ class AgUi:
         input = asked.agent.convert(self._make_input(given) if asked.agent.takes_input else None)
         actor, connection = await self._enter(asked)
         with actor.keep_awake():
-            if await actor.is_readonly(connection, asked.request):
+            if await actor.sockets.is_readonly(connection, asked.request):
                 connection.readonly = True
             run = EventRun(feed_of(actor), given.thread_id, given.run_id)
             viewer = await self._open(asked, actor, run=run)
             try:
                 charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
                 await push_state(actor, given, connection, self._context.scheduler, charge)
-                await actor.store()  # Others may watch the first run of a thread, too.
+                await actor.state.store_thread()  # Others may watch the first run of a thread, too.
                 self._begin(asked, actor, connection, run, Given(input=input, attributes=read_attributes((run, given))))
             except PlaitError as error:
                 run.refuse(error)
@@ -147,7 +147,7 @@ class AgUi:
     def _begin(self, asked: _Asked, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
         """Begin a run, which waits for its turn; nobody's leaving ends it."""
         method = asked.agent.kind.method(f"run:{asked.agent.name}")
-        actor.call(
+        actor.turns.call(
             method,
             ([given], {}),
             run.done,
@@ -195,7 +195,7 @@ class AgUi:
         actor = await self._context.actor(asked.principal, asked.key)
         assert isinstance(actor, Actor)
         lines = Lines(self._context.limits.write_buffer)
-        connection = actor.make_connection(
+        connection = actor.sockets.make_connection(
             f"http-{secrets.token_hex(8)}",
             lines,
             rights=Rights(asked.principal, may_write),
@@ -208,7 +208,7 @@ class AgUi:
         self, asked: _Asked, actor: Actor, *, run: EventRun | None = None, cursor: Cursor | None = None
     ) -> Viewer:
         """Return a viewer that has joined, which counts as a socket of its address."""
-        if (refusal := actor.refusal()) is not None:
+        if (refusal := actor.sockets.find_refusal()) is not None:
             raise refusal
         request, addresses = asked.request, self._context.addresses
         host = request.client.host if request.client else ""

@@ -7,15 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from plait.actor.actor import Actor
 from plait.actor.connection import PlainWire
-from plait.actor.facade import Facade
+from plait.actor.per_actor import PerActor
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.adapters.ag_ui.events import Cursor, Opened, encode_delta
 from plait.state.revision import Revision
 
 __all__ = ["Change", "Feed", "RunEvent", "feed_of"]
 
-# The name of a thread's feed among its parts; no attribute can have it.
-_PART: Final = "ag-ui feed"
 # Bytes that an entry counts in addition to its frame.
 _ENTRY: Final = 200
 
@@ -62,7 +60,7 @@ _NOTHING: Final = Frame(b"")
 class Feed:
     """What has happened in the last runs of a thread, up to a number of bytes; the oldest is dropped first."""
 
-    def __init__(self, actor: Facade) -> None:
+    def __init__(self, actor: Actor) -> None:
         self.actor = actor
         self.wire = _Wire(self._put_change)
         # Names this feed in cursors, as there is a new one when the thread wakes.
@@ -104,7 +102,7 @@ class Feed:
     def find(self, cursor: Cursor) -> int | None:
         """Return the position at which a viewer goes on, None if what it has missed is not kept."""
         epoch, version = cursor.version
-        if epoch != self.actor.epoch:
+        if epoch != self.actor.state.epoch:
             return None
         if cursor.feed is not None:
             is_kept = cursor.feed == self.id and self.first <= cursor.position <= self.next
@@ -132,7 +130,7 @@ class Feed:
     def _put_change(self, revision: Revision) -> None:
         if self.run is None:
             return
-        change = Change(self.run, revision.version, encode_delta(self.actor.epoch, revision))
+        change = Change(self.run, revision.version, encode_delta(self.actor.state.epoch, revision))
         self._append(change, 0)
         assert change.frame is not None
         self._changes.append(change)
@@ -153,10 +151,10 @@ class Feed:
         self.wake()
 
 
+_FEED: Final = PerActor(Feed)
+
+
 def feed_of(actor: Any) -> Feed:
     """Return the feed of an awake thread."""
     assert isinstance(actor, Actor)
-    feed: Feed | None = actor.parts.get(_PART)
-    if feed is None:
-        feed = actor.parts[_PART] = Feed(actor)
-    return feed
+    return _FEED.of(actor)

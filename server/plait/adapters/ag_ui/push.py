@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from ag_ui.core import RunAgentInput
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade
 from plait.adapters.ag_ui.events import Cursor
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.state.commit import Commit
@@ -20,7 +20,7 @@ __all__ = ["push_state"]
 
 
 async def push_state(
-    actor: Facade,
+    actor: Actor,
     given: RunAgentInput,
     connection: Connection,
     scheduler: FairScheduler,
@@ -38,9 +38,9 @@ async def push_state(
         raise InvalidArguments("forwardedProps.stateVersion must be a str", path="/forwardedProps/stateVersion")
     epoch, version = Cursor.parse(have, "forwardedProps/stateVersion").version
     try:
-        if epoch != actor.epoch:
+        if epoch != actor.state.epoch:
             raise NotFound("its history is gone")
-        before = await actor.json_at(version)
+        before = await actor.log.json(version)
     except NotFound as error:
         raise Conflict(f"the state cannot be compared with that at {have[:80]}: {error}") from None
     await scheduler.wait_for_slot()
@@ -58,7 +58,7 @@ async def push_state(
 
 
 def _merge(
-    actor: Facade, before: bytes, after: bytes, connection: Connection, charge: Callable[[float], None]
+    actor: Actor, before: bytes, after: bytes, connection: Connection, charge: Callable[[float], None]
 ) -> Commit | None:
     base = _decode(actor, before)
     ops = diff(base.tree, _decode(actor, after).tree, actor.kind.state_type.keys, most=MOST_OPS)
@@ -66,10 +66,10 @@ def _merge(
         return None
     if connection.readonly:
         raise Readonly("Connection is readonly")
-    return actor.merge(ops, base, connection, charge)
+    return actor.state.merge(ops, base, connection, charge)
 
 
-def _decode(actor: Facade, data: bytes) -> Revision:
+def _decode(actor: Actor, data: bytes) -> Revision:
     type_ = actor.kind.state_type
     state, json = type_.from_json(data, actor.limits, drops_unknown=True)
     if type_.is_plain:

@@ -63,7 +63,7 @@ class EventRun:
         if self._has_started:  # It has called another one.
             return
         self._has_started = True
-        self._feed.actor.after(lambda _: self._feed.begin(self, self.first_frame()))
+        self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
 
     def first_frame(self) -> bytes:
         """Return the frame of RUN_STARTED."""
@@ -80,7 +80,7 @@ class EventRun:
         Raises ValueError for one that cannot be sent.
         """
         encoded = [_encode(event) for event in events]
-        self._feed.actor.after(lambda error: None if error else self._put_all(encoded))
+        self._feed.actor.state.after(lambda error: None if error else self._put_all(encoded))
 
     def take(self, what: str, value: Any) -> Callable[[], None]:
         """Return what sends a chunk, as a sink of streams does. Raises TypeError or ValueError if it cannot be sent."""

@@ -8,8 +8,8 @@ from typing import Final
 from ag_ui.core import RunErrorEvent
 from starlette.requests import Request
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
-from plait.actor.facade import Facade
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import Frame
 from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
@@ -38,14 +38,14 @@ class Viewer(Lines):
     """
 
     def __init__(
-        self, actor: Facade, feed: Feed, id: str, principal: Principal | None, *, ended: Callable[[], None]
+        self, actor: Actor, feed: Feed, id: str, principal: Principal | None, *, ended: Callable[[], None]
     ) -> None:
         super().__init__(actor.limits.write_buffer)
         self._actor = actor
         self._feed = feed
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
-        self.connection = actor.make_connection(
+        self.connection = actor.sockets.make_connection(
             id, self, rights=Rights(principal, may_write=False, may_call=False), wire=feed.wire
         )
         self._run: object = None
@@ -67,7 +67,7 @@ class Viewer(Lines):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._feed.watch(self._wake.set)
         try:
-            self._actor.join(
+            self._actor.sockets.join(
                 self.connection,
                 self,
                 request,
@@ -110,7 +110,7 @@ class Viewer(Lines):
         if self._expiry is not None:
             self._expiry.cancel()
         if self.connection.session is not None:
-            self._actor.leave(self.connection, code, reason)
+            self._actor.sockets.leave(self.connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Do nothing: the feed has the change."""
@@ -162,7 +162,7 @@ class Viewer(Lines):
             self._position += 1
             yield from self._read(entry)
         is_running = not self._is_closed and self._run is not None and self._run is self._feed.run
-        if is_running and (not self._has_state or self._version < self._actor.durable.version):
+        if is_running and (not self._has_state or self._version < self._actor.state.durable.version):
             yield from self._snapshot()  # What it has missed is not in the feed.
 
     def _read(self, entry: RunEvent | Change) -> Iterator[bytes]:
@@ -189,7 +189,7 @@ class Viewer(Lines):
             yield from self._snapshot()
             return
         self._version = change.version
-        yield b"id: %b:%d\n%b" % (self._actor.epoch.encode(), change.version, change.frame)
+        yield b"id: %b:%d\n%b" % (self._actor.state.epoch.encode(), change.version, change.frame)
 
     def _announce(self, frame: bytes) -> Iterator[bytes]:
         """Yield RUN_STARTED and the state."""
@@ -198,10 +198,10 @@ class Viewer(Lines):
         yield from self._snapshot()
 
     def _snapshot(self) -> Iterator[bytes]:
-        durable = self._actor.durable
+        durable = self._actor.state.durable
         self._has_state, self._version = True, durable.version
         if durable.has_state and self.connection.protocol_enabled:
-            yield self._with_id(encode_snapshot(self._actor.epoch, durable))
+            yield self._with_id(encode_snapshot(self._actor.state.epoch, durable))
 
     def _knows(self, event: RunEvent) -> bool:
         """Whether the viewer has the beginning of what an event continues."""
@@ -212,5 +212,5 @@ class Viewer(Lines):
         return event.of is None or event.of in self._opened
 
     def _with_id(self, frame: bytes, mark: bytes = b"") -> bytes:
-        epoch, feed = self._actor.epoch.encode(), self._feed.id.encode()
+        epoch, feed = self._actor.state.epoch.encode(), self._feed.id.encode()
         return b"id: %b:%d:%b.%d%b\n%b" % (epoch, self._version, feed, self._position, mark, frame)

@@ -52,6 +52,9 @@ class AgentCaller:
         """The time before which the thread must not expire."""
         return _FOREVER if self.due else 0
 
+    def terminate(self) -> None:
+        """Leave what is queued as it is: it stays pending."""
+
     def on_due(self, now: int) -> None:
         """Make an attempt, or give the oldest message up."""
         state = self._writer.state
@@ -148,7 +151,7 @@ class AgentCaller:
 
         commit = self._write(work)
         if commit is not None:
-            report = self._writer.actor.hooks.report
+            report = self._writer.actor.turns.report
             commit.then(lambda failure: report(error, None) if failure is None else None)
         self._finish(commit)
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final, TypeVar
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.actor.mailbox import find_client_turn
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.actor.timer import read_clock
+from plait.actor.turn import find_client_turn
 from plait.errors import Conflict, NotFound, TooMany
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
@@ -53,7 +53,10 @@ class Messages(Part["ThreadMessages"]):
 
     reading: ClassVar = frozenset({"list", "get", "pending"})
 
+    is_timed: ClassVar = True
+
     def __init__(self, agent: str | None = None, *, live: bool = False) -> None:
+        super().__init__()
         self.agent = agent
         self.is_live = live
 
@@ -332,7 +335,7 @@ class ThreadMessages:
 
     def _is_run(self) -> bool:
         """Whether the calling code is a part of a run, and is not in a transaction."""
-        return find_stage(self._actor) is not None and self._actor.pipeline.find_own_transaction() is None
+        return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
 
     def _find_draft(self) -> MessagesDraft | None:
         """Return what the run has done; None outside of runs, or if it has done nothing."""
@@ -344,7 +347,7 @@ class ThreadMessages:
     def _use_draft(self) -> MessagesDraft | None:
         """Return the draft of the run, None outside of runs and in a transaction. Raises what interrupts the run."""
         stage = find_stage(self._actor)
-        if stage is None or self._actor.pipeline.find_own_transaction() is not None:
+        if stage is None or self._actor.state.find_own_transaction() is not None:
             return None
         stage.check()
         if (draft := self._find_draft()) is None:
@@ -354,11 +357,12 @@ class ThreadMessages:
     def _check_may_write(self) -> None:
         """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
         check_may_write(self._actor.key)
-        self._actor.pipeline.check_open()
+        self._actor.state.check_open()
 
     def _check_may_add(self) -> None:
         """Raise also Terminated."""
         self._check_may_write()
+        self._actor.check_active()
 
     def _check_room(self, message: Message, draft: MessagesDraft | None) -> None:
         """Raise TooMany if no other message may be queued."""
@@ -416,7 +420,7 @@ class ThreadMessages:
         """Return the state, when that is durable. Raises StoreError."""
         while True:
             state, losses = self._writer.state, self._writer.losses
-            await self._actor.pipeline.wait_until_stored()
+            await self._actor.state.wait_until_stored()
             if losses == self._writer.losses:
                 return state
 
@@ -448,7 +452,7 @@ class ThreadMessages:
 
     def _written(self, commit: Commit | None) -> Written:
         """Return a write that can be awaited; without a commit, all those so far."""
-        return Written(commit or self._actor.records.write([]), self._actor.pipeline.find_own_transaction())
+        return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())
 
 
 def _make_id() -> str:

@@ -53,7 +53,7 @@ class Writer:
         If it is rolled back, the state is as before, and `undo` is called. Raises what `work` and `Pipeline.store`
         raise; nothing is done then.
         """
-        self.actor.pipeline.check_open()
+        self.actor.state.check_open()
         before, edits = self.state, self.edits
         limit = self.actor.limits.record
         changes = Changes(self.part, before, self.numbers, limit=limit, is_live=self.is_live)
@@ -98,7 +98,7 @@ class Writer:
                 for viewer in self.viewers:
                     viewer(frames)
 
-        self.actor.after(hand_on)
+        self.actor.state.after(hand_on)
 
     def forget(self, taken: Iterable[int], streams: Iterable[Any]) -> None:
         """Note that messages are no longer taken by a run, and that others are written."""

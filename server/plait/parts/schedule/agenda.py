@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from plait.parts.schedule.rows import Row
+from plait.parts.schedule.rows import Identity, Row
 
 __all__ = ["Agenda"]
 
@@ -23,7 +23,7 @@ class Agenda:
         # The rows that run, or must not run now for another reason.
         self._held: set[str] = set()
         self._is_known = is_known
-        self._keys = {row.key: row.id for row in self.rows.values() if row.key}
+        self._identities: dict[Identity, str] = {}
         # Heaps. An entry counts if its row still has that time. Those of queued rows are in order of creation.
         self._timed: list[tuple[int, int, str]] = []
         self._queued: list[tuple[int, str]] = []
@@ -34,9 +34,9 @@ class Agenda:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def find_key(self, key: str) -> Row | None:
-        """Return the row with a key."""
-        id = self._keys.get(key)
+    def find(self, identity: Identity) -> Row | None:
+        """Return the row with an identity."""
+        id = self._identities.get(identity)
         return None if id is None else self.rows[id]
 
     @property
@@ -47,13 +47,13 @@ class Agenda:
     @property
     def kept_until(self) -> int:
         """The latest time of a row that runs once or is queued; 0 if there is none."""
-        return max((row.at for row in self.rows.values() if row.rule is None), default=0)
+        return max([row.at for row in self.rows.values() if row.rule is None], default=0)
 
     @property
     def due(self) -> int:
         """When the first row is due, whether it may run now or not; 0 for never."""
-        others = [self.rows[id].due for id in (*self._held, *self._stranded) if not self.rows[id].is_failed]
-        return min(filter(None, (self.wakes_at, *others)), default=0)
+        others = [row for id in (*self._held, *self._stranded) if (row := self.rows.get(id)) and not row.is_failed]
+        return min(filter(None, (self.wakes_at, *(row.due for row in others))), default=0)
 
     @property
     def wakes_at(self) -> int:
@@ -66,14 +66,13 @@ class Agenda:
         before = self.rows.pop(id, None)
         if before is not None:
             self._stranded.discard(id)
-            if before.key:
-                del self._keys[before.key]
+            if before.identity is not None and self._identities.get(before.identity) == id:
+                del self._identities[before.identity]
         if row is None:
-            self._held.discard(id)
             return before
         self.rows[id] = row
-        if row.key:
-            self._keys[row.key] = id
+        if row.identity is not None:
+            self._identities.setdefault(row.identity, id)
         self._push(row)
         if len(self._timed) + len(self._queued) > 2 * len(self.rows) + _MOST_OUTDATED:
             self._refill()
@@ -88,10 +87,10 @@ class Agenda:
         return found
 
     def release(self, id: str) -> None:
-        """Let a row run again when it is due, if it is still there."""
-        if id in self._held:
-            self._held.discard(id)
-            self._push(self.rows[id])
+        """Let a row run again when it is due, if it is still there, or is again."""
+        self._held.discard(id)
+        if (row := self.rows.get(id)) is not None:
+            self._push(row)
 
     # Inside
 
@@ -130,6 +129,7 @@ class Agenda:
 
     def _refill(self) -> None:
         """Make the heaps of the rows that there are."""
+        self._identities = {row.identity: row.id for row in self.rows.values() if row.identity is not None}
         waiting = [row for row in self.rows.values() if not row.is_failed]
         self._stranded = {row.id for row in waiting if not self._is_known(row.effect)}
         waiting = [row for row in waiting if row.id not in self._stranded]

@@ -9,10 +9,13 @@ from msgspec.structs import replace
 from plait.parts.schedule.rules import Rule
 from plait_schemas.codec import encode_json
 
-__all__ = ["MOST_CRASHES", "Retries", "Row"]
+__all__ = ["MOST_CRASHES", "Identity", "Retries", "Row", "decode_row"]
 
 MOST_CRASHES: Final = 3
 """So many attempts of one run may end with their process."""
+
+Identity = tuple[str, str | bytes, Rule | None]
+"""What makes another row the same: its effect with its key, or with its arguments and its rule."""
 
 _SECOND: Final = 1_000_000
 
@@ -53,6 +56,13 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     is_failed: bool = False
 
     @property
+    def identity(self) -> Identity | None:
+        """What no other row should have; None for one without a key, or that runs once and has begun."""
+        if self.rule is not None:
+            return self.effect, bytes(self.args), self.rule
+        return (self.effect, self.key, None) if self.key and not self.process else None
+
+    @property
     def attempt(self) -> int:
         """The number of the next attempt of this run, from 1, or of the one that has begun."""
         return self.failures + self.crashes + 1
@@ -72,9 +82,9 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
         """An attempt begins."""
         return replace(self, process=process)
 
-    def put_back(self) -> "Row":
-        """An attempt has ended and does not count."""
-        return replace(self, process="")
+    def rest(self, until: int) -> "Row":
+        """An attempt has ended and does not count: wait before the next one."""
+        return replace(self, process="", due=until)
 
     def recover(self, process: str) -> "Row":
         """The row has been read by a process. An attempt that another one had begun is counted as a crash."""

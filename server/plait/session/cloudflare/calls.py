@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade, RunningCall
+from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame, Transport
 from plait.errors import CallFailed, Forbidden, PlaitError
-from plait.instruments.protocol import find_outcome
+from plait.instruments.protocol import find_outcome, tell_limit
 from plait_schemas.cloudflare import Call, Result, encode
 from plait_schemas.codec import UNENCODABLE, printable
 
@@ -23,7 +24,7 @@ class CloudflareCalls:
 
     __slots__ = ("_actor", "_connection", "_is_closed", "_streams", "_transport")
 
-    def __init__(self, actor: Facade, connection: Connection, transport: Transport) -> None:
+    def __init__(self, actor: Actor, connection: Connection, transport: Transport) -> None:
         self._actor = actor
         self._connection = connection
         self._transport = transport
@@ -34,7 +35,7 @@ class CloudflareCalls:
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
         actor, connection = self._actor, self._connection
-        actor.begin_message(connection, "call")
+        connection.begin_message("call", actor.instruments, actor.key)
         try:
             method = actor.kind.method(call.method)
             if not connection.rights.may_call:
@@ -48,7 +49,7 @@ class CloudflareCalls:
             # The socket was closed while the call waited for `on_connect`.
             actor.instruments.message_ended(connection.trace, "cancelled")
             return
-        turn = actor.call(
+        turn = actor.turns.call(
             method,
             arguments,
             partial(self._finish, call, method, connection.trace),
@@ -59,7 +60,7 @@ class CloudflareCalls:
         )
         if method.is_stream:
             self._streams[id(call)] = turn
-            actor.end_message(connection.trace, turn)
+            actor.turns.end_message(connection.trace, turn)
 
     def close(self) -> None:
         """Cancel the calls that stream, as the socket is closed; the others finish."""
@@ -71,7 +72,7 @@ class CloudflareCalls:
     def fail(self, call: Call, message: str) -> None:
         """Refuse a call, after everything that was sent before, even if changes before it fail."""
         frame = Frame(encode(Result(call.id, False, error=message)))
-        self._actor.after(lambda _: self._transport.send(frame))
+        self._actor.state.after(lambda _: self._transport.send(frame))
 
     # Inside
 
@@ -79,7 +80,7 @@ class CloudflareCalls:
         if method.is_stream:
             self._streams.pop(id(call), None)
         if error is not None:
-            self._actor.tell_limit(error)
+            tell_limit(self._actor.instruments, error)
             self.fail(call, str(self._actor.explain(error, self._connection)))
         elif not method.is_stream:
             nothing = result is None and not method.returns_value

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection, PlainWire
-from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooMany
+from plait.instruments.protocol import tell_limit
 from plait.limits import count_extra_messages
 from plait.session.cloudflare.calls import CloudflareCalls
 from plait.session.cloudflare.departures import Departures
@@ -83,7 +84,7 @@ class CloudflareSession:
         "_writes",
     )
 
-    def __init__(self, actor: Facade, connection: Connection, transport: Transport, departures: Departures) -> None:
+    def __init__(self, actor: Actor, connection: Connection, transport: Transport, departures: Departures) -> None:
         self._actor = actor
         self._connection = connection
         self._transport = transport
@@ -94,7 +95,7 @@ class CloudflareSession:
         self._refused_at = -math.inf
         self._queue = ReceiveQueue(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
-        self._seen = SeenTracker(transport, self._note_seen, actor.count_connections)
+        self._seen = SeenTracker(transport, self._note_seen, actor.sockets.__len__)
         # None until the client writes, as most clients only read.
         self._writes: WholeStates | None = None
         # The version that this client showed on its last socket, until it has seen a state on this one.
@@ -111,7 +112,7 @@ class CloudflareSession:
         """Join the thread."""
         self._left_at = self._last_shown()
         self._is_page = "origin" in request.headers
-        self._actor.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
+        self._actor.sockets.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Handle a message; text is valid UTF-8."""
@@ -134,8 +135,8 @@ class CloudflareSession:
         self._queue.finish()
         self._note_departure()
         # Again when its last write, which it shows, is durable.
-        self._actor.after(self._note_departure)
-        self._actor.leave(self._connection, code, reason)
+        self._actor.state.after(self._note_departure)
+        self._actor.sockets.leave(self._connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send a state frame; a slow peer gets the last one when it has caught up."""
@@ -172,9 +173,9 @@ class CloudflareSession:
     def _welcome(self) -> None:
         actor, sent = self._actor, "nothing"
         if self._connection.protocol_enabled:
-            if has_state := actor.durable.has_state:
+            if has_state := actor.state.durable.has_state:
                 sent = "snapshot"
-            if actor.sends_identity:
+            if actor.kind.cls.send_identity:
                 identity = Identity(actor.key.name, actor.key.kind, has_state)
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
@@ -204,24 +205,24 @@ class CloudflareSession:
             case Call():
                 self._calls.receive(frame, len(data))
             case None:
-                self._actor.message(self._connection, data.decode() if is_text else data)
+                self._actor.sockets.receive(self._connection, data.decode() if is_text else data)
 
     def _refuse_broken(self, frame: StatePush | Call) -> None:
         """Refuse a message that only JavaScript accepts as JSON."""
         match frame:
             case StatePush():
                 self._seen.follow()
-                self._actor.begin_message(self._connection, "push")
+                self._connection.begin_message("push", self._actor.instruments, self._actor.key)
                 error = InvalidState(f"the state is not JSON: {HALF_PAIR}", path="")
                 self._reject(REJECTED, error, self._connection.trace)
             case Call():
                 wrong = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
-                self._actor.refuse_message(self._connection, "call", wrong)
+                self._connection.refuse_message("call", wrong, self._actor.instruments, self._actor.key)
                 self._calls.fail(frame, str(wrong))
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on its last socket, or None if that is not known."""
-        older = self._actor.connected(self._connection.id)
+        older = self._actor.sockets.with_id(self._connection.id)
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.find(self._actor.key, self._connection.id)
 
@@ -246,7 +247,7 @@ class CloudflareSession:
             return False
         if not self._transport.can_ping and self._seen.has_all:
             return False
-        return self._left_at != self._actor.current.version
+        return self._left_at != self._actor.state.current.version
 
     # State
 
@@ -255,7 +256,7 @@ class CloudflareSession:
             return
         self._seen.follow()
         connection = self._connection
-        self._actor.begin_message(connection, "push")
+        connection.begin_message("push", self._actor.instruments, self._actor.key)
         trace = connection.trace
         if connection.readonly:
             self._reject(READONLY, Readonly(READONLY), trace)
@@ -306,27 +307,27 @@ class CloudflareSession:
 
     def _confirm_now(self) -> None:
         self._confirmation = None
-        self._actor.after(self._send_state)
+        self._actor.state.after(self._send_state)
 
     def _reject(self, reason: Reason, error: BaseException, trace: Any) -> None:
         log_error(error, self._actor.key, self._connection)
-        self._actor.tell_limit(error)
+        tell_limit(self._actor.instruments, error)
         # Whatever an author's hook raises refuses the change.
         code = error.code if isinstance(error, PlaitError) else Reject.code
         self._end_push(trace, code, code)
         self._tell_rejected(reason)
-        self._actor.after(self._send_state)
+        self._actor.state.after(self._send_state)
 
     def _tell_rejected(self, reason: Reason) -> None:
         frame = Frame(encode(StateError(reason)))
         # After everything that was sent before, even if changes before it fail.
-        self._actor.after(lambda _: self._transport.send(frame))
+        self._actor.state.after(lambda _: self._transport.send(frame))
 
     def _send_state(self, _: object) -> None:
         """Send the durable state, so that the client shows that instead of its own write."""
-        revision = self._actor.durable
+        revision = self._actor.state.durable
         if revision.has_state and self._connection.protocol_enabled:
-            frame = self._actor.change_frame(CLOUDFLARE, revision)
+            frame = self._actor.sockets.change_frame(CLOUDFLARE, revision)
             assert frame is not None
             self.deliver(frame, revision)
 
@@ -345,12 +346,12 @@ class CloudflareSession:
         if self._connection.backlog >= limits.backlog:
             many = f"more than {limits.backlog} bytes of your messages wait to be handled; try again later"
             return TooMany(many, limit="backlog")
-        return self._actor.find_excess(self._connection) if is_message else None
+        return self._actor.turns.find_excess(self._connection) if is_message else None
 
     def _refuse(self, frame: StatePush | Call | None, error: TooMany) -> None:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
         now = self._loop.time()
-        self._actor.tell_limit(error)
+        tell_limit(self._actor.instruments, error)
         if now - self._refused_at > _PAUSE:  # Log one line for many messages.
             log_error(error, self._actor.key, self._connection)
         self._refused_at = now
@@ -359,13 +360,13 @@ class CloudflareSession:
             return
         match frame:
             case StatePush():
-                self._actor.begin_message(self._connection, "push")
+                self._connection.begin_message("push", self._actor.instruments, self._actor.key)
                 self._end_push(self._connection.trace, error.code, error.code)
                 self._tell_rejected(REJECTED)
                 self._send_state_later()  # Send one state for many writes.
             case Call():
-                self._actor.refuse_message(self._connection, "call", error)
+                self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._calls.fail(frame, str(error))
             case None:
-                self._actor.refuse_message(self._connection, "message", error)
+                self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 self._connection.close(TRY_AGAIN_LATER, str(error))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade
 from plait.errors import InvalidState, TooLarge
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
@@ -23,7 +23,7 @@ class WholeStates:
     __slots__ = ("_actor", "_charge", "_connection", "_seen", "_type")
 
     def __init__(
-        self, actor: Facade, connection: Connection, seen: SeenTracker, charge: Callable[[float], None]
+        self, actor: Actor, connection: Connection, seen: SeenTracker, charge: Callable[[float], None]
     ) -> None:
         self._actor = actor
         self._type = actor.kind.state_type
@@ -40,12 +40,12 @@ class WholeStates:
         """
         actor, seen = self._actor, self._seen
         state, json = self._read(data)
-        if not (actor.merges_whole_states and self._connection.protocol_enabled):
-            commit = actor.replace(state, json, self._connection)
+        if not (actor.kind.cls.merge_whole_states and self._connection.protocol_enabled):
+            commit = actor.state.replace(state, json, self._connection)
             return commit, self._is_as_sent(commit, data, is_merged=False)
-        base = seen.base if actor.current.has_state else None
-        if base is None or (base is actor.current and (self._type.is_plain or json == data)):
-            commit = actor.replace(state, json, self._connection)
+        base = seen.base if actor.state.current.has_state else None
+        if base is None or (base is actor.state.current and (self._type.is_plain or json == data)):
+            commit = actor.state.replace(state, json, self._connection)
             wrote = commit.revision
             is_as_sent = self._is_as_sent(commit, data, is_merged=False)
         else:
@@ -65,11 +65,11 @@ class WholeStates:
         actor = self._actor
         if wrote.require_json() != data:
             wrote = self._complete(wrote, data, base)
-        if base is actor.current:
-            return actor.replace(wrote.base, wrote.require_json(), self._connection), wrote
+        if base is actor.state.current:
+            return actor.state.replace(wrote.base, wrote.require_json(), self._connection), wrote
         both = [(each.base, each.require_json()) for each in (base, wrote)]
         ops = self._type.diff(both[0], both[1], actor.limits, TextDiff(self._type.keys))
-        return actor.merge(ops, base, self._connection, self._charge), wrote
+        return actor.state.merge(ops, base, self._connection, self._charge), wrote
 
     def _is_as_sent(self, commit: Commit, data: bytes, *, is_merged: bool) -> bool:
         stored = commit.revision.require_json()

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade, RunningCall
+from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError
-from plait.instruments.protocol import find_outcome
+from plait.instruments.protocol import find_outcome, tell_limit
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
 
@@ -23,7 +24,7 @@ class Calls:
 
     __slots__ = ("_actor", "_calls", "_connection", "_send", "_turns")
 
-    def __init__(self, actor: Facade, connection: Connection, send: Callable[[Frame], None]) -> None:
+    def __init__(self, actor: Actor, connection: Connection, send: Callable[[Frame], None]) -> None:
         self._actor = actor
         self._connection = connection
         self._send = send
@@ -34,7 +35,7 @@ class Calls:
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
         actor, connection = self._actor, self._connection
-        actor.begin_message(connection, "call")
+        connection.begin_message("call", actor.instruments, actor.key)
         try:
             self._begin(call, size)
         except PlaitError as error:
@@ -68,11 +69,11 @@ class Calls:
         done = partial(self._finish, call, method, connection.trace)
         sink = partial(self._stream, call) if method.is_stream else None
         self._calls[call.ref] = call
-        turn = actor.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
+        turn = actor.turns.call(method, arguments, done, sink=sink, connection=connection, by_client=True, size=size)
         if self._calls.get(call.ref) is call:
             self._turns[call.ref] = turn
         if method.is_stream:
-            actor.end_message(connection.trace, turn)
+            actor.turns.end_message(connection.trace, turn)
 
     def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
         is_cancelled = self._calls.get(call.ref) is not call
@@ -93,7 +94,7 @@ class Calls:
             except UNENCODABLE as failure:
                 error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
         if error is not None:
-            self._actor.tell_limit(error)
+            tell_limit(self._actor.instruments, error)
             self._fail(ref, self._actor.explain(error, self._connection))
         return error
 
@@ -116,7 +117,7 @@ class Calls:
 
     def _fail(self, ref: int, error: PlaitError) -> None:
         frame = Frame(encode(Error(error.code, str(error), ref, error.path)))
-        self._actor.after(lambda _: self._send(frame))
+        self._actor.state.after(lambda _: self._send(frame))
 
 
 def _make_result(ref: int, value: Any, *, done: bool) -> Frame:

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection, PlainWire
-from plait.actor.facade import Facade
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
 from plait.state.missed import Missed
@@ -72,7 +72,7 @@ class Follower:
 
     __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_source", "_transport", "is_behind", "version")
 
-    def __init__(self, actor: Facade, transport: Transport, *, source: str | None = "server") -> None:
+    def __init__(self, actor: Actor, transport: Transport, *, source: str | None = "server") -> None:
         self._actor = actor
         self._transport = transport
         # The source of a change that does not name it; None if each is to name it.
@@ -92,10 +92,10 @@ class Follower:
 
         Raises StoreError.
         """
-        if have is None or have[0] != self._actor.epoch:
+        if have is None or have[0] != self._actor.state.epoch:
             return None
         try:
-            return await self._actor.missed(have[1], most=self._worth)
+            return await self._actor.log.missed(have[1], most=self._worth)
         except CorruptThread:  # The state is intact; the client would otherwise ask for the changes forever.
             return None
 
@@ -105,11 +105,11 @@ class Follower:
         `read` is the result of `read_missed`.
         """
         actor = self._actor
-        durable = actor.durable
+        epoch, durable = actor.state.epoch, actor.state.durable
         self.version = durable.version
         # A client that gets no state gets no version either.
         version = durable.version if connection.protocol_enabled else 0
-        joined = Joined(connection.id, str(actor.key), actor.epoch, version, last_ref, connection.readonly)
+        joined = Joined(connection.id, str(actor.key), epoch, version, last_ref, connection.readonly)
         if not connection.protocol_enabled:
             return joined
         joined = msgspec.structs.replace(
@@ -117,13 +117,13 @@ class Follower:
         )
         if not durable.has_state:
             return joined
-        if have is None or have[0] != actor.epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
+        if have is None or have[0] != epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
             missed = None
         else:
             missed = self._find_missed(read or Missed(have[1]))
         if missed is None:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
-        return joined if have == (actor.epoch, durable.version) else msgspec.structs.replace(joined, ops=missed.ops)
+        return joined if have == (epoch, durable.version) else msgspec.structs.replace(joined, ops=missed.ops)
 
     def tell_joined(self, protocol: str, joined: Joined) -> None:
         """Tell the instruments what the reader needed to join."""
@@ -190,18 +190,18 @@ class Follower:
     def send_presence_snapshot(self) -> None:
         """Send the whole presence."""
         self._misses_presence = False
-        self._transport.send(self._actor.presence_frame(PLAIT.encode_presence))
+        self._transport.send(self._actor.sockets.presence.snapshot(PLAIT.encode_presence))
 
     # Inside
 
     @property
     def _worth(self) -> int:
         """Up to how many bytes of operations are sent instead of the whole state."""
-        return max(self._actor.durable.size, _WORTH_IT)
+        return max(self._actor.state.durable.size, _WORTH_IT)
 
     def _find_missed(self, missed: Missed) -> Missed | None:
         """Return what is missed up to the durable version; None if changes are not in memory, or it is not worth it."""
-        rows = self._actor.since(missed.version, self._actor.durable.version)
+        rows = self._actor.log.since(missed.version)
         if rows is None:
             return None
         missed.add(rows)
@@ -219,13 +219,13 @@ class Follower:
         if not self.is_behind:
             return
         self.is_behind = False
-        durable = self._actor.durable
+        durable = self._actor.state.durable
         if durable.version <= self.version:
             return
         missed = self._find_missed(Missed(self.version))
         if missed is not None:
             frame = encode(Changes(self.version, durable.version, missed.ops))
         else:
-            frame = encode(Snapshot(self._actor.epoch, durable.version, msgspec.Raw(durable.require_json())))
+            frame = encode(Snapshot(self._actor.state.epoch, durable.version, msgspec.Raw(durable.require_json())))
         self.version = durable.version
         self._transport.send(Frame(frame))

@@ -6,8 +6,8 @@ from typing import Self
 import msgspec
 from starlette.requests import Request
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade
 from plait.actor.transport import Frame, Receiver, Transport
 from plait.session.native.follower import Follower
 from plait.session.native.session import PlaitSession
@@ -44,7 +44,7 @@ class Joining:
 
     def __init__(
         self,
-        actor: Facade,
+        actor: Actor,
         connection: Connection,
         transport: Transport,
         join: Join,
@@ -75,7 +75,7 @@ class Joining:
     @classmethod
     async def prepare(
         cls,
-        actor: Facade,
+        actor: Actor,
         connection: Connection,
         transport: Transport,
         join: Join,
@@ -85,13 +85,13 @@ class Joining:
     ) -> Self:
         """Read the client's last push and the changes that it has missed. `close` must follow. Raises StoreError."""
         # The client's pushes on an earlier socket may still be on their way to the disk.
-        await actor.wait_until_durable()
+        await actor.state.wait_until_durable()
         follower = Follower(actor, transport)
         missed = await follower.read_missed(join.have)
         # Another principal with the same client id is another client. Older stores, and apps without `authenticate`,
         # have stored clients without their principals.
-        older = () if connection.principal is None else (actor.connection_id(SUBPROTOCOL, None, join.client),)
-        client = await actor.enter_client(connection.id, *older)
+        older = () if connection.principal is None else (actor.sockets.connection_id(SUBPROTOCOL, None, join.client),)
+        client = await actor.state.clients.enter(connection.id, *older)
         return cls(
             actor,
             connection,
@@ -106,7 +106,7 @@ class Joining:
 
     def open(self, request: Request) -> None:
         """Join the thread."""
-        self._actor.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
+        self._actor.sockets.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
 
     # The Receiver of the transport, until there is a session
 
@@ -125,10 +125,10 @@ class Joining:
         self._is_closed = self._connection.is_closed = True
         self._tokens.close()
         self._queue.close()
-        self._actor.leave_client(self._client)
+        self._actor.state.leave_client(self._client)
         if self._connection.session is not None:
-            self._actor.set_presence(self._connection.id, None)
-            self._actor.leave(self._connection, code, reason)
+            self._actor.sockets.presence.set(self._connection.id, None)
+            self._actor.sockets.leave(self._connection, code, reason)
 
     # The Session of the connection, until there is another
 
@@ -151,7 +151,7 @@ class Joining:
     def _welcome(self) -> None:
         # Pushes on the older sockets may not be durable yet. `joined` has the last one, and the state after it, so it
         # waits for them.
-        self._actor.after(self._make_session)
+        self._actor.state.after(self._make_session)
 
     def _make_session(self, _: object) -> None:
         if self._is_closed:
@@ -172,14 +172,14 @@ class Joining:
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         follower.tell_joined(SUBPROTOCOL, joined)
         # Send an empty presence, too, if the client may have an older one.
-        if connection.protocol_enabled and (actor.has_presence or have is not None):
+        if connection.protocol_enabled and (actor.sockets.presence or have is not None):
             follower.send_presence_snapshot()
         self._tokens.watch()
 
     def _open_queue(self, error: BaseException | None) -> None:
         """Begin to handle messages, after `joined` is sent."""
         explained = None if error is None else self._actor.explain(error, self._connection)
-        self._actor.after(lambda _: self._queue.open(explained))
+        self._actor.state.after(lambda _: self._queue.open(explained))
 
 
 def _drop(data: bytes, is_text: bool) -> None:

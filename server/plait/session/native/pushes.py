@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.errors import (
     Conflict,
@@ -21,6 +21,7 @@ from plait.errors import (
     TooMany,
     Unanswerable,
 )
+from plait.instruments.protocol import tell_limit
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.concurrent import ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.merger import Proposal, Pushed
@@ -50,7 +51,7 @@ class Pushes:
 
     def __init__(
         self,
-        actor: Facade,
+        actor: Actor,
         connection: Connection,
         client: ClientPushes,
         queue: ReceiveQueue,
@@ -91,7 +92,7 @@ class Pushes:
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
         """Refuse to look at a push that came too fast; it may come again."""
         if self._begin():
-            self._actor.tell_limit(error)
+            tell_limit(self._actor.instruments, error)
             self._client.expect(push.ref)
             self._nack(push.ref, error, retry_after=wait)
 
@@ -110,7 +111,7 @@ class Pushes:
         """
         if self._actor.is_ending:
             return False
-        self._actor.begin_message(self._connection, "push")
+        self._connection.begin_message("push", self._actor.instruments, self._actor.key)
         self._traces.append(self._connection.trace)
         return True
 
@@ -122,7 +123,7 @@ class Pushes:
         """Whether it is the turn of a push; one whose turn it is not is answered."""
         client, ref = self._client, push.ref
         if ref <= client.ref:
-            self._actor.after(lambda _: self._repeat(ref))
+            self._actor.state.after(lambda _: self._repeat(ref))
         elif ref > MOST_PUSHES:
             self._nack(ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
         elif not client.is_next(ref):
@@ -144,7 +145,7 @@ class Pushes:
             if self._connection.readonly:
                 raise Readonly("Connection is readonly")
             proposal = Proposal(push, self._connection, self._unseen, loaded, self._charge)
-            pushed = self._actor.push(proposal, partial(self._client.accept, push.ref))
+            pushed = self._actor.state.push(proposal, partial(self._client.accept, push.ref))
         except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
             self._refuse(push.ref, Reject(str(error), path=error.path))
         except PlaitError as error:
@@ -166,7 +167,7 @@ class Pushes:
     async def _read(self, push: Push, missing: MissingChanges) -> None:
         loaded: LoadedChanges | PlaitError
         try:
-            loaded = await self._actor.read_missing(missing)
+            loaded = await missing.read(self._actor.log)
         except PlaitError as error:
             loaded = error
         except Exception as error:  # Not every store is plait's own.
@@ -210,11 +211,11 @@ class Pushes:
     def _take_back(self, last: ConcurrentOps) -> None:
         """Restore the concurrent operations after a failed write."""
         if last.to < self._unseen.to:
-            durable = self._actor.durable.version
+            durable = self._actor.state.durable.version
             self._unseen = last.back_to(durable)
 
     def _repeat(self, ref: int) -> None:
-        version = self._actor.durable.version
+        version = self._actor.state.durable.version
         refusal = self._client.refusal(ref)
         if refusal is not None:
             nack = encode(Nack(ref, refusal.code, refusal.message, version, refusal.path))
@@ -225,7 +226,7 @@ class Pushes:
             self._nack(ref, Unanswerable("it was answered too long ago"))
 
     def _refuse(self, ref: int, error: PlaitError) -> None:
-        self._actor.tell_limit(error)
+        tell_limit(self._actor.instruments, error)
         self._refused = max(self._refused, ref)
         self._client.refuse(ref, error)
         self._nack(ref, error)
@@ -234,11 +235,11 @@ class Pushes:
         self, ref: int, error: PlaitError, *, retry_after: float | None = None, expected: int | None = None
     ) -> None:
         def tell(_: object) -> None:
-            version = self._actor.durable.version
+            version = self._actor.state.durable.version
             nack = Nack(ref, error.code, str(error), version, error.path, retry_after, expected)
             self._end(encode(nack), version, error.code)
 
-        self._actor.after(tell)
+        self._actor.state.after(tell)
 
     def _end(self, answer: bytes, version: int, outcome: str) -> None:
         """Send the answer to the first push that is not answered."""

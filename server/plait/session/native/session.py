@@ -3,11 +3,12 @@
 import asyncio
 from typing import Any, Final
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
+from plait.instruments.protocol import tell_limit
 from plait.limits import count_extra_messages
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
@@ -51,7 +52,7 @@ class PlaitSession:
 
     def __init__(
         self,
-        actor: Facade,
+        actor: Actor,
         connection: Connection,
         transport: Transport,
         client: ClientPushes,
@@ -92,9 +93,9 @@ class PlaitSession:
         self._calls.close()
         self._queue.close()
         self._pushes.close()
-        self._actor.leave_client(self._client)
-        self._actor.set_presence(self._connection.id, None)
-        self._actor.leave(self._connection, code, reason)
+        self._actor.state.leave_client(self._client)
+        self._actor.sockets.presence.set(self._connection.id, None)
+        self._actor.sockets.leave(self._connection, code, reason)
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send the frame of a change.
@@ -126,7 +127,7 @@ class PlaitSession:
             if not self._is_limited(None) and self._messages.take():
                 if self._limiter is not None:
                     self._limiter.charge(count_extra_messages(data))
-                self._actor.message(self._connection, data)
+                self._actor.sockets.receive(self._connection, data)
             return
         try:
             message = decode_client(data)
@@ -175,14 +176,14 @@ class PlaitSession:
                 self._pushes.refuse(message, InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
             case messages.Call():
                 error = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
-                self._actor.refuse_message(self._connection, "call", error)
+                self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
             case messages.Message() if not self._messages.take():
                 pass  # The client sends it again, after one that is missing before it.
             case messages.Message() | messages.Presence() | messages.Auth():
                 error = InvalidArguments(f"the frame is not JSON: {HALF_PAIR}")
                 if isinstance(message, messages.Message):
-                    self._actor.refuse_message(self._connection, "message", error)
+                    self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 self._tell(error)
             case _:
                 self._handle(message, 0)  # These have no texts.
@@ -194,7 +195,7 @@ class PlaitSession:
         except NOT_JSON as error:
             self._fail(str(error))
             return
-        self._actor.message(self._connection, value)
+        self._actor.sockets.receive(self._connection, value)
 
     def _present(self, data: bytes) -> None:
         limit = self._actor.limits.presence
@@ -209,7 +210,7 @@ class PlaitSession:
         except NOT_JSON as error:
             self._fail(str(error))
             return
-        self._actor.set_presence(self._connection.id, data)
+        self._actor.sockets.presence.set(self._connection.id, data)
 
     # Answers
 
@@ -220,21 +221,21 @@ class PlaitSession:
         self._transport.send(Frame(data))
 
     def _tell(self, error: PlaitError, ref: int | None = None) -> None:
-        self._actor.tell_limit(error)
+        tell_limit(self._actor.instruments, error)
         frame = Frame(encode(messages.Error(error.code, str(error), ref, error.path)))
-        self._actor.after(lambda _: self.send(frame))
+        self._actor.state.after(lambda _: self.send(frame))
 
     def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
         """Ask the client to send a frame of the type `refused` again after `wait` seconds."""
-        self._actor.tell_limit(error)
+        tell_limit(self._actor.instruments, error)
         answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
         frame = Frame(encode(answer))
-        self._actor.after(lambda _: self.send(frame))
+        self._actor.state.after(lambda _: self.send(frame))
 
     def _tell_taken(self) -> None:
         """Send the number of accepted messages, after the errors for the messages before."""
         frame = Frame(encode(messages.Pong(self._messages.taken)))
-        self._actor.after(lambda _: self.send(frame))
+        self._actor.state.after(lambda _: self.send(frame))
 
     def _fail(self, message: str) -> None:
         """Answer an invalid frame with an error, and close the socket."""
@@ -249,7 +250,9 @@ class PlaitSession:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
         limits, limiter = self._actor.limits, self._limiter
         if limiter is None or not (wait := limiter.take(self._loop.time())):
-            if isinstance(message, messages.Message | None) and (excess := self._actor.find_excess(self._connection)):
+            if isinstance(message, messages.Message | None) and (
+                excess := self._actor.turns.find_excess(self._connection)
+            ):
                 self._refuse(message, _PAUSE, excess)
                 return True
             if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
@@ -261,7 +264,7 @@ class PlaitSession:
         many = f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s"
         error = TooMany(many, limit="messages_per_second")
         if limiter.is_exceeded:
-            self._actor.tell_limit(error)
+            tell_limit(self._actor.instruments, error)
             log_error(error, self._actor.key, self._connection)
             self._connection.leave(TRY_AGAIN_LATER, str(error))
         else:
@@ -273,12 +276,12 @@ class PlaitSession:
             case messages.Push():
                 self._pushes.limit(message, wait, error)
             case messages.Call():
-                self._actor.refuse_message(self._connection, "call", error)
+                self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
             case messages.Cancel() | messages.Ping():
                 self._handle(message, 0)  # Refusing them would cost as much, and the call would not be cancelled.
             case messages.Message() | None:
-                self._actor.refuse_message(self._connection, "message", error)
+                self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 taken = self._messages.refuse()
                 self._tell_later(error, wait, "message", taken)
             case _:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights
-from plait.actor.facade import Facade
 from plait.actor.rpc import Method
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
@@ -60,7 +60,7 @@ class Exchange:
         self.context.requests.charge(self.request, self.principal, body)
         return body
 
-    async def enter(self, size: int) -> tuple[Facade, Connection]:
+    async def enter(self, size: int) -> tuple[Actor, Connection]:
         """Return the thread, and a connection that represents this request: the source of its change, with its rights.
 
         A request with a large body, of `size` bytes, waits for its turn.
@@ -69,10 +69,12 @@ class Exchange:
         may_write = await self.context.identity.may(self.principal, self.key, "write")
         actor = await self.context.actor(self.principal, self.key)
         rights = Rights(self.principal, may_write)
-        connection = actor.make_connection(f"http-{os.urandom(8).hex()}", self._lines, rights=rights, party=self.party)
+        connection = actor.sockets.make_connection(
+            f"http-{os.urandom(8).hex()}", self._lines, rights=rights, party=self.party
+        )
         connection.trace = self.request.scope.get(TRACE)
         with actor.keep_awake():
-            if await actor.is_readonly(connection, self.request):
+            if await actor.sockets.is_readonly(connection, self.request):
                 connection.readonly = True
             if size >= LARGE:
                 await self.context.scheduler.wait_for_slot()
@@ -112,7 +114,7 @@ class Exchange:
                 watcher.cancel()
 
     def stream(
-        self, actor: Facade, method: Method, arguments: Any, connection: Connection, encode: Encode
+        self, actor: Actor, method: Method, arguments: Any, connection: Connection, encode: Encode
     ) -> StreamedCall:
         """Call a method that streams."""
         call = StreamedCall(self._lines, encode, actor)

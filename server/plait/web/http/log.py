@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Principal
-from plait.actor.facade import Facade
 from plait.errors import InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
 from plait.state.json_patch import to_json_patch
@@ -27,16 +27,16 @@ _MOST_BYTES: Final = 1024 * 1024
 _JSON_PATCH: Final = "rfc6902"
 
 
-async def state_at(actor: Facade, version: str) -> Response:
+async def state_at(actor: Actor, version: str) -> Response:
     """Return the state at a version. Raises NotFound if it is no longer kept."""
     if not _is_number(version):
         raise InvalidArguments(f"at={version[:80]}: a version must be a whole number", path="/at")
-    data = await actor.json_at(int(version))
-    headers = {"etag": tag(actor.epoch, int(version))}
+    data = await actor.log.json(int(version))
+    headers = {"etag": tag(actor.state.epoch, int(version))}
     return Response(data, media_type="application/json", headers=headers)
 
 
-async def changes(actor: Facade, since: str | None, limit: str | None, patch: str | None = None) -> Response:
+async def changes(actor: Actor, since: str | None, limit: str | None, patch: str | None = None) -> Response:
     """Return the first durable changes after a version, or of all. Raises NotFound if they are no longer kept.
 
     With `patch`, which may be "rfc6902", they have only operations of JSON Patch.
@@ -45,21 +45,21 @@ async def changes(actor: Facade, since: str | None, limit: str | None, patch: st
         raise InvalidArguments(f"patch={patch[:80]}: there is only {_JSON_PATCH}", path="/patch")
     most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
     if since is None:
-        after = await actor.log_start()
-        while (rows := await actor.page(after, limit=most)) is None:
-            after = await actor.log_start()  # The log has been shortened in the meantime.
+        after = await actor.log.start()
+        while (rows := await actor.log.page(after, limit=most)) is None:
+            after = await actor.log.start()  # The log has been shortened in the meantime.
     else:
         epoch, after = _read_version(since)
-        rows = await actor.page(after, limit=most) if epoch == actor.epoch else None
-        if rows is None or after > actor.durable.version:
+        rows = await actor.log.page(after, limit=most) if epoch == actor.state.epoch else None
+        if rows is None or after > actor.state.durable.version:
             raise NotFound(f"the changes since {since} are no longer kept; get the state instead")
     if patch is not None and any(b'"splice"' in row.ops for row in rows):
-        rows = to_json_patch(decode_json(await actor.json_at(rows[0].version - 1)), rows, most=_MOST_BYTES)
+        rows = to_json_patch(decode_json(await actor.log.json(rows[0].version - 1)), rows, most=_MOST_BYTES)
     version = rows[-1].version if rows else after
     body = {
-        "epoch": actor.epoch,
+        "epoch": actor.state.epoch,
         "version": version,
-        "more": version < actor.durable.version,
+        "more": version < actor.state.durable.version,
         # The operations are JSON already.
         "changes": [
             {"version": row.version, "ops": msgspec.Raw(row.ops), "source": row.source, "at": row.at / 1e6}
@@ -79,7 +79,7 @@ def wants_events(request: Request) -> bool:
     return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
 
 
-async def event_stream(actor: Facade, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
+async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
     """Return a live stream of a thread's frames, which resumes from the reader's version if possible.
 
     It counts as a socket of its address. Raises TooMany, Unavailable, and whatever the thread's hooks raise.
@@ -88,7 +88,7 @@ async def event_stream(actor: Facade, request: Request, principal: Principal | N
         raise InvalidArguments("an event stream has the operations of the native protocol", path="/patch")
     id, since = request.headers.get("last-event-id"), request.query_params.get("since")
     have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
-    if (refusal := actor.refusal()) is not None:
+    if (refusal := actor.sockets.find_refusal()) is not None:
         raise refusal
     host = request.client.host if request.client else ""
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))

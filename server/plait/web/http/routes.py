@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from plait.actor.facade import Facade
+from plait.actor.actor import Actor
 from plait.actor.outcome import make_resolver
 from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
@@ -81,10 +81,10 @@ class _Exchange(Exchange):
         if (version := self.request.query_params.get("at")) is not None:
             with actor.keep_awake():
                 return await state_at(actor, version)
-        revision = actor.durable
+        revision = actor.state.durable
         if revision.json is None:
             raise NotFound(f"{self.key} has no state yet")
-        current = tag(actor.epoch, revision.version)
+        current = tag(actor.state.epoch, revision.version)
         # If the type has gained a field, the version has another text than before.
         if revision.is_stored and {"*", current} & _read_tags(self.request.headers.get("if-none-match")):
             return Response(status_code=304, headers={"etag": current})
@@ -104,19 +104,19 @@ class _Exchange(Exchange):
         actor, connection = await self.enter(len(body))
         if connection.readonly:
             raise Readonly("Connection is readonly")
-        epoch = actor.epoch
+        epoch = actor.state.epoch
         wanted = _read_tags(self.request.headers.get("if-match"))
-        if wanted and not ({"*", tag(epoch, actor.current.version)} & wanted):
-            raise Conflict(f"the state is at version {actor.current.version}, not the one in If-Match")
+        if wanted and not ({"*", tag(epoch, actor.state.current.version)} & wanted):
+            raise Conflict(f"the state is at version {actor.state.current.version}, not the one in If-Match")
         try:
             with self.context.scheduler.measure():
-                commit = actor.put(body, connection)
+                commit = actor.state.put(body, connection)
         except PlaitError:
             raise
         except Exception as error:  # validate_state_change may refuse with any exception.
             raise Reject(str(actor.explain(error, connection))) from None
         version = await commit
-        await actor.store()  # The state may be the initial one, which is no change.
+        await actor.state.store_thread()  # The state may be the initial one, which is no change.
         headers = {"etag": tag(epoch, version)}
         return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
@@ -136,7 +136,7 @@ class _Exchange(Exchange):
         if method.is_stream:
             return self.stream(actor, method, arguments, connection, _encode_line).answer("application/x-ndjson")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.call(
+        actor.turns.call(
             method, arguments, make_resolver(future), connection=connection, request=self.request, by_client=True
         )
         return answer_json({"result": await self.outcome(future)})
@@ -151,7 +151,7 @@ class _Exchange(Exchange):
         actor = await self.context.node.actor(self.key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.request.state.principal = self.principal
-        actor.request(self.request, make_resolver(future), party=self.party)
+        actor.turns.request(self.request, make_resolver(future), party=self.party)
         response = await future
         if not isinstance(response, Response):
             raise TypeError(
@@ -161,7 +161,7 @@ class _Exchange(Exchange):
 
     # Inside
 
-    async def _read(self) -> Facade:
+    async def _read(self) -> Actor:
         """Return the thread to be read, which must be stored: a request that only reads begins none."""
         await self.check("read")
         return await self.context.node.stored_actor(self.key)

@@ -144,7 +144,9 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
             raise error
         return call.answer(media_type)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    turn = actor.call(method, arguments, make_resolver(future), connection=connection, request=request, by_client=True)
+    turn = actor.turns.call(
+        method, arguments, make_resolver(future), connection=connection, request=request, by_client=True
+    )
     return answer_json(await exchange.outcome_unless_left(future, turn.abandon))
 
 

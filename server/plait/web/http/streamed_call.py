@@ -9,8 +9,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.facade import Facade, RunningCall
+from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method
 from plait.errors import CallFailed, PlaitError, Unauthenticated
 from plait.session.native.tokens import seconds_left
@@ -28,7 +29,7 @@ None breaks the answer off, for errors of an answer that cannot express them.
 class StreamedCall:
     """Calls a method that streams, and answers with what it sends; with an error if the client reads too slowly."""
 
-    def __init__(self, lines: Lines, encode: Encode, actor: Facade) -> None:
+    def __init__(self, lines: Lines, encode: Encode, actor: Actor) -> None:
         self._lines = lines
         self._encode = encode
         self._actor = actor
@@ -42,7 +43,7 @@ class StreamedCall:
         self, method: Method, arguments: tuple[list[Any], dict[str, Any]], connection: Connection, request: Request
     ) -> None:
         """Call the method."""
-        self._turn = self._actor.call(
+        self._turn = self._actor.turns.call(
             method, arguments, self._done, sink=self._sink, connection=connection, request=request, by_client=True
         )
         if (left := seconds_left(connection.principal)) is not None:

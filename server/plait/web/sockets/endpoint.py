@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
-from plait.actor.facade import Facade
 from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
 from plait.instruments.protocol import Instruments
@@ -144,7 +144,7 @@ class _Opening:
         # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and that the
         # session is there before the first message.
         actor = await self._context.actor(rights.principal, key)
-        if not actor.is_stored:
+        if not actor.state.is_stored:
             await self._store(actor)
         return rights
 
@@ -196,9 +196,9 @@ class _Opening:
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key, rights)
-        if not actor.is_stored:  # The thread was destroyed meanwhile.
+        if not actor.state.is_stored:  # The thread was destroyed meanwhile.
             await self._store(actor)
-        connection = actor.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
+        connection = actor.sockets.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
         connection.traceparent = find_traceparent(self._scope)
         session = CloudflareSession(actor, connection, socket, self._context.departures)
@@ -217,9 +217,9 @@ class _Opening:
             await self._context.compatibility.check(key.kind, join.schema)
             actor = await self._actor(key, rights)
             with actor.keep_awake():
-                await actor.store()
-                id = actor.connection_id(SUBPROTOCOL, rights.principal, join.client)
-                connection = actor.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
+                await actor.state.store_thread()
+                id = actor.sockets.connection_id(SUBPROTOCOL, rights.principal, join.client)
+                connection = actor.sockets.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
                 self._place.connection = connection
                 connection.traceparent = find_traceparent(self._scope)
                 tokens = Tokens(connection, socket.send, partial(self._rights_by_token, key), actor.explain)
@@ -234,16 +234,16 @@ class _Opening:
     async def _rights_by_token(self, key: ThreadKey, token: str | None) -> Rights:
         return await self._rights(key, self._request if token is None else with_token(self._request, token))
 
-    async def _actor(self, key: ThreadKey, rights: Rights) -> Facade:
+    async def _actor(self, key: ThreadKey, rights: Rights) -> Actor:
         actor = await self._context.actor(rights.principal, key)
-        if (refusal := actor.refusal()) is not None:
+        if (refusal := actor.sockets.find_refusal()) is not None:
             raise refusal
         return actor
 
-    async def _store(self, actor: Facade) -> None:
+    async def _store(self, actor: Actor) -> None:
         """Store a new thread: what is not durable is shown to nobody."""
         with actor.keep_awake():
-            await actor.store()
+            await actor.state.store_thread()
 
     async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
         limits, tell = self._context.limits, self._context.instruments
@@ -279,12 +279,12 @@ class _Opening:
             tell.socket_opened(protocol)
         return socket
 
-    def _id(self, actor: Facade, rights: Rights) -> str:
+    def _id(self, actor: Actor, rights: Rights) -> str:
         """Return an id that is the same over a client's reconnects, but does not let others impersonate it."""
         given = self._request.query_params.get("_pk", "")
         if not 0 < len(given) <= 128:
             return secrets.token_hex(12)
-        return actor.connection_id("cloudflare", rights.principal, given)
+        return actor.sockets.connection_id("cloudflare", rights.principal, given)
 
 
 def _discard(

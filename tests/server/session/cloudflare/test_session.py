@@ -276,7 +276,7 @@ async def test_a_hook_that_raises_when_a_client_joins_closes_the_socket_and_says
         assert "secret" not in reason
         assert "secret" not in str(client.transport.sent)
         await actor.wait_until_idle()
-        assert len(actor.connections) == 0
+        assert len(actor.sockets) == 0
 
 
 async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins() -> None:
@@ -290,7 +290,7 @@ async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins() -> No
         actor.thread.gate.set()  # type: ignore[attr-defined]
         assert await first.next() == result("1", "waited")
         await actor.wait_until_idle()
-        assert list(actor.connections) == [first.connection]
+        assert list(actor.sockets) == [first.connection]
 
 
 async def test_a_client_that_joins_when_the_server_is_ending_is_closed_with_1013() -> None:
@@ -325,7 +325,7 @@ async def test_a_client_that_is_gone_while_it_joins_is_taken_out_again() -> None
         client.leave()
         actor.thread.gate.set()  # type: ignore[attr-defined]
         await actor.wait_until_idle()
-        assert len(actor.connections) == 0
+        assert len(actor.sockets) == 0
 
 
 class Doorkeeper(Room):
@@ -1368,7 +1368,7 @@ async def test_on_close_is_told_of_each_client_that_had_joined_once() -> None:
         b.connection.close(4000, "out")
         await actor.wait_until_idle()
         assert actor.thread.closed == [("a", 1001, "bye"), ("b", 4000, "out")]  # type: ignore[attr-defined]
-        assert len(actor.connections) == 0
+        assert len(actor.sockets) == 0
 
 
 async def test_a_turn_that_closes_a_connection_is_not_interrupted_by_on_close() -> None:

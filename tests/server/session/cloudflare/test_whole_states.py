@@ -700,11 +700,11 @@ async def test_a_write_that_is_the_state_in_another_form_changes_nothing_and_is_
         a.push({"a": 1, "b": [1, 2]})
         await stored(house)
         a.transport.take()
-        version = (await house.actor(Room)).current.version
+        version = (await house.actor(Room)).state.current.version
         a.send('{"type":"cf_agent_state","state":{ "b":[1, 2],"a":1}}')
         await stored(house)
         assert a.transport.take() == []
-        assert (await house.actor(Room)).current.version == version
+        assert (await house.actor(Room)).state.current.version == version
 
 
 @pytest.mark.parametrize(("digits", "is_merged"), [(199, True), (200, False)])

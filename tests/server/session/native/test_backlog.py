@@ -133,7 +133,7 @@ async def test_what_makes_no_turn_is_taken_whatever_waits(house: House) -> None:
     guest.send("presence", data="here")
     guest.send("cancel", ref=0)
     await asyncio.sleep(0)
-    actor.presence.flush()
+    actor.sockets.presence.flush()
     assert [frame["type"] for frame in guest.frames] == ["pong", "presence"]
     await asyncio.sleep(0)
     guest.send("call", ref=7, method="open_gate")
@@ -147,7 +147,7 @@ async def test_pushes_are_told_to_come_again_while_too_many_of_their_changes_wai
     for n in range(6):
         guest.push(put("/n", f"{n}{TEXT}"), base=n)
         await asyncio.sleep(0)
-        await actor.pipeline.wait_until_durable()
+        await actor.state.wait_until_durable()
     *acks, nack = guest.frames
     assert [frame["type"] for frame in acks] == ["ack"] * 5
     assert (nack["type"], nack["ref"], nack["code"], nack["retry_after"]) == ("nack", 6, "rate_limited", 1)

@@ -34,7 +34,7 @@ async def follow(house: House, *, text: str = "") -> tuple[Actor, FakeTransport,
 async def deliver(actor: Actor, follower: Follower, *values: Any, in_step: bool = False) -> None:
     for n in values:
         await change(actor, n)
-        durable = actor.pipeline.history.durable
+        durable = actor.state.history.durable
         follower.deliver(PLAIT.encode_change(durable), durable, in_step=in_step)
 
 
@@ -51,7 +51,7 @@ async def test_a_reader_that_fell_behind_what_is_streamed_is_sent_it_as_one_spli
     transport.is_backed_up = True
     for _ in range(250):
         await actor.thread.append("/text", "y" * 40)
-        durable = actor.pipeline.history.durable
+        durable = actor.state.history.durable
         follower.deliver(PLAIT.encode_change(durable), durable)
     transport.is_backed_up = False
     follower.catch_up()
@@ -112,4 +112,4 @@ async def test_where_the_changes_are_not_in_memory_the_state_is_sent(house: Hous
     follower.catch_up()
     (frame,) = transport.sent
     assert (frame["type"], frame["version"], frame["state"]["n"]) == ("snapshot", 402, 401)
-    assert frame["epoch"] == actor.pipeline.history.epoch
+    assert frame["epoch"] == actor.state.history.epoch

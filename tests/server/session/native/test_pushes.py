@@ -233,7 +233,7 @@ async def test_a_state_that_is_not_of_the_type_is_refused_with_its_place(house: 
 async def test_a_base_that_is_no_version_is_refused(house: House, epoch: str | None, version: int) -> None:
     actor = await house.actor(Room)
     guest = await joined(actor, "a")
-    base = [epoch or actor.pipeline.history.epoch, version]
+    base = [epoch or actor.state.history.epoch, version]
     guest.send("push", ref=1, base=base, ops=[put("/n", 1)])
     assert nack(guest) == {"ref": 1, "code": "conflict", "version": 0}
 
@@ -368,7 +368,7 @@ async def test_a_push_in_doubt_has_no_answer_and_its_client_learns_what_became_o
     again = await house.actor(Room)
     assert again is not actor
     assert again.thread.state["n"] == (1 if is_stored else 0)
-    _, frame = await opening(again, "a", have=(actor.pipeline.history.epoch, 0))
+    _, frame = await opening(again, "a", have=(actor.state.history.epoch, 0))
     assert frame.get("last_ref", 0) == (1 if is_stored else 0)
 
 
@@ -635,7 +635,7 @@ async def test_what_a_class_makes_of_both_values_stays_what_it_was_when_the_clas
         guest.push(put("/n", 2), base=0)
         await actor.wait_until_idle()
         kept.append("later")
-        assert actor.thread.state["n"] == actor.pipeline.history.current.document["n"] == ["both"]
+        assert actor.thread.state["n"] == actor.state.history.current.document["n"] == ["both"]
         other = await joined(actor, "b")
         other.push(put("/n", "nan"), base=0)
         await answered(other, 1)
@@ -970,7 +970,7 @@ async def test_what_was_made_after_a_push_that_was_lost_on_a_base_that_is_gone_i
         actor.thread.set_state({"n": 0, "text": "x" * 3000})
         await change(actor, *range(400))
         guest = await joined(actor, "a")
-        guest.send("push", ref=1, base=[epoch or actor.pipeline.history.epoch, 0], ops=[put("/list/0", "A")])
+        guest.send("push", ref=1, base=[epoch or actor.state.history.epoch, 0], ops=[put("/list/0", "A")])
         guest.push(put("/n", "mine"), base=400, answered=0, ref=2)
         await until(lambda: guest.transport.sent[-1].get("ref") == 2)
         assert [frame["code"] for frame in guest.frames] == ["conflict", "gap"]
@@ -991,7 +991,7 @@ async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothi
         guest.leave()
         store.may_read.set()
         await actor.wait_until_idle()
-        await until(lambda: "a" not in actor.clients)
+        await until(lambda: "a" not in actor.state.clients)
         assert actor.thread.state["n"] == 399
 
 

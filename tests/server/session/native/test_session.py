@@ -46,7 +46,7 @@ async def test_a_client_that_has_nothing_is_sent_the_state_with_all_that_it_need
                 "type": "joined",
                 "connection": guest.connection.id,
                 "thread": "room/one",
-                "epoch": actor.pipeline.history.epoch,
+                "epoch": actor.state.history.epoch,
                 "version": 1,
                 "state": {"n": 1},
                 "max_frame": 1024 * 1024,
@@ -96,7 +96,7 @@ async def test_a_client_is_told_which_members_identify_the_elements_of_lists() -
         assert frame["list_keys"] == {"/columns/*/cards": "slug"}
         actor.thread.update("/n", 1)
         await actor.wait_until_idle()
-        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
+        _, frame = await opening(actor, "a", have=(actor.state.history.epoch, 0))
         assert frame["ops"]
         assert frame["list_keys"] == {"/columns/*/cards": "slug"}
     async with open_house(Room) as house:
@@ -143,7 +143,7 @@ async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for
             client.send("message", data="last")
         else:
             client.open()
-            await until(lambda: actor.connections)
+            await until(lambda: actor.sockets)
             client.push({"n": 7})
             client.send("last")
         scheduler.spend(0.05)
@@ -153,14 +153,14 @@ async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for
         await until(lambda: "closed" in thread.heard)
         await actor.wait_until_idle()
         assert thread.heard == ["connected", "last", "closed"]
-        assert actor.pipeline.state == {"n": 7}
+        assert actor.state.state == {"n": 7}
 
 
 async def test_a_client_that_has_the_version_is_sent_neither_state_nor_ops() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         await change(actor, 1)
-        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        _, frame = await opening(actor, "a", have=(actor.state.history.epoch, 1))
         assert frame == {"version": 1}
 
 
@@ -169,7 +169,7 @@ async def test_a_client_that_comes_back_is_sent_the_operations_that_it_missed() 
         actor = await house.actor(Room)
         actor.thread.set_state({"n": 0, "text": "x" * 500})
         await change(actor, 1, 2)
-        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        _, frame = await opening(actor, "a", have=(actor.state.history.epoch, 1))
         assert frame == {"version": 3, "ops": [put("/n", 1), put("/n", 2)]}
 
 
@@ -177,7 +177,7 @@ async def test_a_client_whose_missed_operations_are_large_and_larger_than_the_st
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         await change(actor, *LARGE)
-        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 0))
+        _, frame = await opening(actor, "a", have=(actor.state.history.epoch, 0))
         assert frame == {"version": 3, "state": {"n": LARGE[-1]}}
 
 
@@ -192,7 +192,7 @@ async def test_a_client_that_has_missed_10_000_splices_is_sent_them_as_one_if_th
             commit = actor.thread.append("/text", f"{n % 1000:03}")
             if n % 100 == 99:
                 await commit
-        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        _, frame = await opening(actor, "a", have=(actor.state.history.epoch, 1))
         inserted = "".join(f"{n % 1000:03}" for n in range(10_000))
         splice = {"op": "splice", "path": "/text", "at": 100_000, "insert": inserted}
         assert frame == {"version": 10_001, "ops": [splice]}
@@ -206,7 +206,7 @@ async def test_a_client_that_has_missed_a_damaged_change_is_sent_the_state_and_t
         actor.thread.set_state({"n": 0, "text": "x" * 100_000})
         await change(actor, *range(1, 401))
         store.is_damaged = True
-        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        _, frame = await opening(actor, "a", have=(actor.state.history.epoch, 1))
         assert frame == {"version": 401, "state": actor.thread.state}
     assert [record.getMessage() for record in caplog.records] == ["room/one: change 2 is damaged"]
 
@@ -216,7 +216,7 @@ async def test_a_client_that_missed_more_than_is_in_memory_is_sent_operations_fr
         actor = await house.actor(Room)
         actor.thread.set_state({"n": 0, "text": "x" * 100_000})
         await change(actor, *range(1, 401))
-        _, frame = await opening(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        _, frame = await opening(actor, "a", have=(actor.state.history.epoch, 1))
         assert frame == {"version": 401, "ops": [put("/n", n) for n in range(1, 401)]}
         assert store.reads == 1
 
@@ -234,7 +234,7 @@ async def test_a_client_that_has_whatnobody_knows_or_can_tell_on_from_is_sent_th
         actor = await house.actor(Forgetful)
         actor.thread.set_state({"n": 0, "text": "x" * 3_000})
         await change(actor, *range(1, 400))
-        epoch = actor.pipeline.history.epoch if have[0] == "mine" else have[0]
+        epoch = actor.state.history.epoch if have[0] == "mine" else have[0]
         _, frame = await opening(actor, "a", have=(epoch, have[1]))
         assert frame == {"version": 400, "state": {"n": 399, "text": "x" * 3_000}}
 
@@ -266,7 +266,7 @@ async def test_the_last_ref_is_told_from_memory_and_from_the_store_and_to_its_ow
         assert frame["last_ref"] == 2
         again.leave()
         await actor.wait_until_idle()
-        assert again.connection.id not in actor.clients
+        assert again.connection.id not in actor.state.clients
         _, frame = await opening(actor, "a")
         assert frame["last_ref"] == 2
         _, frame = await opening(actor, "b")
@@ -276,7 +276,7 @@ async def test_the_last_ref_is_told_from_memory_and_from_the_store_and_to_its_ow
 async def test_who_joins_while_a_change_is_on_its_way_to_the_disk_is_told_of_it_afterwards_and_once() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
-        await actor.store()
+        await actor.state.store_thread()
         house.store.is_held = True
         actor.thread.set_state({"n": 1})
         guest = Guest(actor, "a")
@@ -303,7 +303,7 @@ async def test_changes_while_the_store_is_read_for_a_join_are_neither_missed_nor
         actor.thread.set_state({"n": 0, "text": "x" * 100_000})
         await change(actor, *range(1, 401))
         store.may_read.clear()
-        guest = Guest(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        guest = Guest(actor, "a", have=(actor.state.history.epoch, 1))
         entering = asyncio.create_task(guest.open())
         await until(lambda: store.reads)
         await change(actor, *range(401, 501))
@@ -364,7 +364,7 @@ async def test_a_connection_that_is_to_be_read_no_more_is_not_when_its_on_connec
         await guest.open()
         for n in range(64):
             guest.push(put("/n", n), base=0)
-        await until(lambda: len(actor.connections) == 1)
+        await until(lambda: len(actor.sockets) == 1)
         draining = house.node.drain(PATIENCE)
         await until(lambda: guest.transport.is_stopped)
         actor.thread.gate.set()  # type: ignore[attr-defined]
@@ -402,7 +402,7 @@ async def test_a_hook_that_raises_closes_with_1011_and_says_nothing() -> None:
         await actor.wait_until_idle()
         assert guest.closed == 1011
         assert "secret" not in str(guest.transport.closed)
-        assert len(actor.connections) == 0
+        assert len(actor.sockets) == 0
 
 
 async def test_nothing_is_done_of_what_a_client_sent_before_on_connect_closed_it_though_a_change_is_being_stored() -> (
@@ -451,7 +451,7 @@ async def test_those_who_come_at_the_same_time_are_no_more_than_a_thread_may_hav
             actor.thread.gate.set()
         await actor.wait_until_idle()
         assert [guest.closed for guest in guests] == [None, None, 1013]
-        assert [each.id for each in actor.connections] == [guest.connection.id for guest in guests[:2]]
+        assert [each.id for each in actor.sockets] == [guest.connection.id for guest in guests[:2]]
 
 
 @pytest.mark.parametrize("end", ["drop", "drain", "stop"])
@@ -468,7 +468,7 @@ async def test_who_joins_a_thread_that_has_ended_is_sent_away(end: str) -> None:
                 await actor.stop()
         await guest.open()
         assert guest.closed == 1013
-        assert len(actor.connections) == 0
+        assert len(actor.sockets) == 0
 
 
 async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_forgotten(
@@ -484,9 +484,9 @@ async def test_a_client_that_is_gone_before_its_turn_to_join_never_joins_and_is_
         late.leave()
         actor.thread.gate.set()  # type: ignore[attr-defined]
         await actor.wait_until_idle()
-        assert list(actor.connections) == [first.connection]
+        assert list(actor.sockets) == [first.connection]
         assert actor.thread.state == {"n": 0}
-        assert "b" not in actor.clients
+        assert "b" not in actor.state.clients
         assert caplog.messages == []
 
 
@@ -495,10 +495,10 @@ async def test_a_client_whose_past_cannot_be_read_is_not_remembered_for_ever() -
         actor = await house.actor(Room)
         await change(actor, *range(1, 401))
         store.is_broken = True
-        guest = Guest(actor, "a", have=(actor.pipeline.history.epoch, 1))
+        guest = Guest(actor, "a", have=(actor.state.history.epoch, 1))
         with pytest.raises(StoreError):
             await guest.open()
-        assert guest.connection.id not in actor.clients
+        assert guest.connection.id not in actor.state.clients
 
 
 async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408() -> None:
@@ -508,7 +508,7 @@ async def test_the_same_client_on_another_socket_closes_the_older_one_with_4408(
         newer = await joined(actor, "a")
         assert (older.closed, newer.closed, other.closed) == (4408, None, None)
         assert newer.connection.id == older.connection.id
-        assert list(actor.connections) == [other.connection, newer.connection]
+        assert list(actor.sockets) == [other.connection, newer.connection]
         newer.push(put("/n", 1), base=0)
         await actor.wait_until_idle()
         assert newer.frames == [{"type": "ack", "ref": 1, "version": 1}]
@@ -550,7 +550,7 @@ async def test_a_join_that_came_first_and_took_longer_does_not_close_the_newer_s
         await newer.open()
         await older.open()
         assert (older.closed, newer.closed) == (4408, None)
-        assert list(actor.connections) == [newer.connection]
+        assert list(actor.sockets) == [newer.connection]
         newer.push(put("/n", 1), base=0)
         await actor.wait_until_idle()
         assert newer.frames[-1] == {"type": "ack", "ref": 1, "version": 1}
@@ -678,7 +678,7 @@ async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_n
         actor = await house.actor(Plain)
         other = await joined(actor, "other")
         other.send("presence", data="here")
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         plain, frame = Guest(actor, "plain", principal=Principal("plain")), None
         await plain.open()
         await actor.wait_until_idle()
@@ -686,14 +686,14 @@ async def test_a_connection_without_protocol_messages_is_told_of_no_change_and_n
         assert (frame, frames[1:]) == ({"version": 0}, [])
         await change(actor, 1)
         other.send("presence", data="still here")
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         actor.thread.broadcast("hello")
         assert plain.frames == [{"type": "message", "data": "hello"}]
         plain.push(put("/n", 2), base=1)
         plain.send("call", ref=7, method="set", args=[3])
         await actor.wait_until_idle()
         assert plain.frames == [{"type": "ack", "ref": 1, "version": 2}, {"type": "result", "ref": 7, "done": True}]
-        again = Guest(actor, "plain", have=(actor.pipeline.history.epoch, 0), principal=Principal("plain"))
+        again = Guest(actor, "plain", have=(actor.state.history.epoch, 0), principal=Principal("plain"))
         await again.open()
         await actor.wait_until_idle()
         assert joins(again.frames[:1]) == {"version": 0, "last_ref": 1}
@@ -798,7 +798,7 @@ async def test_a_frame_that_is_none_is_answered_with_an_error_and_closes_with_44
         assert (error["type"], error["code"], "ref" in error, end) == ("error", "bad_frame", False, None)
         assert error["message"]
         assert guest.closed == 4400
-        assert len(actor.connections) == 0
+        assert len(actor.sockets) == 0
 
 
 async def test_what_comes_after_a_bad_frame_is_not_looked_at() -> None:
@@ -1017,7 +1017,7 @@ async def test_a_slow_reader_is_sent_no_states_until_it_has_caught_up_and_then_a
 async def test_a_slow_reader_is_sent_the_state_where_that_is_smaller_or_the_changes_are_not_there() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
-        epoch = actor.pipeline.history.epoch
+        epoch = actor.state.history.epoch
         slow = await joined(actor, "slow")
         slow.transport.is_backed_up = True
         await change(actor, *LARGE)
@@ -1147,7 +1147,7 @@ async def test_a_slow_reader_is_not_told_who_comes_and_goes_but_who_is_here_when
         slow.transport.is_backed_up = True
         for guest in (a, b):
             guest.send("presence", data="here")
-            actor.presence.flush()
+            actor.sockets.presence.flush()
         assert slow.frames == []
         slow.transport.catch_up()
         here = {a.connection.id: "here", b.connection.id: "here"}
@@ -1155,7 +1155,7 @@ async def test_a_slow_reader_is_not_told_who_comes_and_goes_but_who_is_here_when
         slow.transport.is_backed_up = True
         a.leave()
         b.leave()
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         slow.transport.catch_up()
         assert slow.frames == [{"type": "presence", "snapshot": {}}]
 
@@ -1169,13 +1169,13 @@ async def test_presence_is_told_as_it_comes_changes_and_goes() -> None:
         a, b = await joined(actor, "a"), await joined(actor, "b")
         a.send("presence", data={"name": "Ada"})
         assert b.frames == []
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         told = {"type": "presence", "joined": {a.connection.id: {"name": "Ada"}}}
         assert (a.frames, b.frames) == ([told], [told])
         a.send("presence", data={"name": "Ada", "cursor": 1})
         a.send("presence", data={"name": "Ada", "cursor": 2})
         b.send("presence", data="Bob")
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         assert b.frames == [
             {
                 "type": "presence",
@@ -1185,7 +1185,7 @@ async def test_presence_is_told_as_it_comes_changes_and_goes() -> None:
         ]
         a.leave()
         b.send("presence", data=None)
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         (gone,) = b.frames
         assert (gone["type"], sorted(gone["left"])) == ("presence", sorted([a.connection.id, b.connection.id]))
         assert actor.thread.presence() == {}
@@ -1209,13 +1209,13 @@ async def test_who_joins_is_told_first_who_is_here_also_when_others_have_not_bee
         guest = await joined(actor, "b")
         assert guest.frames == []
         a.send("presence", data="here")
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         assert guest.frames
         a.send("presence", data="there")
         c = Guest(actor, "c")
         await c.open()
         assert c.frames[1:] == [{"type": "presence", "snapshot": {a.connection.id: "here"}}]
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         told = [{"type": "presence", "updated": {a.connection.id: "there"}}]
         assert (guest.frames, c.frames) == (told, told)
 
@@ -1225,12 +1225,12 @@ async def test_the_presence_of_a_client_that_joins_again_is_not_lost() -> None:
         actor = await house.actor(Room)
         older, other = await joined(actor, "a"), await joined(actor, "b")
         older.send("presence", data="here")
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         assert other.frames
         newer = Guest(actor, "a")
         await newer.open()
         newer.send("presence", data="here")
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         here = {newer.connection.id: "here"}
         assert actor.thread.presence() == here
         assert newer.frames[1:] == [{"type": "presence", "snapshot": here}]
@@ -1240,7 +1240,7 @@ async def test_the_presence_of_a_client_that_joins_again_is_not_lost() -> None:
 async def test_a_client_that_comes_back_is_told_also_thatnobody_is_here() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
-        guest = Guest(actor, "a", have=(actor.pipeline.history.epoch, 0))
+        guest = Guest(actor, "a", have=(actor.state.history.epoch, 0))
         await guest.open()
         assert guest.frames[1:] == [{"type": "presence", "snapshot": {}}]
 
@@ -1250,12 +1250,12 @@ async def test_the_presence_of_a_client_that_joins_again_and_shows_none_is_gone_
         actor = await house.actor(Room)
         older, other = await joined(actor, "a"), await joined(actor, "b")
         older.send("presence", data="here")
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         assert other.frames
         newer = Guest(actor, "a")
         await newer.open()
         assert newer.frames[1:] == [{"type": "presence", "snapshot": {newer.connection.id: "here"}}]
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         gone = [{"type": "presence", "left": [newer.connection.id]}]
         assert (newer.frames, other.frames) == (gone, gone)
 
@@ -1280,16 +1280,16 @@ async def test_the_server_may_show_somebody_without_a_connection_after_the_chang
         house.store.is_held = True
         actor.thread.set_state({"n": 1})
         actor.thread.set_presence("agent", {"typing": True})
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         assert guest.frames == []
         house.store.resume()
         await actor.wait_until_idle()
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         frames = guest.frames
         assert [f["type"] for f in frames] == ["change", "presence"]
         assert frames[1]["joined"] == {"agent": {"typing": True}}
         actor.thread.set_presence("agent", None)
-        actor.presence.flush()
+        actor.sockets.presence.flush()
         assert guest.frames == [{"type": "presence", "left": ["agent"]}]
 
 
@@ -1308,11 +1308,11 @@ async def test_a_client_leaves_no_trace_but_what_is_stored(house: House) -> None
     house.store.is_held = True
     guest.push(put("/n", 1), base=0)
     guest.leave()
-    assert guest.connection.id in actor.clients
+    assert guest.connection.id in actor.state.clients
     house.store.resume()
     await actor.wait_until_idle()
-    assert guest.connection.id not in actor.clients
-    assert len(actor.connections) == 0
+    assert guest.connection.id not in actor.state.clients
+    assert len(actor.sockets) == 0
     assert actor.thread.state == {"n": 1}
 
 

@@ -52,13 +52,13 @@ async def test_what_two_clients_type_at_once_is_all_there_in_the_servers_order(h
     b.push(splice(5, 0, " 😀"), base=0)
     b.push(splice(7, 0, "!"), base=0)
     a.push(splice(0, 1, "H"), base=0)
-    await until(lambda: actor.durable.version == 4)
+    await until(lambda: actor.state.durable.version == 4)
     assert actor.thread.state["note"] == "Hello Ada 😀!"
     assert [frame.get("rebased", False) for frame in answers(b)] == [True, True]
     # What both delete is deleted once, and what is typed in the middle of it stays.
     a.push(splice(0, 6), base=4)
     b.push(splice(2, 2), splice(2, 0, "y"), base=4)
-    await until(lambda: actor.durable.version == 6)
+    await until(lambda: actor.state.durable.version == 6)
     assert actor.thread.state["note"] == "yAda 😀!"
 
 
@@ -69,7 +69,7 @@ async def test_what_is_typed_while_another_pastes_a_long_text_is_merged(house: H
     a.push(splice(5, 0, pasted), base=0)
     b.push(splice(0, 1, "H"), base=0)
     b.push(splice(5, 0, "!"), base=0)
-    await until(lambda: actor.durable.version == 3)
+    await until(lambda: actor.state.durable.version == 3)
     assert actor.thread.state["note"] == f"Hello{pasted}!"
     assert [frame["type"] for frame in answers(b)] == ["ack", "ack"]
 
@@ -78,7 +78,7 @@ async def test_a_string_that_is_no_text_by_declaration_is_spliced_too_and_set_wh
     actor = await house.actor(Pad)
     a = await joined(actor, "a")
     a.push(splice(2, 3, path="/status"), base=0)
-    await until(lambda: actor.durable.version == 1)
+    await until(lambda: actor.state.durable.version == 1)
     await actor.thread.update("/status", "done")
     assert a.frames[-1]["ops"] == [{"op": "add", "path": "/status", "value": "done"}]
 
@@ -103,7 +103,7 @@ async def test_a_splice_that_does_not_fit_is_refused_with_its_place_and_the_clie
     a = await joined(actor, "a")
     a.push(op, base=0)
     a.push(splice(5, 0, "!"), base=0)
-    await until(lambda: actor.durable.version == 1)
+    await until(lambda: actor.state.durable.version == 1)
     nack, ack = answers(a)
     assert (nack["type"], nack["code"], nack["path"]) == ("nack", "conflict", op["path"])
     assert why in nack["message"]
@@ -115,11 +115,11 @@ async def test_a_splice_that_does_not_fit_is_refused_with_its_place_and_the_clie
 async def test_half_a_surrogate_pair_is_refused_and_the_client_goes_on(house: House, half: str) -> None:
     actor = await house.actor(Pad)
     a = await joined(actor, "a")
-    epoch = json.dumps([actor.epoch, 0])
+    epoch = json.dumps([actor.state.epoch, 0])
     op = f'{{"op": "splice", "path": "/note", "at": 0, "insert": "{half}"}}'
     a.send_text(f'{{"type": "push", "ref": 1, "base": {epoch}, "ops": [{op}]}}')
     a.push(splice(5, 0, "!"), base=0, ref=2)
-    await until(lambda: actor.durable.version == 1)
+    await until(lambda: actor.state.durable.version == 1)
     assert [frame["type"] for frame in answers(a)] == ["nack", "ack"]
     assert actor.thread.state["note"] == "hello!"
 
@@ -164,10 +164,10 @@ async def test_a_slow_reader_is_sent_what_was_typed_meanwhile_as_one_splice(hous
 
 async def test_a_client_that_comes_back_is_sent_what_was_typed_meanwhile_as_one_splice(house: House) -> None:
     actor = await house.actor(LargePad)
-    await actor.store()
+    await actor.state.store_thread()
     for letter in " streamed":
         await actor.thread.append("/note", letter)
-    guest = Guest(actor, "a", have=(actor.epoch, 0))
+    guest = Guest(actor, "a", have=(actor.state.epoch, 0))
     await guest.open()
     assert joins(guest.frames)["ops"] == [splice(100_000, 0, " streamed")]
 
@@ -212,9 +212,9 @@ async def test_a_cloudflare_client_does_not_wipe_what_others_type(house: House) 
 async def test_put_and_set_state_change_only_what_is_different_in_a_text(house: House) -> None:
     actor = await house.actor(Pad)
     a = await joined(actor, "a")
-    await actor.put(b'{"note": "hello world", "status": "done"}', a.connection)
+    await actor.state.put(b'{"note": "hello world", "status": "done"}', a.connection)
     await actor.thread.set_state({"note": "Hello world", "status": "done"})
-    rows = actor.since(0, 2)
+    rows = actor.log.since(0)
     assert rows is not None
     assert [json.loads(row.ops) for row in rows] == [
         [splice(5, 0, " world"), put("/status", "done")],
@@ -227,7 +227,7 @@ async def test_a_push_that_would_copy_a_long_text_too_often_is_refused(house: Ho
     a, b = await joined(actor, "a"), await joined(actor, "b")
     a.push(*(splice(2 * index, 0, "y") for index in range(20_000)), base=0)
     b.push(*(splice(2 * index, 0, "y") for index in range(500)), base=0)
-    await until(lambda: actor.durable.version == 1)
+    await until(lambda: actor.state.durable.version == 1)
     assert [(frame["type"], frame["code"]) for frame in answers(a)] == [("nack", "conflict")]
     assert [frame["type"] for frame in answers(b)] == ["ack"]
     assert len(actor.thread.state["note"]) == 100_500
@@ -271,16 +271,16 @@ async def test_what_goes_on_stays_before_what_others_inserted_there_and_is_store
     b.push(splice(6, 0, "B"), base=1)
     b.push({**splice(7, 0, "B"), "own": True}, base=1)
     a.push({**splice(7, 0, "A"), "own": True}, base=2)
-    await until(lambda: actor.durable.version == 5)
+    await until(lambda: actor.state.durable.version == 5)
     assert actor.thread.state["note"] == "helloAAABB"
     # What it went on after is gone: it comes after what others insert there, as any insertion does.
     b.push(splice(7, 1), splice(7, 0, "x"), base=5)
     a.push({**splice(8, 0, "A"), "own": True}, {"op": "replace", "path": "/status", "value": "done"}, base=5)
-    await until(lambda: actor.durable.version == 7)
+    await until(lambda: actor.state.durable.version == 7)
     assert actor.thread.state == {"note": "helloAAxABB", "status": "done"}
     # All of these were applied as they were pushed, but for `own`.
     assert ["ops" in frame for frame in answers(a)] == [False, False, False, False]
-    rows = actor.since(0, 7)
+    rows = actor.log.since(0)
     assert rows is not None
     assert not [row for row in rows if b"own" in row.ops]
     assert not [frame for frame in (*a.frames, *b.frames) if "own" in json.dumps(frame)]

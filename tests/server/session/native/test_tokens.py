@@ -126,7 +126,7 @@ async def test_a_fresh_token_that_is_not_good_closes_the_socket(
         assert "secret" not in str(guest.transport.closed)
         assert ("secret" in caplog.text) == (token == "broken")
         await guest.actor.wait_until_idle()
-        assert len(guest.actor.connections) == 0
+        assert len(guest.actor.sockets) == 0
 
 
 async def test_a_token_is_looked_at_in_the_background_and_not_for_a_socket_that_is_gone() -> None:

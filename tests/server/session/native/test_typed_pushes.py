@@ -116,13 +116,13 @@ async def test_an_edit_of_a_field_that_is_not_there_is_refused(house: House) -> 
         with pytest.raises(InvalidState, match="did you mean") as raised, actor.thread.edit() as draft:
             (draft if cls is Whole else draft.card).titel = "b"
         assert raised.value.path == path
-        assert actor.pipeline.history.current.version == 0
+        assert actor.state.history.current.version == 0
 
 
 async def test_several_operations_in_one_object_lead_on_from_each_other(house: House) -> None:
     actor = await house.actor(Typed)
     guest = await joined(actor, "a")
-    before = actor.pipeline.history.current.base
+    before = actor.state.history.current.base
     guest.push(add("/numbers/a", 1), put("/numbers/a", 2), add("/numbers/b", 3), remove("/numbers/a"), base=0)
     await actor.wait_until_idle()
     assert actor.thread.state.numbers == {"b": 3}
@@ -132,7 +132,7 @@ async def test_several_operations_in_one_object_lead_on_from_each_other(house: H
 async def test_the_inverse_of_several_operations_in_one_container_leads_back(house: House) -> None:
     actor = await house.actor(Typed)
     ops = [Op("add", "/numbers/a", 1), Op("add", "/numbers/b", 2), Op("replace", "/numbers", {"c": 1})]
-    await actor.pipeline.change(ops, "server", name="ada")
+    await actor.state.change(ops, "server", name="ada")
     await actor.thread.undo("ada")
     assert actor.thread.state == Board()
 

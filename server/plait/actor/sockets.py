@@ -1,0 +1,200 @@
+"""The sockets of one awake thread: they join, send messages, and leave."""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from starlette.requests import Request
+
+from plait.actor.connection import PLAIN, Connection, Principal, Rights, Wire
+from plait.actor.connections import Connections
+from plait.actor.outcome import make_resolver, maybe_await
+from plait.actor.thread import Thread
+from plait.actor.transport import Session, Transport
+from plait.actor.turn import Turn, TurnActor
+from plait.actor.turns import TurnRunner
+from plait.errors import PlaitError
+from plait.instruments.protocol import TRACE, find_outcome, tell_limit
+from plait.state.pipeline import Pipeline
+from plait.store.protocol import connection_id
+
+__all__ = ["Sockets"]
+
+_CONNECT_HOOKS: Final = frozenset(
+    {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
+)
+
+
+class SocketActor(TurnActor, Protocol):
+    """What sockets use of their actor."""
+
+    @property
+    def state(self) -> Pipeline:
+        """The state, for which what is sent waits."""
+        ...
+
+    @property
+    def turns(self) -> TurnRunner:
+        """Runs the hooks."""
+        ...
+
+
+class Sockets(Connections):
+    """The connections of one thread, which are made, join and leave here, and their presence."""
+
+    __slots__ = ("_actor", "_hooks", "_thread")
+
+    def __init__(self, actor: SocketActor, thread: Thread[Any]) -> None:
+        super().__init__(actor.instruments)
+        self._actor = actor
+        self._thread = thread
+        # The hooks that the class overrides.
+        self._hooks = thread._kind.overrides
+
+    def connection_id(self, protocol: str, principal: Principal | None, client: str) -> str:
+        """Return the id of a client's connections; another principal with the same client id gets another one."""
+        who = None if principal is None else principal.id
+        return connection_id(self._actor.state.history.secret, protocol, who, client)
+
+    def make_connection(
+        self,
+        id: str,
+        transport: Transport,
+        *,
+        rights: Rights,
+        wire: Wire = PLAIN,
+        arrival: int | None = None,
+        party: Hashable | None = None,
+    ) -> Connection:
+        """Return a connection to the thread, which has not joined yet.
+
+        Its waiting turns count for its `party`, by default for itself. With `arrival`, the number of the join in order
+        of arrival, a client uses only the last of its sockets.
+        """
+        return Connection(
+            id, transport, self._actor.state.after, rights=rights, wire=wire, arrival=arrival, party=party
+        )
+
+    def find_refusal(self) -> PlaitError | None:
+        """Return why another connection may not join; None if it may."""
+        return self.refusal(self._actor.limits.connections_per_thread)
+
+    def join(
+        self,
+        connection: Connection,
+        session: Session,
+        request: Request,
+        *,
+        welcome: Callable[[], None],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Run the hooks that configure a connection, add it to the thread, then run `on_connect`.
+
+        `welcome` is called when it has joined, which it does not if the client has disconnected. `done` is called with
+        the exception of a hook, or with the error why nobody may join.
+        """
+        instruments = self._actor.instruments
+        refusal: PlaitError | None = None
+        is_message = TRACE not in request.scope  # The join of an event stream is told as its request.
+        if is_message:
+            connection.begin_message("join", instruments, self._actor.key)
+        trace = connection.trace
+        has_joined = False
+
+        def admit() -> bool:
+            nonlocal refusal, has_joined
+            if connection.is_closed:
+                return False
+            refusal = self.find_refusal()
+            if refusal is not None:
+                tell_limit(instruments, refusal)
+                connection.leave(refusal.close_code, str(refusal))
+            elif self.replace(connection):
+                connection.session = session
+                self.add(connection)
+                welcome()
+                has_joined = True
+            return has_joined
+
+        def finish(error: BaseException | None) -> None:
+            nonlocal refusal
+            if isinstance(error, asyncio.CancelledError) and (refusal := self.find_refusal()) is not None:
+                connection.leave(refusal.close_code, str(refusal))
+                error = None
+            done(error or refusal)
+            if is_message:
+                is_gone = not has_joined and (error or refusal) is None
+                outcome = "cancelled" if is_gone else find_outcome(error or refusal)
+                instruments.message_ended(trace, outcome)
+
+        self._configure(connection, request, admit, finish)
+
+    async def is_readonly(self, connection: Connection, request: Request) -> bool:
+        """Run `should_be_readonly` for a request."""
+        if "should_be_readonly" not in self._hooks:
+            return False
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        work, trace = partial(self._thread.should_be_readonly, connection, request), _find_trace(connection, request)
+        turn = Turn("should_be_readonly", work, actor=self._actor, connection=connection, request=request, trace=trace)
+        turn.sees_durable, turn.party = True, connection.party
+        self._actor.turns.begin(turn, make_resolver(future))
+        return bool(await future)
+
+    def receive(self, connection: Connection, data: str | bytes) -> None:
+        """Run `on_message` for an ordinary message."""
+        connection.begin_message("message", self._actor.instruments, self._actor.key)
+        trace, turns = connection.trace, self._actor.turns
+        turn = None
+        if "on_message" in self._hooks:
+            turn = turns.post(
+                "on_message", connection, data, connection=connection, by_client=True, size=len(data), trace=trace
+            )
+        turns.end_message(trace, turn)
+
+    def leave(self, connection: Connection, code: int, reason: str) -> None:
+        """Remove a connection and run `on_close`."""
+        self.discard(connection)
+        self._actor.touch()
+        if "on_close" in self._hooks:
+            self._actor.turns.post("on_close", connection, code, reason, connection=connection)
+
+    def _configure(
+        self,
+        connection: Connection,
+        request: Request,
+        admit: Callable[[], bool],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Run the hooks that configure a connection, call `admit` to add it to the thread, then run `on_connect`."""
+        if not _CONNECT_HOOKS & self._hooks:
+            admit()
+            done(None)
+            return
+        turns = self._actor.turns
+
+        async def work() -> None:
+            thread, turn.sees_durable = self._thread, True
+            connection.tags = tuple(await maybe_await(thread.connection_tags(connection, request)))
+            if await maybe_await(thread.should_be_readonly(connection, request)):
+                connection.readonly = True
+            connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
+            turn.sees_durable = False
+            if admit():
+                await maybe_await(thread.on_connect(connection, request))
+
+        def finish(_: object, error: BaseException | None) -> None:
+            if (refusal := turns.refusal) is not None and error is not None:
+                connection.leave(refusal.close_code, str(refusal))
+            elif error is not None:
+                turns.report(error, connection, turn.trace)
+            done(error)
+
+        trace = _find_trace(connection, request)
+        turn = Turn("on_connect", work, actor=self._actor, connection=connection, request=request, trace=trace)
+        turns.begin(turn, finish, size=0)
+
+
+def _find_trace(connection: Connection, request: Request) -> object:
+    """Return the trace of a request, or else of the message with which its connection joins."""
+    return request.scope.get(TRACE, connection.trace)

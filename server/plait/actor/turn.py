@@ -1,0 +1,398 @@
+"""One run of a hook, an rpc or a request in a thread. No I/O."""
+
+import asyncio
+import inspect
+import logging
+import traceback
+from collections.abc import Callable, Hashable, Iterator
+from contextvars import Context, ContextVar, copy_context
+from time import perf_counter
+from types import FrameType
+from typing import Any, Final, NamedTuple, Protocol
+
+from starlette.requests import Request
+
+from plait.actor.connection import Connection
+from plait.actor.outcome import Done
+from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
+from plait.instruments.protocol import Instruments, find_outcome
+from plait.limits import Limits
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Cause", "Turn", "TurnActor", "current_turn", "find_client_turn", "latest_turn"]
+
+log = logging.getLogger("plait.thread")
+
+_turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
+
+# What most turns return; `inspect.isawaitable` is slow for all that is not a coroutine.
+_NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
+# So many turns may wait for each other in one chain of calls.
+_MOST_CALLS: Final = 64
+
+
+def latest_turn() -> "Turn | None":
+    """Return the turn in which the calling code runs, or that has begun the task that it is, also after its end."""
+    return _turn.get()
+
+
+def current_turn() -> "Turn | None":
+    """Return the turn in which the calling code runs, None outside of turns."""
+    turn = _turn.get()
+    return turn if turn is not None and turn.is_running else None
+
+
+def find_client_turn() -> "Turn | None":
+    """Return the client's turn that caused the calling code to run, None if no client did.
+
+    It may have ended: it is also the cause of tasks and timers that it started, and of turns that these start.
+    """
+    turn = _turn.get()
+    return turn if turn is None or turn.by_client else turn.origin
+
+
+class TurnActor(Protocol):
+    """What turns use of their actor."""
+
+    key: ThreadKey
+    limits: Limits
+    instruments: Instruments
+    # The actors at which the node looks next.
+    active: dict[Any, None]
+
+    @property
+    def thread(self) -> object:
+        """The instance of the author's class."""
+        ...
+
+    def touch(self) -> None:
+        """Reset the idle timer."""
+        ...
+
+
+class Turn:
+    """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
+
+    `connection` and `request` are its cause. With `by_client` the turn does what a client asked for, and has no more
+    rights than that client. `origin` is the client's turn that started this one, if there is one.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_cancellations",
+        "_is_counted",
+        "_undecided",
+        "actor",
+        "by_client",
+        "connection",
+        "has_stored",
+        "hurry",
+        "is_abandoned",
+        "is_expired",
+        "is_running",
+        "is_waiting",
+        "loss",
+        "mailbox",
+        "name",
+        "on_abandon",
+        "origin",
+        "parent",
+        "party",
+        "request",
+        "sees_durable",
+        "since",
+        "size",
+        "task",
+        "trace",
+        "work",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], Any],
+        *,
+        actor: TurnActor,
+        connection: Connection | None = None,
+        request: Request | None = None,
+        by_client: bool = False,
+        parent: "Turn | None" = None,
+        origin: "Turn | None" = None,
+        trace: Any = None,
+    ) -> None:
+        self.name = name
+        self.work = work
+        # Called when it has ended, in order; emptied then.
+        self._callbacks: list[Done] = []
+        self.actor = actor
+        self.connection = connection
+        self.request = request
+        self.by_client = by_client
+        self.origin = origin
+        # The turn that waits for this one, if any.
+        self.parent = parent
+        # The mailbox that this turn holds; None if it runs concurrently with other turns.
+        self.mailbox: object | None = None
+        self.is_running = False
+        # Whether the caller has stopped waiting: the turn is skipped if it has not begun.
+        self.is_abandoned = False
+        # Lets a turn that streams wait for its reader no more; None for others.
+        self.hurry: Callable[[], None] | None = None
+        # Called when the caller has stopped waiting, for a turn that decides itself what becomes of it; with whether
+        # that was because the caller's socket was closed.
+        self.on_abandon: Callable[[bool], None] | None = None
+        self.is_expired = False
+        # How often its task was cancelled for it.
+        self._cancellations = 0
+        # Whether it waits in the queue of runs: nothing of it has begun.
+        self.is_waiting = False
+        # Whether a change that it has made, or a turn that it has called, is durable, or may be; and how many of these
+        # changes and turns have no outcome yet. The turns that wait for this one count it in `_undecided`.
+        self.has_stored = False
+        self._undecided = 0
+        self._is_counted = False
+        # Whether its code is shown only what is durable, as it decides what a client may do.
+        self.sees_durable = False
+        # Why it was cut short, if it was.
+        self.loss: PlaitError | None = None
+        # The connection, principal or address for which it counts while it waits; None for plait's and server code's.
+        self.party: Hashable | None = None
+        # Bytes that it counts for its connection until it ends.
+        self.size = 0
+        # The task that runs it: the mailbox's, or its own.
+        self.task: asyncio.Task[Any] | None = None
+        # The trace of its cause, and its own from when it begins.
+        self.trace = trace
+        # When it began to wait.
+        self.since = perf_counter()
+
+    def on_end(self, callback: Done) -> None:
+        """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
+        self._callbacks.append(callback)
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Call the callbacks with the outcome, each once."""
+        self.on_abandon = self.hurry = None  # They may refer to this turn, which would stay as garbage.
+        if self._is_counted:
+            self._withdraw()
+        if self.size and self.connection is not None:
+            size, self.size = self.size, 0
+            self.connection.end_turn(size)
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(result, error)
+            except Exception:  # The callbacks after it must still be called.
+                log.exception("a callback of the turn %s failed", self.name)
+
+    def chain(self) -> Iterator["Turn"]:
+        """Yield this turn and those that wait for it."""
+        turn: Turn | None = self
+        while turn is not None:
+            yield turn
+            turn = turn.parent
+
+    def find_refusal(self) -> PlaitError | None:
+        """Return why the turn may not begin, None if it may.
+
+        A turn of its thread that waits for it was cut short, and no longer holds the mailbox for it; or too many wait.
+        """
+        count = running = 0
+        # The nearest turn whose caller has ended, and so does not wait for it.
+        oldest: Turn | None = None
+        for turn in self.chain():
+            if turn.loss is not None and turn.actor is self.actor:
+                return turn.loss
+            count += 1
+            running += turn is self or turn.is_running
+            if oldest is None and turn.parent is not None and not turn.parent.is_running:
+                oldest = turn
+        if count <= _MOST_CALLS:
+            return None
+        if running <= _MOST_CALLS and oldest is not None:
+            oldest._forget_callers()  # They would be kept as long as one turn hands on to the next.
+            return None
+        return CallFailed(
+            f"{self.name} of {self.actor.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
+            "other: does a method call itself, directly or through other threads?"
+        )
+
+    def _forget_callers(self) -> None:
+        """Be no part of the turns that have called it; what becomes of its changes is in doubt for them."""
+        undecided, turn = self._undecided + self._is_counted, self.parent
+        self.parent, self._is_counted = None, False
+        while turn is not None:
+            turn._undecided -= undecided
+            turn.has_stored = turn.has_stored or undecided > 0
+            turn = turn.parent
+
+    def holds(self, mailbox: object) -> bool:
+        """Whether this turn, or one that waits for it, runs in `mailbox`."""
+        return any(turn.mailbox is mailbox and turn.is_running for turn in self.chain())
+
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
+        """Run in a task of its own, concurrently with other turns, by default with the caller's context variables."""
+
+        async def run() -> None:
+            if self.is_abandoned:
+                self.task = None
+                self.end(None, asyncio.CancelledError())
+            else:
+                await self.run(task)
+
+        self.task = task = loop.create_task(run(), name=self.name, context=context)
+
+    def enter(self) -> None:
+        """Let the calling context, and the tasks that it begins, be a part of this turn."""
+        _turn.set(self)
+
+    async def run(self, task: asyncio.Task[None]) -> None:
+        """Run to the end in `task`, the current task, and call the callbacks."""
+        self.task = task
+        _turn.set(self)
+        self.is_running = True
+        instruments, (kind, name), began = self.actor.instruments, self.actor.key, perf_counter()
+        self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
+        result: Any = None
+        error: BaseException | None = None
+        exiting: BaseException | None = None
+        try:
+            result = self.work()
+            if type(result) not in _NOT_AWAITABLE and inspect.isawaitable(result):
+                result = await result
+        except asyncio.CancelledError as cancelled:
+            error = self._explain_cancelled(cancelled, task)
+        except StopIteration as stop:  # No future can have it as its outcome.
+            error = RuntimeError(f"{self.name} raised StopIteration")
+            error.__cause__ = stop
+        except (KeyboardInterrupt, SystemExit) as exit:
+            exiting, error = exit, asyncio.CancelledError()
+        except BaseException as failure:  # Such as Interrupted, of the run that waits for this turn.
+            error = failure
+        finally:
+            self.is_running = False
+            self.task = None
+            for _ in range(self._cancellations):  # Also where its code has caught them.
+                task.uncancel()
+        if error is not None or self.loss is not None:
+            error = self._find_error(error)
+        instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
+        self.end(result if error is None else None, error)
+        if exiting is not None:
+            raise exiting
+        if task.cancelling():
+            # The task was cancelled from outside, as when the loop is closed.
+            raise asyncio.CancelledError
+
+    def _find_error(self, error: BaseException | None) -> BaseException | None:
+        """Return the error that the turn ends with, for what its code has raised, if anything."""
+        error = self.loss or error  # What it returns or raises may be based on what was lost.
+        return self.explain_loss(error) if isinstance(error, StoreError) else error
+
+    def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
+        """Return the outcome of a turn that ended with a CancelledError."""
+        if self.is_expired:
+            return TurnTimeout(f"{self.name} took too long")
+        if task.cancelling():
+            return cancelled
+        # Nobody cancelled the turn; with a CancelledError, the caller would believe that it was cancelled itself.
+        error = RuntimeError(f"{self.name}: a task or future that it awaited was cancelled")
+        error.__cause__ = cancelled
+        return error
+
+    # What is stored, and what is lost
+
+    def expect_change(self) -> None:
+        """Note that a change is being stored that it has made."""
+        turn: Turn | None = self
+        while turn is not None:
+            turn._undecided += 1
+            turn = turn.parent
+
+    def decide_change(self, *, may_be_stored: bool) -> None:
+        """Note the outcome of a change that it has made."""
+        turn: Turn | None = self
+        while turn is not None:
+            turn._undecided -= 1
+            turn.has_stored = turn.has_stored or may_be_stored
+            turn = turn.parent
+
+    def count(self) -> None:
+        """Let the turns that wait for this one know that it may make changes, until it ends or is skipped."""
+        if self.parent is not None:
+            self.parent.expect_change()
+            self._is_counted = True
+
+    def _withdraw(self) -> None:
+        if self._is_counted and self.parent is not None:
+            self._is_counted = False
+            self.parent.decide_change(may_be_stored=False)
+
+    def explain_loss(self, failure: PlaitError) -> PlaitError:
+        """Return the error that the turn is answered with when the store has failed.
+
+        A StoreError says that nothing was done; it is an Indeterminate if a part was, or may be yet.
+        """
+        if type(failure) is not StoreError or not (self.has_stored or self._undecided):
+            return failure
+        return Indeterminate(f"a part of what {self.name} has done is stored, or may be: {failure}")
+
+    def cut(self, failure: PlaitError) -> None:
+        """Cancel the turn, which runs; it ends with this error, and can change and send nothing more."""
+        if self.loss is None:
+            self.loss = failure
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the turn if it runs, and skip it if it has not begun."""
+        self.skip()
+        # A task that is cancelled before its first step would never end the turn.
+        if self.task is not None and self.is_running:
+            self._cancellations += 1
+            self.task.cancel()
+
+    def skip(self) -> None:
+        """Skip the turn if it has not begun."""
+        self.is_abandoned = True
+        if self.is_waiting or not self.is_running:
+            self._withdraw()
+
+    def abandon(self, *, is_closed: bool = False) -> None:
+        """Skip the turn if it has not begun, and cancel it if it runs concurrently with other turns.
+
+        `is_closed` tells that the caller's socket was closed.
+        """
+        self.skip()
+        if self.on_abandon is not None:
+            self.on_abandon(is_closed)
+        elif self.mailbox is None:
+            self.cancel()
+
+    def expire(self) -> None:
+        """Cancel the turn because it runs too long; its outcome will be TurnTimeout."""
+        self.is_expired = True
+        self.cancel()
+
+    def has_set_variables(self) -> bool:
+        """Whether it has set context variables of the calling task, which the next turn must not see."""
+        context = copy_context()
+        return len(context) != 1 or context.get(_turn) is not self
+
+    def stack(self) -> str:
+        """Return the stack of the turn, formatted like a traceback."""
+        frames: list[tuple[FrameType, int]] = []
+        awaitable: Any = self.task.get_coro() if self.task else None
+        while awaitable is not None:
+            frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "ag_frame", None)
+            if frame is not None:
+                frames.append((frame, frame.f_lineno))
+            awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "ag_await", None)
+        return "".join(traceback.StackSummary.extract(iter(frames)).format())
+
+
+class Cause(NamedTuple):
+    """What a turn is for: the turn that waits for it, the client's turn that started it, and the trace of these."""
+
+    parent: Turn | None = None
+    origin: Turn | None = None
+    trace: Any = None
