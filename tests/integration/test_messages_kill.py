@@ -38,11 +38,14 @@ class Chat(Thread[dict]):
 
     @rpc
     async def look(self) -> dict:
-        page = await self.messages.list(100_000)
+        answered = None
+        while answered != (answered := await self.values.get("answered", [])):
+            page = await self.messages.list(100_000)  # Read again if a run has ended meanwhile.
+            sent = await self.values.get("sent", [])
         return {
             "state": self.state["sent"],
-            "sent": await self.values.get("sent", []),
-            "answered": await self.values.get("answered", []),
+            "sent": sent,
+            "answered": answered,
             "total": page.total,
             "messages": [(each.role, each.content, each.status) for each in page.messages],
         }
@@ -52,7 +55,7 @@ class Chat(Thread[dict]):
         await self.messages.queue("poison")
 
 
-app = Plait(Chat, store="sqlite:///chat.db", limits=None)
+app = Plait(Chat, store="sqlite:///chat.db", secret="test", limits=None)
 
 
 @app.agent("bot", thread=Chat)
