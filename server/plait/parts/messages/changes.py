@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from plait.parts.messages.frames import Delete, End, Frame, Insert, Take, Update
 from plait.parts.messages.message import Message, Status, encode_message, history_key, id_key, queue_key
-from plait.parts.messages.state import HEAD, Numbers, State, StreamPlace, count_key, encode_head
+from plait.parts.messages.state import HEAD, Head, Numbers, State, StreamPlace, count_key, encode_head
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
@@ -171,13 +171,13 @@ class Changes:
 
     def finish(self) -> tuple[State, list[Record]]:
         """Return the state after this, and the records to be stored."""
-        before = self._state.head
-        counts = before.counts
-        if self._counts:
-            merged = {key: counts.get(key, 0) + self._counts.get(key, 0) for key in {**counts, **self._counts}}
-            counts = {key: number for key, number in merged.items() if number}
-        head = replace(
-            before,
+        counts = dict(self._state.head.counts)
+        for key, number in self._counts.items():
+            if total := counts.get(key, 0) + number:
+                counts[key] = total
+            else:
+                counts.pop(key, None)
+        head = Head(
             position=self._numbers.position,
             at=self._numbers.at,
             last=self._last,
@@ -188,8 +188,8 @@ class Changes:
             streams=self._streams,
             attempts=self.attempts,
         )
-        records = [Record(self._part, key, value) for key, value in self._records.items()]
-        records.append(Record(self._part, HEAD, encode_head(head)))
+        part, self._records[HEAD] = self._part, encode_head(head)
+        records = [Record(part, key, value) for key, value in self._records.items()]
         return State(head, self.queue, self.keys), records
 
     # Inside

@@ -146,12 +146,14 @@ class MessagesDraft:
     # What the run does
 
     def add(self, message: Message) -> None:
-        """Add a message to the history."""
+        """Add a message to the history. Raises TooLarge and TypeError."""
+        self._writer.check(message)
         self._ops.append(_Add(message))
         self.view.show(message)
 
     def queue(self, message: Message, *, is_keyed: bool) -> None:
-        """Add a message to the queue, once if it was sent with a key."""
+        """Add a message to the queue, once if it was sent with a key. Raises TooLarge and TypeError."""
+        self._writer.check(message)
         self._ops.append(_Queue(message, is_keyed=is_keyed))
         self.view.queued.append(message)
 
@@ -189,8 +191,9 @@ class MessagesDraft:
         self.view.show(message)
 
     def edit(self, before: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
-        """Change a message, and return it."""
+        """Change a message, and return it. Raises TooLarge and TypeError."""
         after = edit_message(before, content, metadata)
+        self._writer.check(after)
         self._ops.append(_Edit(before.id, content, metadata))
         if before.status == "pending":
             self.view.edited[after.position] = after

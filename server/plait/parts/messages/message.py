@@ -29,6 +29,7 @@ Status = Literal["completed", "pending", "streaming", "failed"]
 """Whether a message is history, is queued for the agent, is being written, or was given up."""
 
 _ROLES: Final = get_args(Role)
+_TEXTS: Final = ("content", "name", "tool_call_id", "parent_id")
 # How deep the messages of agents that call agents may nest.
 _DEEPEST: Final = 1000
 # Bytes by which a message may become longer when it is moved to the history.
@@ -73,11 +74,16 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Raise ValueError or TypeError for what cannot be a message."""
         if self.role not in _ROLES:
             raise ValueError(f"role must be one of {', '.join(_ROLES)}, not {self.role!r}")
-        for name in ("content", "name", "tool_call_id", "parent_id"):
-            if not isinstance(value := getattr(self, name), str | None):
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
                 raise TypeError(f"{name} must be a str or None, not {value!r}")
         if type(self.depth) is not int or not 0 <= self.depth <= _DEEPEST:
             raise ValueError(f"depth must be a whole number from 0 to {_DEEPEST}, not {self.depth!r}")
+        if self.metadata or self.tool_calls or self.attachments:
+            self._check_parts()
+
+    def _check_parts(self) -> None:
         if not isinstance(self.metadata, Mapping):
             raise TypeError(f"metadata must be a dict, not {self.metadata!r}")
         for name in ("tool_calls", "attachments"):

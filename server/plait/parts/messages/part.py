@@ -1,11 +1,8 @@
 """`messages = Messages()`: the conversation of a thread."""
 
 import secrets
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
-
-from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.thread import ThreadActor, check_may_write
@@ -18,7 +15,7 @@ from plait.parts.messages.draft import MessagesDraft, edit_message
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.history import Order
 from plait.parts.messages.listing import Listing
-from plait.parts.messages.message import Message, Page, Role, encode_message
+from plait.parts.messages.message import Message, Page, Role
 from plait.parts.messages.sent_keys import SENT, make_sent_id
 from plait.parts.messages.state import HEAD, State, load_state
 from plait.parts.messages.stream import MessageStream
@@ -157,10 +154,11 @@ class ThreadMessages:
 
         Raises ValueError and TypeError for what is no message, TooLarge, and Terminated.
         """
-        message = Message(
-            id=_make_id(),
-            role=role,
-            content=content,
+        self._check_may_add()
+        draft = self._use_draft()
+        message = self._make(
+            role,
+            content,
             name=name,
             tool_calls=tool_calls,
             tool_call_id=tool_call_id,
@@ -170,9 +168,6 @@ class ThreadMessages:
             metadata=metadata or {},
             attachments=attachments,
         )
-        self._check_may_add()
-        draft = self._use_draft()
-        message = self._place(message)
         if draft is not None:
             draft.add(message)
             return Result(message, STAGED)
@@ -200,29 +195,28 @@ class ThreadMessages:
             raise TypeError(f"content must be a str, not {content!r}")
         if role == "tool":
             raise ValueError("a tool's result cannot be queued: inject it")
-        sent_id = None if key is None else make_sent_id(_find_sender() if sender is None else sender, key)
-        message = Message(
-            id=sent_id or _make_id(),
-            role=role,
-            content=content,
+        id = None if key is None else make_sent_id(_find_sender() if sender is None else sender, key)
+        self._check_may_add()
+        draft = self._use_draft()
+        message = self._make(
+            role,
+            content,
+            id=id,
             name=name,
             silent=silent,
             metadata=metadata or {},
             attachments=attachments,
             status="pending",
         )
-        self._check_may_add()
-        draft = self._use_draft()
-        if sent_id is not None and self._writer.state.keys.has(sent_id):
-            return Result(self._writer.state.find_pending(sent_id) or message, self._written(None))
-        if sent_id is not None and draft is not None and any(each.id == sent_id for each in draft.view.queued):
+        if id is not None and self._writer.state.keys.has(id):
+            return Result(self._writer.state.find_pending(id) or message, self._written(None))
+        if id is not None and draft is not None and any(each.id == id for each in draft.view.queued):
             return Result(message, STAGED)
         self._check_room(message, draft)
-        message = self._place(message)
         if draft is not None:
-            draft.queue(message, is_keyed=sent_id is not None)
+            draft.queue(message, is_keyed=id is not None)
             return Result(message, STAGED)
-        return self._queue_now(message, is_keyed=sent_id is not None)
+        return self._queue_now(message, is_keyed=id is not None)
 
     def take(self) -> Result[_Messages]:
         """Move all that is queued to the end of the history, in order, and return it.
@@ -253,7 +247,6 @@ class ThreadMessages:
             raise NotFound(f"there is no message {id}")
         after = edit_message(before, content, metadata or {})
         after.check()
-        encode_message(after, self._actor.limits.record)
         if (draft := self._use_draft()) is not None:
             return draft.edit(before, content, metadata or {})
         is_pending = before.status == "pending"
@@ -299,11 +292,10 @@ class ThreadMessages:
         """
         self._check_may_add()
         draft = self._use_draft()
-        message = Message(
-            id=_make_id(),
-            role=role,
+        message = self._make(
+            role,
+            "",
             name=name,
-            content="",
             parent_id=parent_id,
             depth=depth,
             silent=silent,
@@ -311,7 +303,7 @@ class ThreadMessages:
             status="streaming",
             taken=[] if draft is None else draft.find_taken(),
         )
-        return MessageStream(self._writer, self._place(message), draft)
+        return MessageStream(self._writer, message, draft)
 
     # For clients
 
@@ -373,12 +365,19 @@ class ThreadMessages:
             many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
             raise TooMany(many, retry_after=1.0)
 
-    def _place(self, message: Message) -> Message:
+    def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
         """Return a new message at the next position. Raises what makes it no message."""
-        message.check()
-        encode_message(message, self._actor.limits.record)
         numbers = self._writer.numbers
-        return replace(message, position=numbers.next_position(), created_at=numbers.next_time(read_clock()))
+        message = Message(
+            id=id or secrets.token_hex(12),
+            role=role,
+            content=content,
+            position=numbers.next_position(),
+            created_at=numbers.next_time(read_clock()),
+            **fields,
+        )
+        message.check()
+        return message
 
     def _find_untaken(self) -> _Messages:
         return [each for each in self._writer.state.queue if each.position not in self._writer.taken]
@@ -453,10 +452,6 @@ class ThreadMessages:
     def _written(self, commit: Commit | None) -> Written:
         """Return a write that can be awaited; without a commit, all those so far."""
         return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())
-
-
-def _make_id() -> str:
-    return urlsafe_b64encode(secrets.token_bytes(12)).decode()
 
 
 def _find_sender() -> str:

@@ -1,6 +1,5 @@
 """The keys with which messages were sent, so that a message that is sent again is added once. No I/O."""
 
-from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
@@ -18,13 +17,13 @@ SENT: Final = "k/"
 
 # Ids in a record, and characters of an id.
 _ON_PAGE: Final = 128
-_LENGTH: Final = 16
+_LENGTH: Final = 24
 _PAGES: Final = REMEMBERED // _ON_PAGE + 2
 
 
 def make_sent_id(sender: str, key: str) -> str:
     """Return the id of the message that a sender has given a key."""
-    return urlsafe_b64encode(blake2b(encode_json((sender, key)), digest_size=12).digest()).decode()
+    return blake2b(encode_json((sender, key)), digest_size=12).hexdigest()
 
 
 class SentKeys:

@@ -8,6 +8,7 @@ from plait.actor.timer import read_clock
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
+from plait.parts.messages.message import Message, encode_message
 from plait.parts.messages.state import Numbers, State
 from plait.state.commit import Commit
 from plait.store.protocol import Record
@@ -41,6 +42,10 @@ class Writer:
         self.history = History(actor.records, part, self.streams.__contains__)
         # Called with what clients are told, when it is durable, in order.
         self.viewers: list[Callable[[list[Frame]], None]] = []
+
+    def check(self, message: Message) -> None:
+        """Raise TooLarge or TypeError for a message that cannot be stored."""
+        encode_message(message, self.actor.limits.record)
 
     def load(self, state: State) -> None:
         """Begin with a state that was stored."""
