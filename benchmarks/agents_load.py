@@ -25,7 +25,7 @@ BODY = b'{"by":1}'
 
 
 class RunJob(msgspec.Struct, frozen=True):
-    """What one run of the load has to do."""
+    """The settings of one run of the load."""
 
     port: int
     pid: int
@@ -36,11 +36,11 @@ class RunJob(msgspec.Struct, frozen=True):
 
 
 class RunResult(Result, frozen=True):
-    """Runs in some seconds; milliseconds of the middle one, and of all but a hundredth."""
+    """Runs in some seconds, with the median and the 99th percentile of their milliseconds."""
 
     p50: float = 0.0
     p99: float = 0.0
-    # Runs that the number of their thread does not show; None if the agent does not count.
+    # Runs that are missing in the number of their thread; None if the agent does not count.
     lost: int | None = None
 
 
@@ -83,13 +83,13 @@ class Caller:
 
 
 class Load:
-    """Connections that run an agent, each again when it has its answer, in one thread after the other."""
+    """Connections that run an agent in many threads in turn, each again as soon as it has its answer."""
 
     def __init__(self, job: RunJob) -> None:
         self._job = job
         self._callers = [Caller(job.port) for _ in range(job.connections)]
         first = self._callers[0]
-        # A server without threads names none; this agent writes nothing, so the connections do not wait for long.
+        # A server without threads returns no id. This agent writes nothing, so it answers fast.
         ids = [ID.search(first.ask(self._request(None, "none"))[0]) for _ in range(job.threads)]
         self._requests = [self._request(None if id is None else id[1]) for id in ids]
         self._spent: list[float] = []
@@ -116,7 +116,7 @@ class Load:
             caller.sock.close()
 
     def _drive(self, requests: Iterator[bytes], seconds: float) -> int:
-        """Run agents for some seconds, and wait for the answers to what was sent; return how many came."""
+        """Run agents for some seconds, wait for all answers, and return their number."""
         spent, epoll = self._spent, select.epoll()
         by_fd = {caller.sock.fileno(): caller for caller in self._callers}
         for fd, caller in by_fd.items():
@@ -139,7 +139,7 @@ class Load:
         return len(spent)
 
     def _count(self) -> int | None:
-        """Run an agent that counts once more in its only thread, and return its number; None for other loads."""
+        """Run a counting agent once more in its only thread, and return the count; None for other loads."""
         if self._job.agent != "add" or len(self._requests) > 1:
             return None
         return int(self._callers[0].ask(self._requests[0])[1])

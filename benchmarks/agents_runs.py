@@ -1,4 +1,4 @@
-"""What a run of an agent costs, beside the same handler without state and beside the Agentuity runtime."""
+"""What a run of an agent costs, compared with the same handler without state and with the Agentuity runtime."""
 
 import statistics
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from benchmarks.servers import Server, serve
 __all__ = ["BARE", "RUN_LABELS", "RunCase", "RunOutcome", "agent_runs"]
 
 BARE, AGENTUITY = "starlette", "agentuity"
-# The names of the servers, and what they are called.
+# The names of the servers, and their labels in the table.
 RUN_LABELS = {PLAIT: "plait", BARE: "Starlette, no state", AGENTUITY: "Agentuity, local"}
 SERVERS = {PLAIT: "plait-agents", BARE: "starlette", AGENTUITY: "agentuity"}
 CONNECTIONS = 32
-# The most times the processor time of the handler without state.
+# The most processor time, as a multiple of that of the handler without state.
 AIM = 2.5
 
 
 class RunCase(msgspec.Struct, frozen=True):
-    """An agent, and in how many threads it runs."""
+    """An agent, and the number of threads in which it runs."""
 
     title: str
     agent: str
@@ -32,7 +32,7 @@ class RunCase(msgspec.Struct, frozen=True):
 
 
 class RunOutcome(msgspec.Struct):
-    """Every round of one case, by server; and what went wrong, by the same."""
+    """Every round of one case, and what went wrong, by server."""
 
     case: RunCase
     results: dict[str, list[RunResult]]
@@ -48,7 +48,7 @@ class RunOutcome(msgspec.Struct):
         return [each.server_cpu / each.count * 1e6 for each in self.results.get(name, [])]
 
     def ratios(self, other: str) -> list[float]:
-        """plait's processor time by that of another, of each round that both finished."""
+        """plait's processor time divided by that of another, for each round that both finished."""
         return [a / b for a, b in zip(self.cpu(PLAIT), self.cpu(other), strict=False) if b]
 
 

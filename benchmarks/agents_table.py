@@ -18,7 +18,7 @@ LEGEND = (
     "µs: processor time of the server's processes by run; plait ÷ is plait's time by that of the other, the median of",
     "the rounds. A run of plait that writes is answered when it is in SQLite (synchronous=FULL); Agentuity answers",
     "before it saves. Its server is its published package under bun without its cloud, with its threads in SQLite.",
-    "lost: runs in one thread that its number does not show at the end; runs of plait are one at a time.",
+    "lost: runs in one thread that are missing in its number at the end; plait runs one at a time in a thread.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Clients within the limits that cost as much as they can: `python -m benchmarks.attackers JOB` runs until ended."""
+"""Clients that cost as much as the limits allow: `python -m benchmarks.attackers JOB` runs until it is ended."""
 
 import itertools
 import select
@@ -15,7 +15,7 @@ from benchmarks.wire import request, text
 
 __all__ = ["ATTACKS", "Attack", "AttackJob"]
 
-# Frames that a socket sends at once, and how long their answers are waited for before it begins anew.
+# Frames that a socket sends at once, and how long it waits for answers before it starts again.
 FRAMES = 50
 PATIENCE = 3.0
 # Operations that make about 0.84 MB.
@@ -25,7 +25,7 @@ _names = itertools.count()
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """What is sent, and as what, on how many sockets or connections at once."""
+    """What is sent, by which protocol, and on how many sockets or connections at once."""
 
     name: str
     shape: str
@@ -33,7 +33,7 @@ class Attack(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What the tables call it."""
+        """Its name in the tables."""
         many = f", {self.sockets} at once" if self.sockets > 1 else ""
         return f"{WAYS[self.name]}, {self.shape}{many}"
 
@@ -65,21 +65,21 @@ ATTACKS = (
 
 
 class AttackJob(msgspec.Struct, frozen=True):
-    """What one process of attackers has to do."""
+    """The settings of one process of attackers."""
 
     attack: Attack
     port: int
 
 
 def messages(n: int) -> bytes:
-    """A body of AG-UI of as many messages."""
+    """A body of AG-UI with many messages."""
     one = {"id": "", "role": "user", "content": ""}
     body = {"threadId": "t", "runId": str(n), "messages": [one] * 26_000, "tools": [], "context": []}
     return msgspec.json.encode({**body, "state": None, "forwardedProps": None})
 
 
 def make_bodies(attack: Attack) -> list[bytes]:
-    """Two bodies, which are sent by turns."""
+    """Two bodies, which are sent in turn."""
     if attack.shape in SHAPES:
         whole = b'[{"op":"replace","path":"","value":%b}]' if attack.name == "native" else b"%b"
         return [whole % body for body in bodies(attack.shape)]
@@ -87,7 +87,7 @@ def make_bodies(attack: Attack) -> list[bytes]:
 
 
 def operations(n: int) -> bytes:
-    """As much in operations."""
+    """A push with many operations."""
     return msgspec.json.encode([{"op": "add", "path": f"/key{i:05d}", "value": n} for i in range(OPS)])
 
 
@@ -100,7 +100,7 @@ def native_frames(bodies: list[bytes], place: tuple[str, int]) -> Iterator[bytes
 
 
 def join(sock: socket.socket, opening: bytes) -> None:
-    """Open a WebSocket; what is sent before the server has answered is not taken."""
+    """Open a WebSocket, and wait for the server's answer, before which it accepts no frames."""
     sock.sendall(opening)
     head = b""
     while b"\r\n\r\n" not in head:
@@ -115,7 +115,7 @@ class Attacker:
         self._name, self._port = job.attack.name, job.port
         kind = "/ag-ui/echo" if self._name == "ag-ui" else "/threads/note"
         number = next(_names)
-        # Those who cross each other write one thread, each another state at first.
+        # Crossing attackers write to one thread, and begin with different states.
         is_crossing = self._name == "crossing"
         self._path = f"{kind}/attacked-{number // job.attack.sockets if is_crossing else number}"
         self._bodies = bodies[::-1] if is_crossing and number % 2 else bodies
@@ -123,7 +123,7 @@ class Attacker:
         self._until = time.perf_counter() + PATIENCE
 
     def fileno(self) -> int:
-        """For select."""
+        """Return the descriptor, for `select`."""
         return self._sock.fileno()
 
     @property
@@ -132,7 +132,7 @@ class Attacker:
         return bool(self._unsent)
 
     def write(self) -> None:
-        """Send what the server takes."""
+        """Send as much as the server takes."""
         try:
             self._unsent = self._unsent[self._sock.send(self._unsent[: 1 << 20]) :]
         except BlockingIOError:
@@ -153,12 +153,12 @@ class Attacker:
             self.again()
 
     def tick(self) -> None:
-        """Begin anew when all has been sent and answered."""
+        """Start again when everything was sent and answered."""
         if not self._unsent and time.perf_counter() > self._until:
             self.again()
 
     def again(self) -> None:
-        """Begin anew, with another socket."""
+        """Start again, with another socket."""
         self._sock.close()
         self._sock, self._unsent = self._open()
 

@@ -24,7 +24,7 @@ CHANGE = (b'[{"op":"replace","path":"/n","value":1}]', 0.0)
 
 
 def open_log(path: Path) -> sqlite3.Connection:
-    """A log of changes with the durability that plait has by default."""
+    """Open a log of changes with plait's default durability."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -33,7 +33,7 @@ def open_log(path: Path) -> sqlite3.Connection:
 
 
 def commit(connection: sqlite3.Connection, changes: int) -> None:
-    """So many changes in one transaction."""
+    """Write `changes` changes in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     if changes == 1:
         connection.execute(INSERT, CHANGE)
@@ -42,8 +42,8 @@ def commit(connection: sqlite3.Connection, changes: int) -> None:
     connection.execute("COMMIT")
 
 
-def one_at_a_time(connection: sqlite3.Connection, seconds: float) -> int:
-    """A transaction a change, in the calling thread."""
+def commit_each(connection: sqlite3.Connection, seconds: float) -> int:
+    """Commit each change in its own transaction, in the calling thread; returns their number."""
     count = 0
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
@@ -52,13 +52,13 @@ def one_at_a_time(connection: sqlite3.Connection, seconds: float) -> int:
     return count
 
 
-def grouped(connection: sqlite3.Connection, seconds: float) -> int:
-    """An event loop keeps WAITING changes in flight; one thread commits all that has piled up."""
+def group_commits(connection: sqlite3.Connection, seconds: float) -> int:
+    """Keep WAITING changes in flight in an event loop; one thread commits all that wait. Returns their number."""
     return uvloop.run(submit_all(connection, seconds))
 
 
 async def submit_all(connection: sqlite3.Connection, seconds: float) -> int:
-    """Submit changes for some seconds; the number that became durable."""
+    """Submit changes for some seconds; returns how many became durable."""
     loop = asyncio.get_running_loop()
     pending: Pending = queue.SimpleQueue()
     writer = threading.Thread(target=write, args=(connection, pending, loop))
@@ -91,12 +91,12 @@ def write(connection: sqlite3.Connection, pending: Pending, loop: asyncio.Abstra
 
 
 def release(waiting: list[asyncio.Future[None]]) -> None:
-    """Wake those whose change is durable."""
+    """Wake the callers of durable changes."""
     for done in waiting:
         done.set_result(None)
 
 
-LIMITS: dict[str, Callable[[sqlite3.Connection, float], int]] = {"one": one_at_a_time, "group": grouped}
+LIMITS: dict[str, Callable[[sqlite3.Connection, float], int]] = {"one": commit_each, "group": group_commits}
 
 
 def main() -> None:
@@ -107,7 +107,7 @@ def main() -> None:
         clock = Clock([])
         result = clock.result(LIMITS[limit](connection, float(seconds)))
         connection.close()
-    # What this process spent is the server's; there is no generator.
+    # There is no generator: the time of this process counts as the server's.
     result = msgspec.structs.replace(result, server_cpu=result.generator_cpu, generator_cpu=0.0)
     print(msgspec.json.encode(result).decode())
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.beside CHECKOUT`: processor time per operation beside another checkout, in one run.
+"""`python -m benchmarks.beside CHECKOUT`: processor time per operation, compared with another checkout in one run.
 
 The other checkout has its own `.venv`, in which it is installed, as `make` leaves it. Both servers get the same load
 from this checkout's generator, in turn.
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds a load (default 5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default 2)")
-    parser.add_argument("--metrics", action="store_true", help="let this checkout's server count its metrics")
+    parser.add_argument("--metrics", action="store_true", help="count metrics in this checkout's server")
     parser.add_argument("--only", action="append", choices=list(LOADS), help="repeatable")
     return parser.parse_args()
 
@@ -71,7 +71,7 @@ def compare(name: str, servers: Sequence[Server], rounds: int, seconds: float) -
     size = LOADS[name][1].get("size", 0)
     found: dict[str, list[float]] = {server.name: [] for server in servers}
     for turn, server in turns(servers, rounds):
-        # A board's size comes first: its thread reads it there.
+        # The name begins with the size of the board, which the thread reads there.
         found[server.name].append(measure(name, server, f"{size}-{name}-{turn}".replace(" ", "-"), seconds))
         print(f"{name} round {turn + 1}: {server.name} {found[server.name][-1]:.1f} µs", file=sys.stderr, flush=True)
     other, ours = (statistics.median(found[server.name]) for server in servers)

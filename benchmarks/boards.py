@@ -20,10 +20,10 @@ __all__ = [
     "FrozenBoard",
     "FrozenState",
     "document",
-    "frozen",
+    "make_frozen",
     "size_of",
-    "touched",
-    "touched_frozen",
+    "touch_cards",
+    "touch_frozen",
     "write",
 ]
 
@@ -40,7 +40,7 @@ class Person(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Where a card lies."""
+    """The position of a card."""
 
     x: float
     y: float
@@ -61,7 +61,7 @@ class FrozenCard(msgspec.Struct, frozen=True):
 
 
 class FrozenState(msgspec.Struct, frozen=True):
-    """A board whose cards have places instead of names, since a dict is not frozen."""
+    """A board whose cards are in a tuple, since a dict is not frozen."""
 
     title: str = "Board"
     cards: tuple[FrozenCard, ...] = ()
@@ -73,7 +73,7 @@ def document(size: int) -> dict[str, Any]:
     return dict(msgspec.to_builtins({"title": "Board", "cards": cards}))
 
 
-def frozen(size: int) -> FrozenState:
+def make_frozen(size: int) -> FrozenState:
     """The same cards, frozen."""
     return FrozenState(cards=msgspec.convert(list(document(size)["cards"].values()), tuple[FrozenCard, ...]))
 
@@ -83,21 +83,21 @@ def cards_of(total: int, n: int, count: int) -> Iterator[int]:
     return ((n * count + i) % total for i in range(count))
 
 
-def written(n: int, length: int) -> dict[str, Any]:
-    """The field of a card that change number `n` writes: a text of so many characters, or for 0 the votes."""
+def make_field(n: int, length: int) -> dict[str, Any]:
+    """The field of a card that change number `n` writes: a text of `length` characters, or, for 0, the votes."""
     return {"text": str(n).rjust(length, "0")} if length else {"votes": n}
 
 
-def touched(state: Mapping[str, Any], n: int, count: int, length: int) -> dict[str, Any]:
-    """A plain board after change number `n`, by spreading: what has not changed is shared."""
-    field = written(n, length)
+def touch_cards(state: Mapping[str, Any], n: int, count: int, length: int) -> dict[str, Any]:
+    """A plain board after change number `n`, made by spreading; unchanged parts are shared."""
+    field = make_field(n, length)
     cards = {f"card-{at:05d}": at for at in cards_of(len(state["cards"]), n, count)}
     return {**state, "cards": {**state["cards"], **{id: {**state["cards"][id], **field} for id in cards}}}
 
 
-def touched_frozen(state: FrozenState, n: int, count: int, length: int) -> FrozenState:
+def touch_frozen(state: FrozenState, n: int, count: int, length: int) -> FrozenState:
     """A frozen board after change number `n`."""
-    field = written(n, length)
+    field = make_field(n, length)
     cards = list(state.cards)
     for at in cards_of(len(cards), n, count):
         cards[at] = replace(cards[at], **field)
@@ -116,15 +116,15 @@ def write(folder: Path) -> None:
 
 
 class Measured(Thread[State]):
-    """Tells what a change costs before it is on its way to the disk."""
+    """Measures what a change costs until it waits for its commit."""
 
     def change(self, method: str, n: int, count: int, length: int) -> Commit:
-        """Make change number `n` in the way that a method has."""
+        """Make change number `n` by the named method."""
         raise NotImplementedError
 
     @rpc
     async def cost(self, method: str, count: int, length: int, times: int) -> float:
-        """The processor seconds of so many changes, up to where each waits for its commit."""
+        """The processor seconds of `times` changes, each until it waits for its commit."""
         spent = 0.0
         for _ in range(times):
             start = time.thread_time()
@@ -147,8 +147,8 @@ class Board(Measured[dict[str, Any]]):
 
     def change(self, method: str, n: int, count: int, length: int) -> Commit:
         if method == "set":
-            return self.set_state(lambda state: touched(state, n, count, length))
-        field = written(n, length)
+            return self.set_state(lambda state: touch_cards(state, n, count, length))
+        field = make_field(n, length)
         with (edit := self.edit()) as draft:
             cards = draft["cards"]
             for at in cards_of(self.total, n, count):
@@ -181,12 +181,12 @@ class FrozenBoard(Measured[FrozenState]):
 
     async def on_start(self) -> None:
         if not self.state.cards:
-            await self.set_state(frozen(size_of(self.name)))
+            await self.set_state(make_frozen(size_of(self.name)))
 
     def change(self, method: str, n: int, count: int, length: int) -> Commit:
-        return self.set_state(lambda state: touched_frozen(state, n, count, length))
+        return self.set_state(lambda state: touch_frozen(state, n, count, length))
 
     @rpc
     async def set_cards(self, n: int, count: int, length: int) -> None:
-        """Set a whole state that shares what has not changed."""
+        """Set a whole state that shares its unchanged parts."""
         self.change("set", n, count, length)

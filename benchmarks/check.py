@@ -1,4 +1,4 @@
-"""Before anything is measured: does a server do what the loads take for granted?"""
+"""Checks, before anything is measured, that a server does what the loads expect."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ def check(server: Server) -> None:
 
 
 def expect(what: str, got: object, wanted: object) -> None:
-    """An AssertionError that says what differs."""
+    """Raise AssertionError with the difference unless both are equal."""
     assert got == wanted, f"{what}: {got!r} instead of {wanted!r}"
 
 
@@ -52,7 +52,7 @@ def state(socket: ClientConnection) -> Any:
 
 
 def answers(socket: ClientConnection, method: str, argument: int) -> list[dict[str, Any]]:
-    """Call a method; the states, chunks and results that come until it is done."""
+    """Call a method; returns the states, chunks and results that come until it is done."""
     socket.send(call(1, method, argument).decode())
     received: list[dict[str, Any]] = []
     while True:

@@ -28,16 +28,16 @@ class Client:
     def __init__(self, sock: socket.socket, protocol: Protocol) -> None:
         self.sock = sock
         self.protocol = protocol
-        # What is to be sent when its time has come.
+        # What is sent when the protocol's cue has come.
         self.opening = protocol.opening()
         self.reader = FrameReader()
         self.unsent = memoryview(b"")
-        # What came in until the first state frame was seen.
+        # The bytes up to the first state frame.
         self.head = b""
-        # The beginning of that.
+        # The beginning of these.
         self.welcome = b""
         self.is_joined = False
-        # Received so far.
+        # The number of bytes received so far.
         self.bytes = 0
 
     @property
@@ -46,7 +46,7 @@ class Client:
         return self.reader.texts
 
     def receive(self, data: bytearray, size: int) -> None:
-        """Take bytes; the end of the handshake's response is where frames begin."""
+        """Take received bytes; frames begin after the response to the handshake."""
         self.bytes += size
         if self.is_joined:
             self.reader.feed(data, size)
@@ -71,9 +71,9 @@ class Clients:
     def __init__(self, port: int, *, timeout: float = 60.0, protocol: Protocol = CLOUDFLARE) -> None:
         self.port = port
         self.protocol = protocol
-        # Seconds after which a load that waits is given up.
+        # Seconds after which a load that waits fails.
         self.timeout = timeout
-        # Seconds to wait between two reads, for frames to pile up; many sockets cost less to read so.
+        # Seconds to wait between two reads, so that frames pile up, which makes reading many sockets cheaper.
         self.pause = 0.0
         # Longest sleep for the next frame; 0 spins, which keeps the wake-up of this process out of a round trip.
         self.wait = 1.0
@@ -91,9 +91,9 @@ class Clients:
     # Sockets
 
     def open(self, path: str, *, buffer: int = 0) -> Client:
-        """Connect and send the handshake; `is_joined` tells when the first state has come.
+        """Connect and send the handshake; `is_joined` becomes True when the first state has come.
 
-        `buffer` is the size of the kernel's buffer for what comes in, where it is not to be the usual one.
+        `buffer` is the size of the kernel's receive buffer, 0 for the default.
         """
         sock = socket.socket()
         if buffer:
@@ -110,11 +110,11 @@ class Clients:
         return client
 
     def ignore(self, client: Client) -> None:
-        """Read nothing more from a socket."""
+        """Stop reading from a socket."""
         self._epoll.unregister(client.sock.fileno())
 
     def heed(self, client: Client) -> None:
-        """Read on."""
+        """Read from an ignored socket again."""
         self._epoll.register(client.sock.fileno(), READ)
 
     def join(self, paths: Iterable[str]) -> list[Client]:
@@ -124,7 +124,7 @@ class Clients:
         return clients
 
     def rush(self, paths: Iterable[str]) -> list[Client]:
-        """Open one socket a path, all at once, and wait for everybody's first state."""
+        """Open one socket for each path, all at once, and wait until each has its first state."""
         before = self.joined
         clients = [self.open(path) for path in paths]
         self.run(lambda: self.joined - before >= len(clients))
@@ -144,7 +144,7 @@ class Clients:
     # Bytes
 
     def send(self, client: Client, data: bytes | memoryview) -> None:
-        """Write now what the kernel takes and the rest as it takes more, in order."""
+        """Write as much as the kernel takes now, and the rest later, in order."""
         if client.unsent:
             client.unsent = memoryview(bytes(client.unsent) + bytes(data))
             return
@@ -157,7 +157,7 @@ class Clients:
             self._epoll.modify(client.sock.fileno(), READ | WRITE)
 
     def run(self, is_done: Callable[[], bool], *, touched: Callable[[Client], None] | None = None) -> None:
-        """Serve the sockets until `is_done`; `touched` is told each socket that received something."""
+        """Serve the sockets until `is_done`; `touched` is called with each socket that received something."""
         deadline = time.perf_counter() + self.timeout
         while not is_done():
             if self.pause:
@@ -167,7 +167,7 @@ class Clients:
             self.poll(self.wait, touched)
 
     def settle(self, quiet: float = 0.1) -> None:
-        """Serve the sockets until nothing has come for a moment."""
+        """Serve the sockets until nothing has arrived for a moment."""
         while self.poll(quiet, None):
             pass
 

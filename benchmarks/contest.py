@@ -31,17 +31,17 @@ class Effort(msgspec.Struct, frozen=True):
     rounds: int = 3
     # Length of one run.
     seconds: float = 2.0
-    # How often a run that something else on the machine disturbed is made.
+    # How often a run is repeated that other processes have disturbed.
     tries: int = 3
 
     @property
     def is_quick(self) -> bool:
-        """Whether the numbers do not matter."""
+        """Whether this is only a trial, whose numbers do not matter."""
         return self.tries == 1
 
 
 class Outcome(msgspec.Struct):
-    """Every round of one row, by what was measured; and what went wrong, by the same."""
+    """Every round of one row, and what went wrong, by server."""
 
     row: Row
     results: dict[str, list[Result]]
@@ -88,7 +88,7 @@ def contest(
 
 
 def turns(names: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
-    """Everyone's turn in every round; a different one begins in each."""
+    """The turns of every round; in each round, another one begins."""
     for turn in range(rounds):
         shift = turn % len(names)
         for name in (*names[shift:], *names[:shift]):
@@ -96,7 +96,7 @@ def turns(names: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
 
 
 def calm(measure: Callable[[str], R | str], turn: int, effort: Effort) -> R | str:
-    """A result that nothing else on the machine disturbed, or the last one of a few tries."""
+    """A result that other processes have not disturbed, or the last one of a few tries."""
     result: R | str = ""
     for again in range(effort.tries):
         if again:

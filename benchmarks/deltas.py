@@ -1,4 +1,4 @@
-"""What one change of a board costs each socket that sees it: bytes on the wire, and processor time of the server."""
+"""What one change of a board costs for each socket that receives it: bytes, and processor time of the server."""
 
 import statistics
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.boards import document, touched, write
+from benchmarks.boards import document, touch_cards, write
 from benchmarks.contest import Effort, calm, run, turns
 from benchmarks.loads import Job
 from benchmarks.peer import COLYSEUS
@@ -23,7 +23,7 @@ CHECK_TIMEOUT = 60.0
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How a change is made and told, with its settings for the generator's job."""
+    """How a change is made and sent, with its settings for the generator's job."""
 
     name: str
     label: str
@@ -32,19 +32,19 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A size of state and a change: so many cards get a text of so many characters, or for 0 another number."""
+    """A size of state and a change: `count` cards get a text of `length` characters, or, for 0, another number."""
 
     title: str
     size: int
     count: int
     length: int
-    # The most bytes a delivery, and the least times that a full-state frame costs `edit()`'s processor time.
+    # The most bytes per delivery, and the least processor time of a full-state frame, as a multiple of `edit()`'s.
     bytes_aim: int | None = None
     cpu_aim: float | None = None
 
 
 class DeltaOutcome(msgspec.Struct):
-    """Every round of one case, by way; and what went wrong, by the same."""
+    """Every round of one case, and what went wrong, by way."""
 
     case: Case
     results: dict[str, list[Result]]
@@ -60,7 +60,7 @@ class DeltaOutcome(msgspec.Struct):
         return [result.server_cpu / result.count * 1e6 for result in self.results.get(way, [])]
 
     def full_ratios(self, way: str) -> list[float]:
-        """How many times the processor time a full-state frame took, of each round that both finished."""
+        """The processor time of a full-state frame divided by this way's, for each round that both finished."""
         return [full / own for full, own in zip(self.cpu(FULL), self.cpu(way), strict=False) if own]
 
 
@@ -135,7 +135,7 @@ def measure(case: Case, way: Way, server: Server, seconds: float, run_name: str)
 
 
 def check(server: Server) -> None:
-    """Raise ServerError unless the published client of Colyseus sees the board that plait has, changed as there."""
+    """Raise ServerError unless the published client of Colyseus sees the same board and the same change as plait's."""
     size = CASES[0].size
     command = ["node", str(COLYSEUS / "check.mjs"), str(server.port), str(size)]
     try:
@@ -144,5 +144,5 @@ def check(server: Server) -> None:
         raise ServerError(f"the client of Colyseus failed: {error}") from error
     seen = msgspec.json.decode(done.stdout)
     before = document(size)
-    if seen != [before, touched(before, 7, 2, 20)]:
+    if seen != [before, touch_cards(before, 7, 2, 20)]:
         raise ServerError(f"the board of Colyseus is not the one of plait: {done.stdout[:500]!r}")

@@ -1,4 +1,4 @@
-"""The time that a change costs before it is on its way: found by comparing, or recorded. In process, on one core."""
+"""The time to make a change, found by comparing states or recorded in a draft, in this process, on one core."""
 
 import asyncio
 import itertools
@@ -11,7 +11,7 @@ from typing import Any
 import jsonpatch  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
-from benchmarks.boards import SIZES, Board, FrozenBoard, document, frozen, touched, touched_frozen
+from benchmarks.boards import SIZES, Board, FrozenBoard, document, make_frozen, touch_cards, touch_frozen
 from benchmarks.contest import Effort, turns
 from plait import Plait
 from plait_schemas.codec import decode_json, encode_json
@@ -33,7 +33,7 @@ class Timing(msgspec.Struct):
 
     title: str
     by_size: dict[int, list[float]]
-    # The title of what it is to cost less than.
+    # The title of the timing that it should stay below.
     below: str | None = None
 
     def median(self, size: int) -> float:
@@ -50,7 +50,7 @@ def differences(folder: Path, effort: Effort, tell: Callable[[str], None]) -> li
     timings: dict[str, Timing] = {}
     seconds = effort.seconds * PART
     for size in SIZES:
-        measures = compared(size) | changed(folder, size)
+        measures = list_diffs(size) | list_changes(folder, size)
         for turn, title in turns(list(measures), effort.rounds):
             below = ENCODE_FROZEN if title == SET_FROZEN else None
             timing = timings.setdefault(title, Timing(title, {}, below))
@@ -60,31 +60,31 @@ def differences(folder: Path, effort: Effort, tell: Callable[[str], None]) -> li
     return list(timings.values())
 
 
-def compared(size: int) -> dict[str, Measure]:
-    """What compares or writes two states that are at hand."""
-    old, structs = document(size), frozen(size)
-    new, new_structs = touched(old, 1, 1, 50), touched_frozen(structs, 1, 1, 50)
+def list_diffs(size: int) -> dict[str, Measure]:
+    """The functions that compare or encode two given states."""
+    old, structs = document(size), make_frozen(size)
+    new, new_structs = touch_cards(old, 1, 1, 50), touch_frozen(structs, 1, 1, 50)
     copy = decode_json(encode_json(new))
-    # Each text in turn is the new one, as in a thread: what the last one was made of is still known.
+    # Each text in turn is the new one, as in a thread, so that the parts of the last one are cached.
     texts, pairs = (
         TextDiff(),
         itertools.cycle([(encode_json(old), encode_json(new)), (encode_json(new), encode_json(old))]),
     )
     make_patch: Callable[[Any, Any], object] = jsonpatch.make_patch
     return {
-        "diff, dicts that share the rest": repeated(lambda: diff(old, new)),
-        "diff, dicts, a decoded copy": repeated(lambda: diff(old, copy)),
-        "diff, frozen Structs that share the rest": repeated(lambda: diff(structs, new_structs)),
-        "TextDiff, two JSON texts": repeated(lambda: texts.diff(*next(pairs), lambda text, _: decode_json(text))),
-        "jsonpatch.make_patch, dicts that share the rest": repeated(lambda: make_patch(old, new)),
-        "jsonpatch.make_patch, a decoded copy": repeated(lambda: make_patch(old, copy)),
-        "encode the whole, dicts": repeated(lambda: msgspec.json.encode(old)),
-        ENCODE_FROZEN: repeated(lambda: msgspec.json.encode(structs)),
+        "diff, dicts that share the rest": time_calls(lambda: diff(old, new)),
+        "diff, dicts, a decoded copy": time_calls(lambda: diff(old, copy)),
+        "diff, frozen Structs that share the rest": time_calls(lambda: diff(structs, new_structs)),
+        "TextDiff, two JSON texts": time_calls(lambda: texts.diff(*next(pairs), lambda text, _: decode_json(text))),
+        "jsonpatch.make_patch, dicts that share the rest": time_calls(lambda: make_patch(old, new)),
+        "jsonpatch.make_patch, a decoded copy": time_calls(lambda: make_patch(old, copy)),
+        "encode the whole, dicts": time_calls(lambda: msgspec.json.encode(old)),
+        ENCODE_FROZEN: time_calls(lambda: msgspec.json.encode(structs)),
     }
 
 
-def repeated(function: Callable[[], object]) -> Measure:
-    """What tells the processor seconds of one call, tried for so many seconds."""
+def time_calls(function: Callable[[], object]) -> Measure:
+    """A function that calls another one for some seconds, and returns the processor seconds of one call."""
 
     def measure(seconds: float) -> float:
         function()
@@ -97,8 +97,8 @@ def repeated(function: Callable[[], object]) -> Measure:
     return measure
 
 
-def changed(folder: Path, size: int) -> dict[str, Measure]:
-    """What a thread spends on a change of its own, until that waits for its commit."""
+def list_changes(folder: Path, size: int) -> dict[str, Measure]:
+    """The ways in which a thread makes a change, measured until the change waits for its commit."""
     numbers = itertools.count()
 
     def cost(kind: type[Board] | type[FrozenBoard], method: str) -> Measure:

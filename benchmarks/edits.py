@@ -21,20 +21,20 @@ MAKE_TIMEOUT = 60
 
 
 def passage(length: int) -> str:
-    """A text of so many characters, all of them ASCII."""
+    """A text of `length` characters, all of them ASCII."""
     pick = random.Random(length)
     words = " ".join(pick.choices(WORDS, k=length // 4 + 1))
     return words.ljust(length, ".")[:length]
 
 
 def appends(length: int, count: int) -> list[Edit]:
-    """Twenty characters a time, at the end of a text of so many."""
+    """Edits that append twenty characters each to a text of `length` characters."""
     chunks = passage(CHUNK * count)
     return [(length + at, 0, chunks[at : at + CHUNK]) for at in range(0, CHUNK * count, CHUNK)]
 
 
 def typing(length: int, count: int, seed: int = 0) -> list[Edit]:
-    """Letters that one writer types, a dozen in a row at one place and then elsewhere; each tenth is taken back."""
+    """Edits of one writer: a dozen letters in a row, then at another place; each tenth edit deletes a letter."""
     return list(islice(_typed(length, random.Random(seed)), count))
 
 
@@ -53,12 +53,12 @@ def _typed(length: int, pick: random.Random) -> Iterator[Edit]:
 
 
 def letters(edits: Sequence[Edit]) -> int:
-    """How much longer they make a text."""
+    """How much longer edits make a text."""
     return sum(len(insert) - remove for _, remove, insert in edits)
 
 
 def encode_updates(text: str, writers: Sequence[Sequence[Edit]]) -> list[bytes]:
-    """The updates of Yjs that make a text, then the edits of each writer, who has seen the text and its own edits."""
+    """The updates of Yjs for a text, then for the edits of each writer, which has seen the text and its own edits."""
     told = msgspec.json.encode({"text": text, "writers": writers})
     command = ["node", str(YJS / "updates.mjs")]
     done = subprocess.run(command, input=told, capture_output=True, timeout=MAKE_TIMEOUT, check=True)
@@ -66,7 +66,7 @@ def encode_updates(text: str, writers: Sequence[Sequence[Edit]]) -> list[bytes]:
 
 
 def split_updates(data: bytes) -> list[bytes]:
-    """Take apart what has the length in four bytes before each."""
+    """Split data into parts; the length of each precedes it, in four bytes."""
     found: list[bytes] = []
     at = 0
     while at < len(data):

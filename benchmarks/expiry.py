@@ -20,7 +20,7 @@ _AT_ONCE = 5_000
 
 
 class Draft(Thread[Any]):
-    """Expires."""
+    """A thread that expires."""
 
     initial_state = 0
     expires_after = _HOUR
@@ -63,7 +63,7 @@ async def _measure(path: Path, count: int) -> None:
         print(f"{_memory() - before:.1f} MiB more in memory than before")
         began = time.perf_counter()
         await store.mark_idle("draft", 1)
-        print(f"{time.perf_counter() - began:.4f} s to look for threads of which nothing is known, as at a start")
+        print(f"{time.perf_counter() - began:.4f} s to look for threads without a stored idle time, as at a start")
         await node.stop(1)
 
 

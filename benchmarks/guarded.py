@@ -1,4 +1,4 @@
-"""A server with the limits that every server has, for clients that cost as much as these let them."""
+"""A server with the default limits, for clients that cost as much as the limits allow."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ TICK = 0.001
 
 
 class Watch(Thread[None]):
-    """Knows how long the server's event loop was busy with one thing, or with several before it came to its timers."""
+    """Measures the longest steps of the server's event loop, from one check of its timers to the next."""
 
     idle_timeout = None
 
@@ -45,7 +45,7 @@ app = Plait(BenchAgent, Note, Watch, store=STORE)
 
 @app.agent("echo", thread=Note)
 async def echo(ctx: Context[Note]) -> None:
-    """Do nothing: what is measured is the reading of what it is sent."""
+    """Do nothing: only the reading of the request is measured."""
 
 
 app.mount("/ag-ui", AgUi(app))

@@ -1,4 +1,4 @@
-"""The loads: each drives one server over sockets and tells how much it got done."""
+"""The loads: each drives one server over sockets and returns how much it got done."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ WARM_UP = 0.3
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What one run of the generator has to do."""
+    """The settings of one run of the generator."""
 
     load: str
     port: int
@@ -28,7 +28,7 @@ class Job(msgspec.Struct, frozen=True):
     # Unique to the run, so that every run has threads of its own.
     name: str
     seconds: float = 2.0
-    # Sockets, pushes, frames in flight or bytes of state, as the load has it.
+    # Their meaning depends on the load: sockets, pushes, frames in flight, bytes of state and so on.
     sockets: int = 1
     count: int = 1000
     window: int = 1
@@ -55,7 +55,7 @@ def pump(
     send: Callable[[int], None],
     done: Callable[[], int],
 ) -> Result:
-    """Keep up to `job.window` things in flight for `job.seconds`, after a short warm-up."""
+    """Keep up to `job.window` operations in flight for `job.seconds`, after a short warm-up."""
     sent = 0
     deadline = WARM_UP
 
@@ -116,9 +116,9 @@ def rpc_apart(clients: Clients, job: Job, server: list[psutil.Process]) -> Resul
 
 
 def burst(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
-    """One socket writes states as fast as it can, until a second one has all of them, or the last.
+    """One socket writes states as fast as it can, until a second one has received all of them, or the last.
 
-    A server need not send a reader states that a later one has replaced. The last state is longer than all others.
+    A server may skip states that a later one has replaced. The last state is longer than all others.
     """
     source, sink = clients.join([job.path()] * 2)
     *states, last = itertools.islice(revisions(job.size), job.count)
@@ -169,7 +169,7 @@ def stream(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
 
 
 def threads(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
-    """Sockets to ever new names, `job.window` opening at a time; counts first states."""
+    """Open sockets to new threads, `job.window` at a time; counts first states."""
     names = itertools.count()
 
     def send(count: int) -> None:
@@ -194,15 +194,16 @@ def join(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
 
 
 def touch(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
-    """One of many sockets calls the method that changes a board, as soon as all have its last change; deliveries.
+    """One of many sockets calls a method that changes a board, as soon as all have the last change; counts deliveries.
 
-    `job.count` cards get a text of `job.length` characters, or votes for 0. The bytes are what the others received.
+    `job.count` cards get a text of `job.length` characters, or, for 0, votes. The bytes are those that the other
+    sockets received.
     """
     is_ours = clients.protocol is not COLYSEUS
     paths = [job.path()] * job.sockets if is_ours else seats(job.port, job.size, job.sockets)
     everyone = caller, *others = clients.join(paths)
     clients.run(lambda: all(each.texts >= clients.protocol.greetings for each in everyone))
-    numbers = itertools.count(1000)  # No card has as many votes to begin with, so each is a change.
+    numbers = itertools.count(1000)  # No card has this many votes at first, so each call changes the board.
     frames = job.sockets - 1 + clients.protocol.answers
     before, received = clients.texts, sum(each.bytes for each in others)
 

@@ -24,7 +24,7 @@ SETTLE = 2.0
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One number, with what it was taken from and the most that is aimed at."""
+    """One measured number, with the most that is aimed at."""
 
     server: str
     title: str
@@ -49,7 +49,7 @@ def idle_sockets(name: str, folder: Path, count: int, aim: float | None = None) 
         clients = Clients(server.port)
         paths = [f"/agents/bench-agent/idle-{n}" for n in range(max(1, count // 100))]
         try:
-            # The threads are awake and the server is warm before anything is measured.
+            # Wake the threads and warm the server up before anything is measured.
             clients.rush(paths)
             before = rest(server, clients)
             for _ in range(100):
@@ -87,8 +87,8 @@ def threads(name: str, kind: str, folder: Path, count: int, aim: float | None = 
         for n in range(200):
             client.get(f"/agents/{kind}/warm-{n}")
         some = random.Random(0).sample(paths, min(count, WAKES))
-        asleep = timed(client.get, some)
-        awake = timed(client.get, some)
+        asleep = time_requests(client.get, some)
+        awake = time_requests(client.get, some)
     return [
         memory,
         Finding(name, "GET of a sleeping thread, p50", percentile(asleep, 50), "ms"),
@@ -97,8 +97,8 @@ def threads(name: str, kind: str, folder: Path, count: int, aim: float | None = 
     ]
 
 
-def timed(get: Callable[[str], bytes], paths: list[str]) -> list[float]:
-    """Milliseconds of each request."""
+def time_requests(get: Callable[[str], bytes], paths: list[str]) -> list[float]:
+    """The milliseconds of each request."""
     spent: list[float] = []
     for path in paths:
         start = time.perf_counter()

@@ -11,7 +11,7 @@ TIMEOUT = 60.0
 
 
 class MessageSocket:
-    """One socket, open when it has been made."""
+    """One socket, which is open when the constructor returns."""
 
     def __init__(self, port: int, path: str, subprotocol: str | None = None) -> None:
         self._start = time.perf_counter()
@@ -32,11 +32,11 @@ class MessageSocket:
         return time.perf_counter() - self._start
 
     def send(self, data: bytes) -> None:
-        """Send what frames have been made of."""
+        """Send frames that are already encoded."""
         self._sock.sendall(data)
 
     def detach(self) -> socket.socket:
-        """The socket itself, for who goes on alone."""
+        """The raw socket, for a caller that reads and writes it directly."""
         return self._sock
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class MessageSocket:
 
     def _take(self, size: int) -> bytes:
         if len(self._rest) < size:
-            # Pieces are put together once: a large state comes in many.
+            # Join the pieces once, as a large state comes in many.
             pieces, missing = [self._rest], size - len(self._rest)
             while missing > 0:
                 pieces.append(self._sock.recv(1 << 18))

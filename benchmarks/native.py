@@ -17,7 +17,7 @@ UNANSWERED = 64
 
 
 def place(welcome: bytes) -> tuple[str, int]:
-    """The epoch and version that a `joined` tells."""
+    """Return the epoch and version in a `joined` frame."""
     match = PLACE.search(welcome)
     if match is None:
         raise LoadError(f"no epoch and version in {welcome!r}")
@@ -25,7 +25,7 @@ def place(welcome: bytes) -> tuple[str, int]:
 
 
 class Pusher:
-    """One client that pushes operations, each a change of one number, and gets nothing but answers."""
+    """A client that pushes operations, one number at a time, and receives only answers."""
 
     def __init__(self, clients: Clients, client: Client) -> None:
         self._clients = clients
@@ -40,7 +40,7 @@ class Pusher:
         return self._client.texts - self._before
 
     def send(self, count: int) -> None:
-        """Push so many times."""
+        """Push `count` times."""
         base = self._version + self.answers
         frames = [self._push(ref, base) for ref in range(self._ref + 1, self._ref + count + 1)]
         self._ref += count
@@ -54,7 +54,7 @@ class Pusher:
 
 
 def burst(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
-    """One socket pushes as fast as the protocol lets it, and a second one receives the changes; counts acks."""
+    """One socket pushes as fast as the protocol allows, and a second one receives the changes; counts acks."""
     source, sink = clients.join([job.path()] * 2)
     pusher, before = Pusher(clients, source), sink.texts
     job = msgspec.structs.replace(job, window=UNANSWERED)

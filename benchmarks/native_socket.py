@@ -14,7 +14,7 @@ __all__ = ["NativeSocket"]
 
 
 class NativeSocket(MessageSocket):
-    """One socket, joined when it has been made; `have` and `document` are what an earlier one left."""
+    """One socket, which has joined when the constructor returns; `have` and `document` are those of an earlier one."""
 
     def __init__(self, port: int, path: str, have: tuple[str, int] | None = None, document: Any = None) -> None:
         super().__init__(port, path, NATIVE.subprotocol)
@@ -31,7 +31,7 @@ class NativeSocket(MessageSocket):
         self.place = joined.epoch, joined.version
 
     def call(self, method: str, *args: int) -> Any:
-        """Call an rpc; what it returned."""
+        """Call an rpc, and return its result."""
         self.send(native_call(method, list(args)))
         while True:
             message = decode_server(self.read())
@@ -41,7 +41,7 @@ class NativeSocket(MessageSocket):
 
 
 def take(document: Any, joined: Joined) -> Any:
-    """The state that a `joined` leads to."""
+    """Return the state after a `joined` frame."""
     if isinstance(joined.state, msgspec.Raw):
         return decode_json(joined.state)
     return document if isinstance(joined.ops, msgspec.UnsetType) else apply(document, joined.ops)

@@ -1,4 +1,4 @@
-"""A client of one thread beside costly ones of others.
+"""How long a client of one thread waits while costly clients use others.
 
 `python -m benchmarks.neighbours` measures all of them and exits with 1 if any breaks the aims; with a JOB, it prints
 one result.
@@ -24,7 +24,7 @@ __all__ = ["HELD_AIM", "WAIT_AIM", "NeighbourOutcome", "Waits", "neighbours"]
 WAIT_AIM = 250
 HELD_AIM = 60
 
-# Why some attacks are known to hold the loop longer; they break the aims all the same.
+# Why some attacks are known to hold the loop longer. They still count as breaking the aims.
 KNOWN = {
     "plait.v1, operations": "each of 20,000 operations is decoded, checked, applied and encoded",
     "plait.v1, states, pairs": "the values of operations are decoded and encoded",
@@ -40,7 +40,7 @@ KNOWN = {
     },
 }
 
-# Calls a second, and how many times the seconds of other runs they go on.
+# Calls a second; and the length of these runs, as a multiple of that of other runs.
 RATE = 40
 LONGER = 4
 
@@ -77,7 +77,7 @@ class Waits(msgspec.Struct, frozen=True):
 
 
 class NeighbourOutcome(msgspec.Struct):
-    """What a client of another thread waited beside one attack, or beside none; or what went wrong."""
+    """How long a client of another thread waited during one attack, or without one; or what went wrong."""
 
     title: str
     waits: Waits | None
@@ -88,7 +88,7 @@ def neighbours(folder: Path, effort: Effort, tell: Callable[[str], None]) -> lis
     """Without an attack, and beside each."""
     outcomes: list[NeighbourOutcome] = []
     for number, attack in enumerate((None, *ATTACKS)):
-        title = "nobody" if attack is None else attack.title
+        title = "no attack" if attack is None else attack.title
         with serve("guarded", folder / f"neighbours-{number}") as server:
             result = measure(server, attack, effort.seconds * (1 if effort.is_quick else LONGER))
         if isinstance(result, str):
@@ -131,7 +131,7 @@ def load(job: NeighbourJob) -> Waits:
 
 
 def begin(job: NeighbourJob) -> subprocess.Popen[bytes]:
-    """Start the attackers, and wait until they have what they are about to send."""
+    """Start the attackers, and wait until they are ready to send."""
     assert job.attack is not None
     told = msgspec.json.encode(AttackJob(job.attack, job.port)).decode()
     process = subprocess.Popen(
@@ -143,7 +143,7 @@ def begin(job: NeighbourJob) -> subprocess.Popen[bytes]:
 
 
 def check() -> int:
-    """Measure all, and tell which break the aims."""
+    """Measure all, and print which break the aims."""
     with tempfile.TemporaryDirectory(prefix="plait-bench-") as folder:
         outcomes = neighbours(Path(folder), Effort(), print)
     broken = [each.title for each in outcomes if each.waits is None or not each.waits.meets_aims]

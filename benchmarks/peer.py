@@ -17,18 +17,18 @@ ENVIRONMENT = {**os.environ, "CI": "1", "WRANGLER_SEND_METRICS": "false"}
 
 
 class PeerError(Exception):
-    """The peer cannot be had; the message says why."""
+    """The peer cannot be installed; the message says why."""
 
 
 class Package(msgspec.Struct):
-    """What is read of a package.json."""
+    """The parts of a package.json that are used."""
 
     version: str = ""
     dependencies: dict[str, str] = {}
 
 
 def prepare(log: Path) -> None:
-    """Install and bundle what is not there yet or is older than its source."""
+    """Install and bundle the worker, unless that is up to date."""
     install(PEER, log)
     source, bundle = PEER / "src" / "worker.ts", PEER / "dist" / "worker.js"
     if not bundle.exists() or bundle.stat().st_mtime < source.stat().st_mtime:
@@ -52,7 +52,7 @@ def read(folder: Path) -> Package:
 
 
 def run(folder: Path, log: Path, *command: str) -> None:
-    """Run one command in a peer's folder and keep what it says for the error."""
+    """Run one command in a peer's folder; the error contains its output."""
     with log.open("w") as output:
         done = subprocess.run(
             command, cwd=folder, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT, timeout=600, check=False

@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """What a load has to know of a protocol."""
+    """What a load must know about a protocol."""
 
     name: str
     # What the client sends when it has seen the cue, and what comes with the first state.
@@ -24,7 +24,7 @@ class Protocol(msgspec.Struct, frozen=True):
     marker: bytes
     # Messages that a client gets until it has joined.
     greetings: int
-    # One frame that calls a method of the board; the caller gets the change in so many frames.
+    # One frame that calls a method of the board; the caller gets `answers` frames for the change.
     call: Callable[[str, list[int]], bytes]
     answers: int
     subprotocol: str | None = None
@@ -67,8 +67,8 @@ NATIVE = Protocol(
     subprotocol="plait.v1",
 )
 
-# The server names its serializer when it has taken the client in, who answers with the same code, 10; the name of the
-# first card is in the state that comes then.
+# The server names its serializer when it has accepted the client, which answers with the same code, 10. Then it sends
+# the state, which contains the name of the first card.
 COLYSEUS = Protocol(
     name="colyseus",
     opening=lambda: binary(b"\x0a"),
@@ -79,7 +79,7 @@ COLYSEUS = Protocol(
     answers=1,
 )
 
-# The client asks for the text, and the server too, before it answers.
+# The client asks for the text; the server does so, too, before it answers.
 YJS = Protocol(
     name="yjs",
     opening=lambda: binary(b"\x00\x00\x01\x00"),
@@ -90,7 +90,7 @@ YJS = Protocol(
     answers=0,
 )
 
-# benchmarks/bare.py, which sends on what it gets to everybody else: a frame about as large as that of the change.
+# benchmarks/bare.py, which relays each frame to all other sockets: a frame about as large as that of the change.
 BARE = Protocol(
     name="bare",
     opening=lambda: b"",
@@ -105,7 +105,7 @@ PROTOCOLS = {protocol.name: protocol for protocol in (CLOUDFLARE, NATIVE, COLYSE
 
 
 def seats(port: int, size: int, count: int) -> list[str]:
-    """Make a room of Colyseus with a board of `size` bytes; the socket URLs of so many seats in it."""
+    """Make a room of Colyseus with a board of `size` bytes; returns the socket URLs of `count` seats in it."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     target, paths = "create/board", list[str]()
     while len(paths) < count:

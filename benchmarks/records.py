@@ -1,4 +1,4 @@
-"""The time to read a thread's records from a SQLite store, and what others wait while a large thread is deleted."""
+"""The time to read a thread's records from SQLite, and how long others wait while a large thread is deleted."""
 
 import asyncio
 import statistics
@@ -14,7 +14,7 @@ from plait.store.sqlite import SqliteStore
 
 __all__ = ["SIZE", "Reading", "records"]
 
-# Records that are read, as many others before and after them, and bytes of each.
+# Records that are read, with as many others before and after them; and bytes of each.
 COUNT = 10_000
 SIZE = 100
 # Milliseconds.
@@ -27,7 +27,7 @@ WAIT_AIM = 250
 
 
 class Reading(msgspec.Struct):
-    """Milliseconds by round: of processor time until all records are there, or the longest wait of another thread."""
+    """Milliseconds of each round: the processor time to read all records, or the longest wait of another thread."""
 
     title: str
     rounds: list[float]

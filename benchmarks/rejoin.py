@@ -1,4 +1,4 @@
-"""How long a client takes that comes back to a text after many edits, beside one of Yjs."""
+"""How long a client takes to return to a text after many edits, compared with a client of Yjs."""
 
 import statistics
 import subprocess
@@ -27,7 +27,7 @@ KINDS = {"append": "20 B appended", "type": "letters typed"}
 
 
 class Rejoin(msgspec.Struct, frozen=True):
-    """Milliseconds to the last byte, and until the text is there; the server's milliseconds; and the bytes."""
+    """Milliseconds until the last byte and until the text is up to date; milliseconds of the server; and bytes."""
 
     arrived: float
     shown: float
@@ -36,7 +36,7 @@ class Rejoin(msgspec.Struct, frozen=True):
 
 
 class RejoinOutcome(msgspec.Struct):
-    """What one kind of edits has led to, and the median join of every round."""
+    """One kind of edits, and the median join of every round."""
 
     kind: str
     label: str
@@ -44,7 +44,7 @@ class RejoinOutcome(msgspec.Struct):
 
 
 class Applied(msgspec.Struct):
-    """What Yjs has made of an update in Node, and the milliseconds."""
+    """The text after Yjs has applied an update in Node, and the milliseconds that it took."""
 
     ms: float
     text: str
@@ -78,13 +78,13 @@ def make_job(server: Server, kind: str, protocol: str) -> TextJob:
 
 
 def make_edits(job: TextJob) -> None:
-    """Make them, in a process of its own. Raises AssertionError."""
+    """Make the edits, in a separate process. Raises AssertionError."""
     result = run(Result, "benchmarks.text_loads", msgspec.json.encode(job).decode())
     assert not isinstance(result, str), result
 
 
 def back(server: Server, kind: str) -> tuple[Rejoin, str]:
-    """Leave a thread, let it change, and come back; the text then."""
+    """Leave a thread, change it, and join it again; returns the join and the text."""
     job = make_job(server, kind, "native")
     left = NativeSocket(server.port, job.path)
     left.close()
@@ -103,7 +103,7 @@ def back(server: Server, kind: str) -> tuple[Rejoin, str]:
 
 
 def back_to_yjs(server: Server, kind: str) -> tuple[Rejoin, str]:
-    """Ask for what has changed in a room since the text was made; the text then."""
+    """Ask for the changes in a room since the text was made; returns the join and the text."""
     job = make_job(server, kind, "yjs")
     make_edits(job)
     server.settle()
@@ -120,7 +120,7 @@ def back_to_yjs(server: Server, kind: str) -> tuple[Rejoin, str]:
 
 
 def ask(port: int, path: str) -> tuple[float, int, bytes]:
-    """Join a room with the text as it began; the seconds and the bytes until all is there, and what was missed."""
+    """Join a room with the initial text; returns the seconds and the bytes until it is up to date, and the update."""
     client = YjsSocket(port, path)
     missed = client.ask(LENGTH)
     age = client.age

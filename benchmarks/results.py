@@ -10,19 +10,19 @@ __all__ = ["Clock", "Result", "cpu_seconds", "resident", "tree", "wait_for_quiet
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Things done in some seconds, and the processor time both sides spent meanwhile."""
+    """The number of operations in some seconds, and the processor time that both sides spent on them."""
 
     count: int
     seconds: float
     generator_cpu: float
     server_cpu: float
-    # What everybody else on the machine spent.
+    # The processor time of all other processes on the machine.
     other_cpu: float
-    # What the sockets received of these things, where that was counted.
+    # The bytes that the sockets received for these operations, if they were counted.
     bytes: int = 0
 
     def plus(self, other: "Result") -> "Result":
-        """Both runs taken as one."""
+        """The sum of two runs."""
         return Result(
             count=self.count + other.count,
             seconds=self.seconds + other.seconds,
@@ -34,17 +34,17 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Things a second."""
+        """Operations per second."""
         return self.count / self.seconds
 
     @property
     def is_generator_busier(self) -> bool:
-        """Whether the number says more of the load generator than of the server."""
+        """Whether the load generator limits the rate, and not the server."""
         return self.generator_cpu > self.server_cpu
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether something else took processor time that both sides may have missed."""
+        """Whether other processes used processor time that the measured ones may have needed."""
         return self.other_cpu > self.seconds / 10
 
 
@@ -55,12 +55,12 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Processor time these have used so far."""
+    """The processor time that processes have used so far."""
     return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
 
 def machine_seconds() -> float:
-    """Processor time all processes of the machine have used so far."""
+    """The processor time that all processes of the machine have used so far."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system)
 
@@ -76,12 +76,12 @@ def wait_for_quiet(limit: float) -> None:
 
 
 def resident(processes: Iterable[psutil.Process]) -> int:
-    """Bytes of memory these hold now."""
+    """The resident memory of processes, in bytes."""
     return sum(process.memory_info().rss for process in processes)
 
 
 class Clock:
-    """Starts when it is made; `spun` tells the seconds in which the generator only waited, spinning."""
+    """Starts when it is made. `spun` returns the seconds in which the generator was spinning while it waited."""
 
     def __init__(self, server: list[psutil.Process], spun: Callable[[], float] = float) -> None:
         self._server = server
@@ -91,11 +91,11 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """The seconds since the start."""
         return time.perf_counter() - self._start
 
     def result(self, count: int) -> Result:
-        """Stop, with so many things done."""
+        """Stop, and return the result for `count` operations."""
         seconds = self.seconds
         own, server, machine, spun = (b - a for a, b in zip(self._before, self._readings(), strict=True))
         return Result(

@@ -1,4 +1,4 @@
-"""How long a client takes that comes back after many changes, beside one that comes without anything."""
+"""How long a client takes to join again after many changes, compared with a client that has no state yet."""
 
 import statistics
 from collections.abc import Callable
@@ -17,11 +17,11 @@ CHANGES = 1000
 SIZES = (30_000, 300_000)
 # Threads of each way in a round; each is joined once when awake and once when asleep.
 THREADS = 10
-RESUME, FULL_JOIN = "with what it had", "from nothing"
+RESUME, FULL_JOIN = "with its old state", "without a state"
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One join: milliseconds to the last byte and to a state that is up to date, and what came."""
+    """One join: milliseconds until the last byte and until the state is up to date, and what was sent."""
 
     arrived: float
     shown: float
@@ -83,7 +83,7 @@ def resume(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Re
 
 
 def leave(port: int, name: str, way: str) -> Left:
-    """Join a thread of its own, leave it, and let it change."""
+    """Join a separate thread, leave it, and change it with another client."""
     path = f"/threads/board/{name}-{way.replace(' ', '-')}"
     client = NativeSocket(port, path)
     client.close()
@@ -94,7 +94,7 @@ def leave(port: int, name: str, way: str) -> Left:
 
 
 def back(left: list[Left], port: int) -> dict[str, Sample]:
-    """Let each client come back in turn; the middle one of each way, by the time to a state that is up to date."""
+    """Join again with each client in turn; returns the median sample of each way."""
     samples = [(each.way, each.back(port)) for each in left]
     found: dict[str, Sample] = {}
     for way in (RESUME, FULL_JOIN):

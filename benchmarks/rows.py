@@ -1,4 +1,4 @@
-"""The rows of the table: which load, beside what, and what is aimed at."""
+"""The rows of the table: the load, what plait is compared with, and the aim."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ NATIVE = "plait.v1"
 
 
 class Against(msgspec.Struct, frozen=True):
-    """Something plait is held beside, and the least ratio that is aimed at."""
+    """Something that plait is compared with, and the least ratio that is aimed at."""
 
     peer: str
     label: str
@@ -17,7 +17,7 @@ class Against(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One load with its settings, as they go into the generator's job."""
+    """One load with its settings for the generator's job."""
 
     name: str
     title: str
@@ -33,7 +33,7 @@ def cloudflare(aim: float | None = None) -> Against:
 
 
 def bare(label: str, aim: float | None = None) -> Against:
-    """The socket server with nothing in it."""
+    """The bare socket server."""
     return Against("socket", label, aim)
 
 

@@ -23,7 +23,7 @@ START_TIMEOUT = 30.0
 
 
 class ServerError(Exception):
-    """A server did not start; the message ends with what it said."""
+    """A server did not start; the message ends with its output."""
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Server(msgspec.Struct, frozen=True):
     pid: int
 
     def settle(self, limit: float = 10.0) -> None:
-        """Wait until it has nothing left to do."""
+        """Wait until the server is idle."""
         processes = tree(self.pid)
         deadline = time.perf_counter() + limit
         while time.perf_counter() < deadline:
@@ -45,7 +45,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """How a server is started: `{folder}` and `{port}` stand for the two things it is told."""
+    """How a server is started; `{folder}` and `{port}` stand for its data folder and its port."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = {}
@@ -80,7 +80,7 @@ SERVERS = {
 
 @contextmanager
 def serve(name: str, folder: Path, recipe: Recipe | None = None) -> Iterator[Server]:
-    """Run a server that keeps its data in a folder; it is ended on leaving."""
+    """Run a server that keeps its data in a folder, until the block ends."""
     recipe, port = recipe or SERVERS[name], free_port()
     told = {"folder": str(folder), "port": str(port)}
     log = folder.with_suffix(".log")
@@ -101,7 +101,7 @@ def serve(name: str, folder: Path, recipe: Recipe | None = None) -> Iterator[Ser
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -121,7 +121,7 @@ def wait_for(process: subprocess.Popen[bytes], port: int, name: str, log: Path) 
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process to stop, then make it; nothing that it started stays."""
+    """Ask the process to stop, then kill it; its children are killed, too."""
     if process.poll() is not None:
         return
     started = tree(process.pid)[1:]

@@ -12,7 +12,7 @@ __all__ = ["SHAPES", "bodies"]
 SIZE: Final = 1024 * 1024 - 200
 
 Shape = Callable[[int], Any]
-"""Returns what a state has; its parts differ from those of the state before."""
+"""Returns the value of a state, whose parts differ from those of the previous state."""
 
 
 def _members(n: int) -> Any:
@@ -109,5 +109,5 @@ def bodies(name: str) -> list[bytes]:
 
 
 def encode(value: Any) -> bytes:
-    """As JSON; a Raw is JSON already."""
+    """A value as JSON; a Raw is already JSON."""
     return bytes(value) if isinstance(value, msgspec.Raw) else msgspec.json.encode(value)

@@ -18,11 +18,11 @@ from benchmarks.servers import Server, serve
 __all__ = ["CASES", "READERS", "StallCase", "StallOutcome", "stalled"]
 
 READERS = 299
-# Of the kernel's buffer for what the stalled socket has received.
+# The size of the kernel's receive buffer of the stalled socket.
 BUFFER = 4096
-# What is sent to the stalled socket before anything is measured, so that the kernel's buffers are full on both sides.
+# Bytes that are sent to the stalled socket before anything is measured, which fill the kernel's buffers of both sides.
 FILL = 5_000_000
-# Changes a second that are measured, over so many times the seconds of other runs.
+# Changes a second; and the length of these runs, as a multiple of that of other runs.
 RATE = 20
 LONGER = 4
 
@@ -56,7 +56,7 @@ class Latencies(msgspec.Struct, frozen=True):
     p99: float
     # Bytes of resident memory since all had joined.
     grown: int
-    # Changes made, and the messages that came for them when the stalled socket read on.
+    # Changes made, and the messages for them that the stalled socket got when it read again.
     changes: int
     caught_up_by: int
 
@@ -74,7 +74,7 @@ class StallOutcome(msgspec.Struct):
         return [after.p99 / before.p99 for before, after in zip(self.without, self.within, strict=False)]
 
     def growths(self) -> list[float]:
-        """Bytes that the server grew more, of each round."""
+        """By how many bytes more the server grew, in each round."""
         return [float(after.grown - before.grown) for before, after in zip(self.without, self.within, strict=False)]
 
 
@@ -85,7 +85,7 @@ CASES = (
 
 
 def stalled(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[StallOutcome]:
-    """Run every case, with and without a stalled socket in turn, after a run that only warms the server up."""
+    """Run every case, with and without a stalled socket in turn, after a run that warms the server up."""
     outcomes: list[StallOutcome] = []
     with serve("plait", folder / "stalled") as server:
         for case in CASES:
@@ -118,7 +118,7 @@ def measure(case: StallCase, server: Server, turn: str, *, is_stalled: bool, sec
 
 
 class Room:
-    """The sockets of one run: one that makes the changes, those that read, and perhaps one that does not."""
+    """The sockets of one run: one makes the changes, many read them, and one may be stalled."""
 
     def __init__(self, clients: Clients, job: StallJob) -> None:
         self.clients = clients
@@ -133,12 +133,12 @@ class Room:
         clients.run(lambda: all(each.texts >= self.protocol.greetings for each in everyone))
         if self.stalled is not None:
             clients.ignore(self.stalled)
-        # No card has as many votes to begin with, so each is a change.
+        # No card has this many votes at first, so each call changes the board.
         self.numbers = itertools.count(1000)
         self.changes = 0
 
     def change(self, touched: Callable[[Client], None] | None = None) -> None:
-        """Make a change and wait until everybody who reads has it."""
+        """Make a change and wait until all readers have it."""
         due = self.clients.texts + READERS + self.protocol.answers
         args = [next(self.numbers), self.case.count, self.case.length]
         self.clients.send(self.caller, self.protocol.call("edit_cards", args))
@@ -146,7 +146,7 @@ class Room:
         self.changes += 1
 
     def latencies(self, seconds: float) -> list[float]:
-        """Make changes at a steady rate; the milliseconds that each took to each reader."""
+        """Make changes at a steady rate; returns the milliseconds that each took to reach each reader."""
         spent: list[float] = []
         count = {reader: reader.texts for reader in self.readers}
 
@@ -163,7 +163,7 @@ class Room:
         return spent
 
     def catch_up(self) -> int:
-        """Let the stalled socket read on; the messages that it gets for all the changes."""
+        """Make the stalled socket read again; returns how many messages it gets for all the changes."""
         if self.stalled is None:
             return 0
         self.clients.heed(self.stalled)

@@ -1,4 +1,4 @@
-"""Lays out what keeping clients in sync costs: the tables below the others."""
+"""Lays out the tables of what keeping clients in sync costs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,14 +29,14 @@ GROWTH_AIM = 2.0
 
 DELTA_LEGEND = (
     f"One of {SOCKETS} sockets calls a method that changes the board, again as soon as all of them have the change.",
-    "bytes: all that a socket received, by delivery. µs: processor time of the server's processes, by delivery; in it",
-    "are the call, the change, its commit to SQLite (synchronous=FULL; Colyseus stores nothing) and the writes to the",
-    "sockets. full ÷: how many times that a full-state frame of the same change took, median of the rounds' ratios.",
-    "bare: a server that passes on a frame of the size of edit()'s and does nothing else: what the writes alone cost.",
+    "bytes: received by a socket, per delivery. µs: processor time of the server's processes, per delivery: the call,",
+    "the change, its commit to SQLite (synchronous=FULL; Colyseus stores nothing) and the writes to the sockets.",
+    "full ÷: the time of a full-state frame of the same change, divided by this one; median of the rounds' ratios.",
+    "bare: a server that only relays a frame of the size of edit()'s, which shows the cost of the writes alone.",
 )
 TIMING_LEGEND = (
     "Microseconds of processor time, median of the rounds, of a change to one card's text; one thread, in process.",
-    "edit() and set_state: from the call until the change waits for its commit; that and the sockets are not in it.",
+    "edit() and set_state: from the call until the change waits for its commit, without the commit and the sockets.",
 )
 RESUME_LEGEND = (
     f"{CHANGES:,} changes of one number each were made since the client left. ms: from connect() to the last byte of",
@@ -44,16 +44,16 @@ RESUME_LEGEND = (
     "by this very join, in a server that has been restarted. The server sends the state where the changes are longer.",
 )
 STALL_LEGEND = (
-    f"ms from a call to its change at each of {READERS} readers, 20 changes a second. The stalled one has joined, then",
-    "reads nothing; the kernel's buffers were full of what it should have read before anything was measured.",
-    "growth: of the server's resident memory since all had joined. more: with the stalled one than without it.",
+    f"ms from a call to its change at each of {READERS} readers, 20 changes a second. The stalled one has joined, and",
+    "reads nothing more; the kernel's buffers for it were full before anything was measured. growth: of the server's",
+    "resident memory since all had joined. more: the growth with the stalled one, less the growth without it.",
 )
 
 NEIGHBOUR_LEGEND = (
     "ms that a client waits for an rpc that returns its argument, and for one that makes a durable change, 40 calls a",
     "second, while clients of other threads send states of up to 1 MB, or as much in operations or messages, 50 at a",
-    "time on each socket, and then on another. longest step: the longest time in which the event loop came to no",
-    "timer; held: the most processor time in such a step.",
+    "time on each socket. longest step: the longest time in which the event loop did not check its timers; held: the",
+    "most processor time of such a step.",
 )
 
 
@@ -105,7 +105,7 @@ def timing_table(timings: Sequence[Timing]) -> str:
 
 
 def record_table(readings: Iterable[Reading]) -> str:
-    """Time to read records, and what others wait while many are deleted."""
+    """The time to read records, and how long others wait while many are deleted."""
     lines: list[Sequence[str]] = [(f"records of {SIZE} bytes, SQLite", "ms", "rounds", "aim", "")]
     for reading in readings:
         rounds = sorted(reading.rounds)
@@ -149,7 +149,7 @@ def resume_table(outcomes: Iterable[ResumeOutcome]) -> str:
 
 
 def stall_table(outcomes: Iterable[StallOutcome]) -> str:
-    """What one stalled reader does to the others and to the server."""
+    """The effect of one stalled reader on the others and on the server."""
     lines: list[Sequence[str]] = [("one stalled reader", "", "without", "with", "ratio or more", "rounds", "aim", "")]
     for outcome in outcomes:
         title = outcome.case.title
@@ -174,7 +174,7 @@ def stall_table(outcomes: Iterable[StallOutcome]) -> str:
 
 
 def neighbour_table(outcomes: Iterable[NeighbourOutcome]) -> str:
-    """What the clients of one thread wait for those of others."""
+    """How long the clients of one thread wait while others are attacked."""
     lines: list[Sequence[str]] = [
         (
             "a client beside",
@@ -210,12 +210,12 @@ def neighbour_table(outcomes: Iterable[NeighbourOutcome]) -> str:
 
 
 def at_most(value: float, aim: float | None) -> tuple[str, str]:
-    """An aim that is not to be exceeded, and whether it is."""
+    """An upper bound, and whether it is met."""
     return ("", "") if aim is None else (f"≤ {aim:,.4g}", "met" if value <= aim else "SHORT")
 
 
 def at_least(value: float | None, aim: float | None) -> tuple[str, str]:
-    """An aim that is to be reached, and whether it is."""
+    """A lower bound, and whether it is met."""
     return ("", "") if aim is None or value is None else (f"≥ {aim:g}", "met" if value >= aim else "SHORT")
 
 

@@ -13,7 +13,7 @@ LEGEND = (
     "plait speaks the Cloudflare protocol; beside it, where it says plait.v1, the same server with its own.",
     "Each ratio is the median of the rounds' own ratios; beside it the lowest and the highest.",
     "* the load generator used more processor time than the server: the server could do more than the number says.",
-    "! other processes used more than a tenth of a core meanwhile: run it again when the machine is quiet.",
+    "! other processes used more than a tenth of a core: run it again when the machine is quiet.",
 )
 
 
@@ -27,7 +27,7 @@ def speed(outcomes: Iterable[Outcome]) -> str:
 
 
 def line(outcome: Outcome, against: Against, *, is_first: bool) -> Sequence[str]:
-    """plait beside one other."""
+    """The line that compares plait with one other."""
     row = outcome.row
     title = row.title if is_first else ""
     ours = rate(outcome, PLAIT) if is_first else ""
@@ -43,7 +43,7 @@ def line(outcome: Outcome, against: Against, *, is_first: bool) -> Sequence[str]
 
 
 def median(ordered: Sequence[float]) -> float:
-    """The middle of what is in order."""
+    """The median of sorted values."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -54,7 +54,7 @@ def ratio(value: float) -> str:
 
 
 def rate(outcome: Outcome, name: str) -> str:
-    """A median rate, marked when it is the generator's rather than the server's."""
+    """A median rate, marked if the generator limits it."""
     value = outcome.rate(name)
     if value is None:
         return "failed" if name in outcome.failures else "-"

@@ -18,12 +18,12 @@ from benchmarks.yjs_socket import YjsSocket, sync, update
 __all__ = ["TextJob", "make_edits", "write"]
 
 
-# A hundred thousand edits take long where others use the machine.
+# A hundred thousand edits take long on a busy machine.
 TIMEOUT = 110.0
 
 
 class TextJob(msgspec.Struct, frozen=True):
-    """What one run has to do."""
+    """The settings of one run."""
 
     port: int
     pid: int
@@ -35,10 +35,10 @@ class TextJob(msgspec.Struct, frozen=True):
     length: int
     writers: int
     readers: int
-    # Edits of all writers together that are measured, and those before them.
+    # The edits of all writers together: those that are measured, and those before them.
     count: int
     warm: int
-    # Edits of each writer on their way.
+    # The unanswered edits of each writer.
     window: int
 
     @property
@@ -48,11 +48,11 @@ class TextJob(msgspec.Struct, frozen=True):
 
 
 Send = Callable[[int], None]
-"""Sends that many edits, of all writers in turn."""
+"""Sends the given number of edits, of all writers in turn."""
 
 
 def make_edits(job: TextJob) -> list[list[Edit]]:
-    """The edits of each writer, made on the text that it began with and its own edits."""
+    """The edits of each writer, made on the initial text and on its own edits."""
     each = -(-(job.count + job.warm) // job.writers)
     if job.edits == "type":
         return [typing(job.length, each, seed) for seed in range(job.writers)]
@@ -60,7 +60,7 @@ def make_edits(job: TextJob) -> list[list[Edit]]:
 
 
 def write(job: TextJob) -> Result:
-    """Send the edits until every socket has had something for each of them; the bytes are a reader's, times readers."""
+    """Send the edits, and wait until every socket has received them; the bytes are those of all readers together."""
     edits = make_edits(job)
     clients = Clients(job.port, timeout=TIMEOUT, protocol=PROTOCOLS[job.protocol])
     try:
@@ -77,7 +77,7 @@ def write(job: TextJob) -> Result:
         before = [each.texts for each in everyone]
         sent = 0
 
-        # Who calls a method gets an answer besides.
+        # The caller of a method also gets an answer.
         first = job.writers if job.edits == "stream" else 0
 
         def done() -> int:
@@ -105,10 +105,10 @@ def write(job: TextJob) -> Result:
 
 
 def begin(job: TextJob, first: bytes) -> YjsSocket:
-    """Put the text into a room of Yjs, which keeps it while the client that is returned stays."""
+    """Put the text into a room of Yjs, which keeps it as long as the returned client is connected."""
     client = YjsSocket(job.port, job.path)
     client.send(binary(update(first)))
-    # The server answers what comes after it when it has it.
+    # The server answers the next message when it has the text.
     client.send(binary(sync(0)))
     client.read_update()
     return client
@@ -154,7 +154,7 @@ def wrap(following: Callable[[], bytes]) -> Callable[[], bytes]:
 
 
 class Pusher:
-    """A client of plait that pushes edits, each on the version that it has by then."""
+    """A client of plait that pushes edits, each on the latest version that it has."""
 
     def __init__(self, clients: Clients, client: Client, edits: Sequence[Edit], kind: str) -> None:
         self._client = client

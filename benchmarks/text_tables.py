@@ -14,11 +14,11 @@ HEADER = (
     *("÷ Yjs", "rounds", "aim", "", "MiB", "aim", ""),
 )
 TEXT_LEGEND = (
-    "A text of 100 kB. µs: processor time of the server's processes by delivery to a reader, or by edit where nobody",
-    "reads; in it are the edit, its commit to SQLite (synchronous=FULL; LevelDB does not sync, and no client waits for",
-    "it) and the writes to the sockets. bytes: all that a reader received, by delivery. ÷ number: the processor time",
-    "of a change of a number in a state of 100 B. ÷ Yjs: that of Yjs in memory. Both are medians of the rounds.",
-    "MiB: what the server has grown by, without garbage.",
+    "A text of 100 kB. µs: processor time of the server's processes per delivery to a reader, or, without readers, per",
+    "edit: the edit, its commit to SQLite (synchronous=FULL; LevelDB does not sync, and no client waits for",
+    "it) and the writes to the sockets. bytes: received by a reader, per delivery. ÷ number: divided by the time of a",
+    "change of a number in a state of 100 B. ÷ Yjs: divided by that of Yjs in memory. Both are medians of the rounds.",
+    "MiB: the growth of the server, without garbage.",
 )
 REJOIN_LEGEND = (
     f"{EDITS:,} edits were made in a text of 100 kB since the client left. ms: from connect() to the last byte, and",

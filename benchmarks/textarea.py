@@ -1,4 +1,4 @@
-"""What a letter costs a page in a long text: in a plain textarea, and in one that `bindText` shows.
+"""The cost of typing a letter in a long text: in a plain textarea, and in one that `bindText` binds.
 
 `python -m benchmarks.textarea [MEGABYTES] [LETTERS]` prints milliseconds of a page's main thread for each letter, all
 told: input, the client, the answer, layout. It needs Chromium and the built bundle.

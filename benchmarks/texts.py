@@ -1,4 +1,4 @@
-"""What several people write in one text costs, beside Yjs with its own server on the same edits."""
+"""The cost of edits in one text by several writers, compared with Yjs and its own server."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -20,18 +20,18 @@ LENGTH = 100_000
 # About a hundred bytes of state.
 SHORT = 70
 PLAIN = "number"
-# What a run of 2 seconds has: the numbers of edits are for that.
+# The length of a run for which the numbers of edits are chosen.
 USUAL = 2.0
 
 
 class TextWay(msgspec.Struct, frozen=True):
-    """Who is written to, and how."""
+    """A server, and how edits are sent to it."""
 
     name: str
     label: str
     server: str
     protocol: str
-    # Something else than the edits of the case.
+    # A load to send instead of the edits of the case.
     edits: str = ""
     length: int = LENGTH
 
@@ -44,23 +44,23 @@ class TextCase(msgspec.Struct, frozen=True):
     writers: int
     readers: int
     count: int
-    # Edits of each writer on their way.
+    # The unanswered edits of each writer.
     window: int
     ways: tuple[str, ...]
     bytes_aim: int | None = None
-    # The most times the processor time of a change of a number in a small state.
+    # The most processor time, as a multiple of that of a change of a number in a small state.
     plain_aim: float | None = None
-    # Whether memory is measured: each run has a server of its own.
+    # Whether memory is measured, for which each run has a separate server.
     is_alone: bool = False
 
     @property
     def deliveries(self) -> int:
-        """Messages to readers for each edit; 1 where the writers are alone."""
+        """Messages to readers for each edit; 1 without readers."""
         return self.readers or 1
 
 
 class TextOutcome(msgspec.Struct):
-    """Every round of one case, by way; and what went wrong, by the same."""
+    """Every round of one case, and what went wrong, by way."""
 
     case: TextCase
     results: dict[str, list[Result]]
@@ -77,11 +77,11 @@ class TextOutcome(msgspec.Struct):
         return statistics.median(each.rate for each in self.results[way])
 
     def cpu(self, way: str) -> list[float]:
-        """The server's processor microseconds a delivery, or an edit where nobody reads, of each round."""
+        """The server's processor microseconds per delivery, or, without readers, per edit, of each round."""
         return [each.server_cpu / each.count / self.case.deliveries * 1e6 for each in self.results.get(way, [])]
 
     def ratios(self, way: str, other: str) -> list[float]:
-        """The processor time of one way by that of another, of each round that both finished."""
+        """The processor time of one way divided by that of another, for each round that both finished."""
         return [a / b for a, b in zip(self.cpu(way), self.cpu(other), strict=False) if b]
 
 
@@ -162,7 +162,7 @@ def measure(case: TextCase, way: TextWay, server: Server, seconds: float, run_na
 
 
 def measure_alone(case: TextCase, way: TextWay, server: Server, effort: Effort) -> tuple[Result | str, int]:
-    """One run of all edits, and by how much the server's memory has grown since a few of another text."""
+    """One run of all edits, and the growth of the server's memory since a few edits of another text."""
     count = case.count // 10 if effort.is_quick else case.count
     small = msgspec.structs.replace(case, count=1_000)
     measure(small, way, server, effort.seconds, "warm-")
@@ -172,7 +172,7 @@ def measure_alone(case: TextCase, way: TextWay, server: Server, effort: Effort) 
 
 
 def rest(way: TextWay, server: Server) -> int:
-    """The server's resident memory, without what is only garbage."""
+    """The server's resident memory, without garbage."""
     if way.protocol == "yjs":
         client = HttpClient(server.port)
         client.get("/")
@@ -182,7 +182,7 @@ def rest(way: TextWay, server: Server) -> int:
 
 
 def make_job(case: TextCase, way: TextWay, server: Server, count: int, run_name: str) -> TextJob:
-    """What the load has to do."""
+    """The settings of the load."""
     edits = way.edits or case.edits
     warm = count // 10
     return TextJob(

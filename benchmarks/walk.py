@@ -1,8 +1,8 @@
 """`python -m benchmarks.walk`: which files of plait a push, an rpc, a run and a join go through.
 
-A server in this process is used over real sockets, while each call of a function of plait is noted. A return is a call
-into a file that another call had left. What the store's OS thread does is counted apart. The last table has the longest
-chains of imports.
+A server in this process is used over real sockets, while each call of a function of plait is recorded. A return is a
+call into a file that an earlier call had left. The store's OS thread is counted separately. The last table has the
+longest chains of imports.
 """
 
 import argparse
@@ -38,17 +38,17 @@ SCHEMAS: Final = str(Path(plait_schemas.__file__).parent)
 SERVER: Final = str(Path(sys.modules["plait"].__file__ or "").parent)
 # How many files of the server each may go through.
 LIMITS: Final = {"push": 24, "rpc": 26, "join": 44}
-# Each is done so often; the walk with the fewest calls counts, as a timer of the server may run during one.
+# How often each is done. The walk with the fewest calls counts, as a timer of the server may run during others.
 ROUNDS: Final = 5
-# Iterations of the server's loop after which nothing of an operation is left to be done.
+# Iterations of the server's loop after which an operation has no work left.
 REST: Final = 8
-# The code of comprehensions is no function of its own in later versions of Python.
+# In later versions of Python, comprehensions are not functions.
 INLINED: Final = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"})
 PACKAGES: Final = ("store", "state", "actor", "parts", "agents", "node", "session", "web", "cli", "adapters")
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """What one operation has called."""
+    """The calls of one operation."""
 
     # Files of the server and of plait_schemas in the order of their first calls, below the folders of these packages.
     server: Sequence[str]
@@ -76,7 +76,7 @@ class Recorder:
                 self._calls.setdefault(threading.get_ident(), []).append(code.co_filename)
 
     def take(self) -> Walk:
-        """Return what was noted, and forget it."""
+        """Return the recorded calls, and clear them."""
         noted, self._calls = self._calls, {}
         calls = noted.pop(self.loop_thread, [])
         return Walk(
@@ -241,7 +241,7 @@ def serve(recorder: Recorder, folder: Path) -> Iterator[tuple[int, Callable[[], 
 
 
 async def rest() -> None:
-    """Wait while the server's loop does what is left."""
+    """Wait while the server's loop does the remaining work."""
     for _ in range(REST):
         await asyncio.sleep(0)
 
@@ -269,7 +269,7 @@ def walk_all() -> dict[str, Walk]:
         found["rpc"] = record(add, recorder, wait)
         found["rpc that only reads"] = record(partial(writer.call, "echo", 1), recorder, wait)
         found["run"] = record(partial(writer.call, "run:answer", {"by": 1}), recorder, wait)
-        # Sockets stay open until the end: closing one is no part of what is counted.
+        # Sockets stay open until the end, so that closing them is not counted.
         page = stack.enter_context(closing(Cloudflare(port)))
 
         def write() -> None:
@@ -283,7 +283,7 @@ def walk_all() -> dict[str, Walk]:
 
 
 def record(operation: Callable[[], object], recorder: Recorder, wait: Callable[[], None]) -> Walk:
-    """Return what an operation calls when it has been done before."""
+    """Return the calls of an operation that has been done before."""
     walks = list[Walk]()
     operation()
     for _ in range(ROUNDS):

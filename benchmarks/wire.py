@@ -41,7 +41,7 @@ def request(path: str, host: str, subprotocol: str | None = None) -> bytes:
 
 
 class FrameReader:
-    """Counts the messages of one socket, which is what `texts` says; keeps the payload of control frames only.
+    """Counts the messages of one socket in `texts`; keeps only the payloads of control frames.
 
     `longest` is the size of the largest message since it was last set to 0.
     """
@@ -55,7 +55,7 @@ class FrameReader:
         self.closed = False
         # Start of a frame whose header, or control payload, has not arrived whole.
         self.rest = b""
-        # Bytes still to come of a message that has been seen to begin, and the size of that.
+        # The missing bytes of a message that has begun, and its size.
         self.skip = 0
         self._length = 0
         self._opcode = TEXT
@@ -108,7 +108,7 @@ class FrameReader:
         self._begun = 0
 
     def control(self, opcode: int, payload: bytes) -> None:
-        """Note what the loop over the sockets has to act on."""
+        """Note a ping or a close, on which the loop over the sockets must act."""
         if opcode == PING:
             self.pings.append(payload)
         elif opcode == CLOSE:

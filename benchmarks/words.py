@@ -1,4 +1,4 @@
-"""Two people type a word each at one place, over a network with a delay: how many runs tear a word.
+"""Counts how often words are torn when two people each type a word at one place, over a slow network.
 
 `python -m benchmarks.words [RUNS] [MILLISECONDS]`, by default 12 runs for each pair of clients and 60 ms one way. The
 clients are those of Python and Node, the latter as built in client/js/dist.
@@ -31,7 +31,7 @@ PAIRS: Final = {"Python and Python": "pp", "Python and Node": "pn", "Node and No
 
 
 class Delay:
-    """Carries bytes to the server and back, each of them late by the same time."""
+    """Carries bytes to the server and back, with the same delay for each."""
 
     def __init__(self, port: int, delay: float) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""A blocking client of Yjs' server, which takes updates as bytes and does not look into them."""
+"""A blocking client of the Yjs server, which handles updates as bytes and does not decode them."""
 
 from benchmarks.message_socket import MessageSocket
 from benchmarks.wire import binary
@@ -7,7 +7,7 @@ __all__ = ["YjsSocket", "sync", "update"]
 
 
 def varint(number: int) -> bytes:
-    """A number as Yjs writes it: seven bits a byte, the lowest first."""
+    """A number as Yjs encodes it: seven bits a byte, the lowest first."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -17,7 +17,7 @@ def varint(number: int) -> bytes:
 
 
 def sync(length: int) -> bytes:
-    """Ask for what a client misses that has a text of so many characters, made by client 1, or nothing."""
+    """Ask for the updates that a client lacks: one with a text of `length` characters of client 1, or with nothing."""
     vector = b"\x01\x01" + varint(length) if length else b"\x00"
     return b"\x00\x00" + varint(len(vector)) + vector
 
@@ -28,10 +28,10 @@ def update(change: bytes) -> bytes:
 
 
 class YjsSocket(MessageSocket):
-    """One socket; with the length of the text that an earlier one left."""
+    """One socket of a room."""
 
     def read_update(self) -> bytes:
-        """Wait for the answer to `sync`; what it has of the text."""
+        """Wait for the answer to `sync`, and return its update."""
         while True:
             message = self.read()
             if message[:2] == b"\x00\x01":
@@ -41,6 +41,6 @@ class YjsSocket(MessageSocket):
                 return message[start + 1 :]
 
     def ask(self, length: int) -> bytes:
-        """Ask for what is missing of a text, and wait for it."""
+        """Ask for the updates after a text of `length` characters, and return them."""
         self.send(binary(sync(length)))
         return self.read_update()

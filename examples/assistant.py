@@ -1,4 +1,4 @@
-"""A conversation with an assistant: everybody asks, everybody watches the answers as they are written."""
+"""A conversation with an assistant: everyone asks, and everyone watches the answers while they are written."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ Status = Literal["waiting", "answering", "done", "stopped", "cut off"]
 
 
 class Turn(Struct, frozen=True):
-    """A question, and as much of its answer as there is."""
+    """A question, and the part of its answer that was written so far."""
 
     id: Id
     # The id and the name of the person who asked.
@@ -32,24 +32,24 @@ class Turn(Struct, frozen=True):
     question: Question
     answer: Text = ""
     status: Status = "waiting"
-    # Who has stopped the answer.
+    # The name of the person who has stopped the answer.
     stopped_by: str = ""
 
 
 class Conversation(Struct, frozen=True):
-    """What was said, from the oldest turn that is kept to the latest."""
+    """The turns of a conversation, from the oldest that is kept to the latest."""
 
     turns: tuple[Turn, ...] = ()
 
 
 class Assistant(Thread[Conversation]):
-    """Pages put their questions in the state themselves, and take them back as long as they wait."""
+    """Pages add their questions to the state themselves, and can take them back as long as they wait."""
 
     initial_state = Conversation()
     values = Values()
 
     def on_start(self) -> None:
-        # No answer goes on in a thread that has just started: the server was killed in the middle of it.
+        # A thread that has just started answers nothing: the server was killed in the middle of this answer.
         for turn in self.state.turns:
             if turn.status == "answering":
                 self.end(turn.id, "cut off")
@@ -62,13 +62,13 @@ class Assistant(Thread[Conversation]):
         added = [turn for turn in next_state.turns if turn.id not in before]
         removed = [turn for id, turn in before.items() if id not in kept]
         if len(kept) + len(added) < len(next_state.turns) or kept != [id for id in before if id in kept]:
-            raise Reject("what was said stays as it is")
+            raise Reject("earlier turns cannot be changed")
         if any(turn.status != "waiting" for turn in removed):
             raise Reject("a question can only be taken back while it waits")
         if any((turn.answer, turn.status, turn.stopped_by) != ("", "waiting", "") for turn in added):
-            raise Reject("the answers are for the assistant to give")
+            raise Reject("only the assistant can answer")
         if sum(turn.status == "waiting" for turn in next_state.turns) > MAX_WAITING:
-            raise Reject(f"{MAX_WAITING} questions are waiting; let the assistant answer some")
+            raise Reject(f"{MAX_WAITING} questions are waiting; wait until some are answered")
 
     # For the agent
 
@@ -77,7 +77,7 @@ class Assistant(Thread[Conversation]):
         return next((index for index, turn in enumerate(self.state.turns) if turn.id == id), None)
 
     def begin(self, id: str) -> Turn | None:
-        """Begin to answer a question, and return it; None for one that does not wait."""
+        """Begin to answer a question, and return it; None if it is not waiting."""
         index = self.find(id)
         if index is None or self.state.turns[index].status != "waiting":
             return None
@@ -87,11 +87,11 @@ class Assistant(Thread[Conversation]):
         return self.state.turns[self.find(id) or 0]
 
     def write(self, id: str, text: str) -> None:
-        """Add to an answer: what is sent and stored is only the text."""
+        """Append to an answer; only the added text is stored and sent."""
         self.append(f"/turns/{self.find(id)}/answer", text)
 
     def end(self, id: str, status: Status, stopped_by: str = "") -> None:
-        """Say how an answer has ended."""
+        """Record how an answer has ended."""
         index = self.find(id)
         with self.transaction():
             self.update(f"/turns/{index}/status", status)
@@ -103,7 +103,7 @@ async def answer(ctx: Context[Assistant], id: Id) -> None:
     thread = ctx.thread
     turn = thread.begin(id)
     if turn is None:
-        return  # It was taken back, or two pages have asked for the same answer.
+        return  # The question was taken back, or two pages have asked for the same answer.
     said = [Said(each.name, each.question, is_mine=each.by == turn.by) for each in thread.state.turns]
     status: Status = "cut off"
     stopped_by = ""
@@ -115,7 +115,7 @@ async def answer(ctx: Context[Assistant], id: Id) -> None:
             await asyncio.sleep(PAUSE)
         status = "done"
     except Interrupted as interrupted:
-        # A page says who has stopped it; when the server shuts down, nobody has.
+        # A page interrupts with the name of its person; a server that shuts down has no message.
         if isinstance(interrupted.message, str):
             status, stopped_by = "stopped", interrupted.message[:40]
     finally:
@@ -123,10 +123,10 @@ async def answer(ctx: Context[Assistant], id: Id) -> None:
 
 
 def add_assistant(app: Plait) -> None:
-    """Let the assistant answer in an app."""
+    """Add the assistant's agent to an app."""
     app.agent("answer", thread=Assistant, wait_timeout=3600)(answer)
 
 
-# Pages name the thread themselves, so the secret for signed ids need not be kept.
+# The pages choose the names of threads, so the secret for signed ids need not be kept.
 app = Plait(Assistant, static=PAGES, secret=token_hex())
 add_assistant(app)

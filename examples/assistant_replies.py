@@ -1,4 +1,4 @@
-"""What the assistant answers: rules that look for a few words, in the place of a language model."""
+"""The answers of the assistant: rules that look for a few words, instead of a language model."""
 
 import operator
 import re
@@ -18,12 +18,12 @@ class Said(NamedTuple):
 
     name: str
     question: str
-    # Whether the one who asks now has asked it.
+    # Whether the same person asks now.
     is_mine: bool
 
 
 class Asked(NamedTuple):
-    """A question, with all that an answer may need."""
+    """A question, with everything that an answer may need."""
 
     match: re.Match[str]
     by: str
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
 
 
 async def reply(before: Sequence[Said], question: str, by: str, values: ThreadValues) -> str:
-    """Return the answer to a question; `by` is the id of the person who asks, `before` what was asked until then."""
+    """Return the answer to a question; `by` is the id of the person who asks, `before` the earlier questions."""
     for pattern, rule in RULES:
         if match := re.search(pattern, question, re.IGNORECASE):
             return await rule(Asked(match, by, before, values))
@@ -64,7 +64,7 @@ async def count(asked: Asked) -> str:
 async def calculate(asked: Asked) -> str:
     left, sign, right = asked.match.groups()
     if sign in "/÷" and float(right) == 0:
-        return "Nobody may divide by zero, and I am no exception."
+        return "Division by zero is not defined, not even for me."
     result = OPERATORS[sign](float(left), float(right))
     return f"`{left} {sign} {right}` is **{result:,.10g}**."
 
@@ -74,7 +74,7 @@ async def remember(asked: Asked) -> str:
     await asked.values.set(f"name {asked.by}", name)
     return (
         f"Nice to meet you, **{name}**. I keep that in the `values` of this thread: they are stored, "
-        "but sent to nobody. Ask me who you are when the server has been started again."
+        "but not sent to any page. Restart the server, and ask me who you are."
     )
 
 
@@ -105,7 +105,7 @@ OPERATORS: Final[dict[str, Callable[[float, float], float]]] = {
     "/": operator.truediv, "÷": operator.truediv,
 }  # fmt: skip
 NUMBER: Final = r"(-?\d{1,12}(?:\.\d{1,6})?)"
-# The first whose words are in the question counts.
+# The first rule that matches the question answers it.
 RULES: Final[list[tuple[str, Callable[[Asked], Awaitable[Any]]]]] = [
     (rf"{NUMBER}\s*([{re.escape(''.join(OPERATORS))}])\s*{NUMBER}", calculate),
     (r"\bcount (?:up )?to (\d+)", count),

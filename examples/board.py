@@ -1,4 +1,4 @@
-"""A shared kanban board: everybody edits one state, undoes their own changes, and looks at earlier versions."""
+"""A shared kanban board: people edit one state, undo their own changes, and look at earlier versions."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Column(Struct, frozen=True):
 
 
 class Card(Struct, frozen=True):
-    """A piece of work. It stores its own place, so that two people who move two cards have no conflict."""
+    """A piece of work. It stores its own place, so that two people can move two cards without a conflict."""
 
     title: Title
     column: Id
@@ -66,7 +66,7 @@ WELCOME = BoardState(
 
 
 class Restored(Struct, frozen=True):
-    """Somebody has restored an older board."""
+    """An event: a person has restored an older board."""
 
     version: int
     # The id of the connection that restored it.
@@ -74,37 +74,37 @@ class Restored(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True):
-    """What a page shows of its person, as far as it is of use here."""
+    """The part of a page's presence that the server uses."""
 
     name: Name
 
 
 class Named(Struct, frozen=True):
-    """A name that somebody had from a version on."""
+    """A person's name, and the first version with it."""
 
     since: int
     name: Name
 
 
 class Memory(Struct, frozen=True):
-    """Who changed a board: the names that they had, by their connections, and who restored a version."""
+    """Who changed a board: the names of people by connection, and who restored which version."""
 
     names: dict[str, tuple[Named, ...]] = {}
     restored: dict[str, str] = {}
 
 
 class BoardMemory(Thread[Memory]):
-    """Knows who was who on the board of its name, when they have left; only the board writes to it."""
+    """Keeps the names of people who have left the board of the same name; only the board writes to it."""
 
     initial_state = Memory()
 
     def validate_state_change(self, next_state: Memory, source: Source) -> None:
         if source != "server":
-            raise Reject("only the board remembers")
+            raise Reject("only the board writes its memory")
 
 
 class Board(Thread[BoardState]):
-    """Pages edit the state themselves; the server merges what they do at the same moment."""
+    """Pages edit the state themselves; the server merges changes that they make at the same time."""
 
     initial_state = WELCOME
     state_version = 2
@@ -122,7 +122,7 @@ class Board(Thread[BoardState]):
                 raise Reject(f"“{column.title}” is limited to {column.limit}")
 
     def on_start(self) -> None:
-        # The version of the last change that the hook below has been told of, and the names that it has kept.
+        # The version of the last change that the hook below has handled, and the names that it has stored.
         self.told = self.version
         self.kept: dict[str, str] = {}
 
@@ -132,7 +132,7 @@ class Board(Thread[BoardState]):
             await self.remember(source, self.told)
 
     async def remember(self, connection: Connection, version: int) -> None:
-        """Keep the name that somebody shows of themselves as they make a version, if it is another than before."""
+        """Store the name in a connection's presence, from this version on, if the name has changed."""
         try:
             name = convert(connection.presence, Shown).name
         except ValidationError:
@@ -145,7 +145,7 @@ class Board(Thread[BoardState]):
 
     @property
     def memory(self) -> Any:
-        """A handle to who has changed this board."""
+        """A handle of the thread that keeps the names of people."""
         return self.thread(BoardMemory, self.name)
 
     @rpc
@@ -189,7 +189,7 @@ class Board(Thread[BoardState]):
 
 
 def add(members: dict[str, T], key: str, value: T) -> dict[str, T]:
-    """Return the members with one more, or another, as the last one; too many lose the first."""
+    """Return the members with one added or replaced, as the last one; the first is dropped if there are too many."""
     others = [(id, member) for id, member in members.items() if id != key]
     return dict([*others[1 - MAX_PEOPLE :], (key, value)])
 

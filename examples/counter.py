@@ -1,4 +1,4 @@
-"""A shared counter: the smallest thread that shows every side of plait."""
+"""A shared counter: the smallest thread that has a state, a rule and an rpc."""
 
 from pathlib import Path
 

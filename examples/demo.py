@@ -14,7 +14,7 @@ app = Plait(
     *(Assistant, Pad, Board, BoardMemory, TicTacToe, Counter),
     store="sqlite:///plait-demo.db",
     static=PAGES,
-    # Pages name their threads themselves, so the secret for signed ids need not be kept.
+    # The pages choose the names of threads, so the secret for signed ids need not be kept.
     secret=token_hex(),
 )
 add_assistant(app)

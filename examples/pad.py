@@ -1,4 +1,4 @@
-"""Shared notes: everybody types in the same texts at once, and so does the server."""
+"""Shared notes: people type in the same texts at once, and so does the server."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ class Person(Struct, frozen=True):
 
 
 class PadState(Struct, frozen=True):
-    """Every document by its id, and everybody who has been here by their connection's."""
+    """Every document by its id, and every person who was here by the id of their connection."""
 
     documents: dict[Id, Document]
     people: dict[str, Person] = {}
@@ -53,7 +53,7 @@ Open this page in a second window and **type in both**: no letter is lost.
 - Undo takes back only what you have typed yourself
 - “Who wrote what” shows who wrote which words
 
-Go offline, type on, and come back. Press “Let the server write”, and type between its lines.
+Go offline, type on, and come back. Press “Ask the server to write”, and type between its lines.
 
 The text is Markdown: `code`, **bold**, *emphasis*, [links](https://commonmark.org).
 """
@@ -73,11 +73,11 @@ class Pad(Thread[PadState]):
         if len(next_state.documents) > MAX_DOCUMENTS:
             raise Reject(f"a pad has room for {MAX_DOCUMENTS} documents")
         if source != "server" and next_state.people != self.state.people:
-            raise Reject("who is who is for the server to say", path="/people")
+            raise Reject("only the server changes the list of people", path="/people")
 
     @rpc
     def introduce(self, name: Name, color: float) -> None:
-        """Remember who the caller is, for when they have left."""
+        """Store the caller's name, which is shown after they have left."""
         connection = current().connection
         if connection is None:
             return
@@ -92,7 +92,7 @@ class Pad(Thread[PadState]):
 
     @rpc(concurrent=True)
     async def write_story(self, document: Id) -> None:
-        """Write a text to the end of a document, a word at a time, as an answer of a language model would come."""
+        """Append a text to a document, a word at a time, as a language model streams an answer."""
         if document in self.writing:
             raise Reject("the server is writing already")
         self.writing.add(document)
@@ -103,7 +103,7 @@ class Pad(Thread[PadState]):
                 self.append(f"/documents/{document}/body", word)
                 await asyncio.sleep(PAUSE)
         except Conflict:
-            pass  # Somebody has deleted the document.
+            pass  # The document was deleted.
         finally:
             self.writing.discard(document)
             self.set_presence("server", None)

@@ -1,4 +1,4 @@
-"""Tic-tac-toe: clients change the game themselves, the server refuses what is illegal and keeps the score."""
+"""Tic-tac-toe: clients change the game themselves; the server refuses illegal moves and keeps the score."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -89,7 +89,7 @@ def check_push(game: Game, pushed: Game, you: str) -> None:
     elif pushed == replace(game, moves=pushed.moves):
         check_move(game, pushed.moves, you)
     else:
-        raise Reject("a player joins or moves, the rest is up to the server")
+        raise Reject("a player can only join or move")
 
 
 def check_join(game: Game, players: tuple[Player, ...], you: str) -> None:
@@ -109,9 +109,9 @@ def check_move(game: Game, moves: tuple[int, ...], you: str) -> None:
     if game.status != "playing" or has_line(game.moves):
         raise Reject("the game is not running", path="/status")
     if moves[: len(game.moves)] != game.moves:
-        raise Reject("moves that were made stay as they are", path="/moves")
+        raise Reject("earlier moves cannot be changed", path="/moves")
     if len(moves) != len(game.moves) + 1:
-        raise Reject("nobody moves twice in a row", path="/moves")
+        raise Reject("a player cannot move twice in a row", path="/moves")
     if game.players[len(game.moves) % 2].id != you:
         raise Reject("it is not your turn", path="/moves")
     if moves[-1] in game.moves:

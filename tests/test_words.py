@@ -12,22 +12,22 @@ import pytest
 # How many marker words the prose of a folder has. A file counts in the longest of these rows that it is in.
 # A number may only fall. A file outside all rows may have none.
 COUNTS: Final = {
-    "CHANGELOG.md": 1,
-    "schemas": 33,
+    "CHANGELOG.md": 0,
+    "schemas": 1,
     "client/python": 47,
     "client/js": 2,
     "client/js/src": 41,
     "client/js/test": 57,
     "server/plait/actor": 17,
-    "server/plait/adapters": 12,
+    "server/plait/adapters": 0,
     "server/plait/agents": 25,
     "server/plait/node": 10,
     "server/plait/parts": 10,
     "server/plait/session": 1,
-    "server/plait/state": 14,
+    "server/plait/state": 0,
     "server/plait/web": 12,
-    "examples": 53,
-    "benchmarks": 23,
+    "examples": 0,
+    "benchmarks": 0,
     "tests": 234,
 }
 

@@ -1,4 +1,4 @@
-// What the published client of Colyseus sees, before and after a change: node check.mjs PORT SIZE
+// Prints what the published client of Colyseus sees before and after a change: node check.mjs PORT SIZE
 import { Client } from "@colyseus/sdk";
 
 const [port, size] = process.argv.slice(2);

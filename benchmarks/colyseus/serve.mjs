@@ -1,12 +1,12 @@
 // The board of benchmarks/boards.py as a Colyseus room: node serve.mjs DATA_FOLDER PORT
-// It keeps everything in memory and stores nothing. DATA_FOLDER has the boards to begin with, board-SIZE.json.
+// It keeps everything in memory and stores nothing. DATA_FOLDER has the initial boards, board-SIZE.json.
 import { readFileSync } from "node:fs";
 import { Room, Server } from "@colyseus/core";
 import { ArraySchema, Encoder, MapSchema, schema, t } from "@colyseus/schema";
 import { WebSocketTransport } from "@colyseus/ws-transport";
 
 const [folder, port] = process.argv.slice(2);
-// As its documentation says for large states.
+// The documentation of Colyseus recommends this for large states.
 Encoder.BUFFER_SIZE = 1024 * 1024;
 
 const Person = schema({ name: t.string(), color: t.string() }, "Person");
@@ -54,7 +54,7 @@ class BoardRoom extends Room {
       }
       this.broadcastPatch();
     });
-    // What led to the first state is no part of the first patch, as nobody is here yet.
+    // There is no client yet: the changes that led to the first state are not sent.
     this.broadcastPatch();
   }
 }

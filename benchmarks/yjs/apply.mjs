@@ -1,5 +1,5 @@
-// What a page that comes back does with what it has missed: reads the update of a text and one with the rest, each
-// after its length in four bytes, and writes {ms, text} as JSON: the median time of a few runs, and the text then.
+// What a page does that returns to a text: reads the update that made the text, and one with the changes since, each
+// after its length in four bytes, and writes {ms, text} as JSON: the median time of a few runs, and the text after them.
 import { readFileSync } from "node:fs";
 import * as Y from "yjs";
 

@@ -8,7 +8,7 @@ const [folder, port, stored] = process.argv.slice(2);
 if (stored) process.env.YPERSISTENCE = `${folder}/texts`;
 const { setupWSConnection } = createRequire(import.meta.url)("y-websocket/bin/utils");
 
-// A request collects garbage, so that none is in what is measured then.
+// A request collects garbage, so that the next measurement does not include any.
 const server = createServer((_, response) => {
   globalThis.gc();
   response.end();

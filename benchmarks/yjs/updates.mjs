@@ -14,7 +14,7 @@ function begin() {
 }
 
 const first = begin();
-// By this number a client that has the text asks for the rest.
+// A client that has the text asks for the rest by this number.
 first.clientID = 1;
 first.getText("note").insert(0, text);
 const [base] = made;

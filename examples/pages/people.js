@@ -1,27 +1,27 @@
 // @ts-check
-/** Who is here: what this page shows of its person to the others, and what they show. */
+/** Presence: what this page shows of its person to the others, and what they show. */
 
 import { avatar, find, findInput, hue, savePerson } from "./room.js";
 
 /**
- * What everyone shows of themselves, beside what is their page's own.
+ * What the pages of all examples show of a person.
  * @typedef {{id: string, name: string, color: number}} Shown
  */
 /**
- * What to call them is their label.
+ * A person who is here; `label` is what to call them.
  * @template More
  * @typedef {Shown & More & {connection: string, label: string}} Someone
  */
 
 const MOST_FACES = matchMedia("(max-width: 40rem)").matches ? 2 : 5;
 
-/** @template {object} More what the page's people show beside who they are */
+/** @template {object} More what a page shows of its person in addition to `Shown` */
 export class People {
   #client;
   #person;
   /** @type {Shown & More} */
   #mine;
-  /** The names of all who have been seen, by connection. @type {Map<string, string>} */
+  /** The names of all people so far, by connection. @type {Map<string, string>} */
   #names = new Map();
   #rendered = "";
 
@@ -40,7 +40,7 @@ export class People {
     find("#name").addEventListener("change", () => this.#rename());
   }
 
-  /** Show the others something else than before. @param {Partial<Shown & More>} changes */
+  /** Change what the others see of this person. @param {Partial<Shown & More>} changes */
   show(changes) {
     const next = { ...this.#mine, ...changes };
     if (JSON.stringify(next) === JSON.stringify(this.#mine)) return;
@@ -48,7 +48,7 @@ export class People {
     if (this.#client.status !== "closed") this.#client.setPresence(next);
   }
 
-  /** Show who is here; somebody with two pages is one person. */
+  /** Show who is here; a person with two pages is shown once. */
   render() {
     const everyone = [...new Map(this.#all().map((someone) => [someone.id, someone])).values()];
     const shown = JSON.stringify(everyone.map(({ id, name }) => [id, name]));
@@ -60,7 +60,7 @@ export class People {
     find("#people").replaceChildren(...everyone.map((someone) => personItem(someone, someone.id === this.#mine.id)));
   }
 
-  /** Return who else has the page open; where this page hears nothing of them, they may have left. */
+  /** Return the others who have the page open; none while this page is offline, as they may have left. */
   others() {
     if (this.#client.status !== "online") return [];
     return this.#all().filter(({ connection }) => connection !== this.#client.connection);
@@ -85,7 +85,7 @@ export class People {
     const all = [];
     const presence = /** @type {Record<string, any>} */ (this.#client.presence);
     for (const [connection, shown] of Object.entries(presence)) {
-      // Anything may be shown: a page of somebody else's making, too, may be here.
+      // Another client may send any JSON as its presence.
       if (typeof shown?.id !== "string" || typeof shown.name !== "string") continue;
       const name = shown.name.slice(0, 40);
       const label = shown.id === this.#mine.id ? "You" : name;

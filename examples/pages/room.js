@@ -1,5 +1,5 @@
 // @ts-check
-/** What every page has around its thread: a room, a status, notices, and the person who uses the page. */
+/** What all pages share: a room, a status, notices, and the person who uses the page. */
 
 import { ThreadClient } from "/plait/client.js";
 
@@ -30,19 +30,19 @@ export function randomId() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Find an element that the page is sure to have. @param {string} selector @param {ParentNode} root */
+/** Return an element of the page, which must exist. @param {string} selector @param {ParentNode} root */
 export function find(selector, root = document) {
   const element = root.querySelector(selector);
   if (!(element instanceof HTMLElement)) throw new Error(`this page has no ${selector}`);
   return element;
 }
 
-/** Find a text field that the page is sure to have. @param {string} selector @param {ParentNode} root */
+/** Return a text field of the page, which must exist. @param {string} selector @param {ParentNode} root */
 export function findInput(selector, root = document) {
   return /** @type {HTMLInputElement} */ (find(selector, root));
 }
 
-/** Make an element say something; the same again would be read out again. @param {Element} element @param {string} text */
+/** Set an element's text if it differs; a screen reader would read out the same text again. @param {Element} element @param {string} text */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -67,7 +67,7 @@ async function copyLink() {
     await navigator.clipboard.writeText(location.href);
     notify("Link copied. Open it in another window, or send it to someone.");
   } catch {
-    notify(`This browser does not let a page copy. The link is ${location.href}`);
+    notify(`This browser does not allow a page to copy. The link is ${location.href}`);
   }
 }
 
@@ -76,8 +76,8 @@ async function copyLink() {
  * that a reload loses nothing.
  * @template State
  * @param {string} kind
- * @param {() => void} render is called when something of the client reads differently
- * @param {(error: Error, ops: readonly {path: string}[]) => void} refused is told of each change that is taken back
+ * @param {() => void} render is called when the client has changed
+ * @param {(error: Error, ops: readonly {path: string}[]) => void} refused is called for each change that was refused
  * @returns {ThreadClient<State>}
  */
 export function join(kind, render, refused) {
@@ -105,13 +105,13 @@ function showStatus({ status, pending, error }) {
 // Notices
 
 /**
- * Say something at the bottom of the page for a while.
+ * Show a notice at the bottom of the page for a while.
  * @param {string} text
  * @param {{refused?: boolean, action?: {label: string, run: () => void}}} options
  */
 export function notify(text, { refused = false, action } = {}) {
   const notices = find("#notices");
-  // The same again is not something else.
+  // A notice that repeats another replaces it.
   for (const other of notices.querySelectorAll(".notice")) if (other.firstChild?.textContent === text) other.remove();
   const notice = document.createElement("div");
   notice.className = refused ? "notice refused" : "notice";

@@ -1,8 +1,8 @@
-"""AgentState: one agent for all users, whose sessions keep everything that makes it restartable.
+"""AgentState: one agent for all users; each session stores everything that the agent needs after a restart.
 
     await app.run("harness", "Hi", user_id="alice", session_id="s1", attributes=[Tenant("tenant-7")])
 
-Requests of one session are answered one after the other, those of others at the same time, on whichever node.
+Requests of one session are answered one after the other, requests of several sessions at the same time.
 """
 
 from msgspec import Struct
@@ -14,11 +14,11 @@ from .model import Message, stream
 
 
 class AgentState(Struct, frozen=True):
-    """What a session has."""
+    """The state of a session."""
 
     context: tuple[Message, ...] = ()
     summary: str = ""
-    # What the agent has to do, by itself or because it was told to.
+    # What the agent still has to do.
     tasks: tuple[str, ...] = ()
 
 
@@ -34,7 +34,7 @@ class Harness(Thread[AgentState]):
 
 
 class Tenant(Struct, frozen=True):
-    """For whom a request is made; no session keeps it."""
+    """The tenant for whom a request is made; it is not stored in the session."""
 
     id: str
 
@@ -44,7 +44,7 @@ app = Plait(Harness)
 
 @app.agent("harness", thread=Harness)
 async def harness(ctx: Context[Harness], message: str) -> str:
-    """Answer a message. An interrupt ends it with what it has, and its message is the next thing to do."""
+    """Answer a message. An interrupt ends the answer early; the message of the interrupt becomes a task."""
     session = ctx.thread
     session.say("user", message)
     tenant = ctx.get(Tenant)

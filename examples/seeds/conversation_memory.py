@@ -1,4 +1,4 @@
-"""ConversationMemory: an agent that knows what was said before, keeps the latest of it, and forgets when it is told."""
+"""ConversationMemory: an agent that remembers the latest messages, and forgets them on request."""
 
 from msgspec import convert
 
@@ -31,7 +31,7 @@ async def conversation_memory(ctx: Context[Conversation], message: str) -> str:
     messages.append(Message("user", message))
     answer = generate(messages)
 
-    # Only the latest messages are kept, so that the conversation stays as small as it is.
+    # Keep only the latest messages, so that the conversation does not grow.
     for said in (messages[-1], Message("assistant", answer)):
         await values.push("messages", said, MOST)
     await values.set("turn_count", turn)

@@ -1,4 +1,4 @@
-"""A thread for each user: ids that are made from those of one's own system, in the place of signed ones."""
+"""A thread for each user: ids that are made from the app's own user ids, instead of signed ones."""
 
 import hashlib
 from secrets import token_hex
@@ -15,9 +15,9 @@ class Conversation(Thread[None]):
 
 
 def find_thread_id(request: Request) -> str:
-    """Return the same id for all requests of a user, and a new one for those of nobody.
+    """Return the same id for all requests of a user, and a new id for each request without a user.
 
-    The header stands for what has been verified, as `request.state.principal` is by `authenticate`.
+    The header stands for a verified user, such as `request.state.principal` after `authenticate`.
     """
     user = request.headers.get("x-user-id")
     return f"thrd_{hashlib.sha256(user.encode()).hexdigest()[:27] if user else token_hex(16)}"

@@ -1,4 +1,4 @@
-"""A language model as these examples need one: it says what it was told, and how much of that there is."""
+"""A language model for these examples: it repeats the last message, and counts the messages."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ __all__ = ["Message", "generate", "stream"]
 
 
 class Message(Struct, frozen=True):
-    """What somebody has said."""
+    """A message of the user or of the assistant."""
 
     role: Literal["user", "assistant"]
     content: str

@@ -1,7 +1,7 @@
-"""PersistentChat: load once from `kv`, cache in the thread, answer in a stream, and save after the answer.
+"""PersistentChat: load once from `kv`, cache in the thread, stream the answer, and save after the answer.
 
-In plait the values of a thread are durable already. What this adds: in `kv` the conversation stays when its thread is
-destroyed or expires, here for another day.
+In plait, the values of a thread are durable anyway. In `kv`, the conversation also outlives its thread: it stays for a
+day after the thread was destroyed or has expired.
 """
 
 from collections.abc import AsyncIterator

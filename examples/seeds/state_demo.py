@@ -1,6 +1,6 @@
-"""StateDemo: what lives as long as a request, as a conversation, and as a user.
+"""StateDemo: state of a request, of a conversation, and of a user.
 
-Call it by `POST /run/state-demo`: the header `x-thread-id` of an answer, sent back, continues the conversation.
+Call it by `POST /run/state-demo`. To continue the conversation, send the header `x-thread-id` of the answer again.
 """
 
 import time
@@ -12,7 +12,7 @@ from plait import Context, Plait, Session, Thread, Values
 
 
 class Conversation(Thread[None]):
-    """Has values only, and nothing that is shown to anybody."""
+    """Has values only, and no state that clients could see."""
 
     values = Values()
 
@@ -33,18 +33,18 @@ class Output(Struct):
 
 @app.agent("state-demo", thread=Conversation)
 async def state_demo(ctx: Context[Conversation], input: Input) -> Output:
-    # The request: gone when it ends, and shared with the agents that this one calls.
+    # Of the request: dropped when it ends, and shared with the agents that this one calls.
     ctx.state["start"] = time.perf_counter()
 
-    # The conversation: durable, and committed with this run.
+    # Of the conversation: durable, and committed with this run.
     await ctx.thread.values.push("messages", input.message)
 
-    # The user: durable, and the same in all conversations.
+    # Of the user: durable, and the same in all conversations.
     total = 0
     if ctx.user is not None:
         total = await ctx.user.update("total_requests", lambda total: total + 1, 0)
 
-    # The request as the listeners of its end see it.
+    # Of the request, for the listeners that run at its end.
     ctx.session.state["kind"] = "chat"
     ctx.session.add_listener("completed", log_session)
 
@@ -53,7 +53,7 @@ async def state_demo(ctx: Context[Conversation], input: Input) -> Output:
 
 
 async def log_session(session: Session) -> None:
-    """Count the requests of each kind; it runs after the answer, and what it writes is stored, too."""
+    """Count the requests of each kind; this runs after the answer, and its writes are stored, too."""
     thread: Any = session.thread
     values = thread.values
     kind = session.state["kind"]

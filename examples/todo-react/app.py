@@ -67,7 +67,7 @@ class TodoList(Thread[Todos]):
 
     @rpc
     async def bring_back(self) -> bool:
-        """Undo the last clearing, whoever did it; return whether there was one."""
+        """Undo the last clearing, by any client; return whether there was one."""
         return await self.undo("server") is not None
 
     @rpc(name="undo")

@@ -1,4 +1,4 @@
-"""The edits that turn one list into another, found by the identity of the elements, never by their positions."""
+"""Finds the edits that turn one list into another, by the identity of the elements and not by their positions."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -19,19 +19,19 @@ __all__ = [
     "Keys",
     "Lists",
     "edits",
+    "find_increasing",
     "has_repeated",
     "id_of",
     "ids_of",
-    "increasing",
 ]
 
 ID_KEYS: Final = ("id", "key", "_id")
-"""The members that may hold what an element is known by; the first one that holds a text or an integer counts."""
+"""The members that may hold the id of an element; the first one with a string or an integer counts."""
 
 Id = str | int
 
 _Name = Id | bytes
-"""What an element is known by: its id, or without one its JSON."""
+"""What identifies an element: its id, or, if it has none, its JSON."""
 
 _Pair = tuple[int, int]
 
@@ -42,16 +42,16 @@ _NEVER_OBJECTS: Final = frozenset({str, int, float, bool, type(None), list, tupl
 _NEVER_IDS: Final = frozenset({bool, float, dict, list, tuple, set, frozenset, msgspec.UnsetType})
 
 _MOST_EDITS: Final = 64
-"""So many edits are made however little stays of a list, and so many elements move at most."""
+"""A list is edited if it needs at most this many edits, even if little of it stays; at most this many elements move."""
 
 
 _MOST_COMPARED: Final = 24_000
 _WITHOUT_ID: Final = 3
-"""The elements that one diff compares; one without an id counts as so many."""
+"""The most elements that one diff compares, and how many an element without an id counts as."""
 
 
 class Budget:
-    """What one diff may still spend on aligning lists, in elements that have an id."""
+    """How many elements with ids one diff may still align."""
 
     __slots__ = ("left",)
 
@@ -59,7 +59,7 @@ class Budget:
         self.left = _MOST_COMPARED
 
     def spend(self, count: int) -> bool:
-        """Spend so much and return True, or nothing if less is left."""
+        """Spend `count` and return True; if less is left, spend nothing and return False."""
         if count > self.left:
             return False
         self.left -= count
@@ -69,8 +69,8 @@ class Budget:
 class Edit(NamedTuple):
     """One edit, at the index `at` of the list after the earlier edits; `old` and `new` are indices in the two lists.
 
-    "change" means one element, which is different inside; "in" puts in, as it was, the element that the "out" right
-    before it has taken out. Without an old element -1 stands for its index, and so without a new one.
+    "change" keeps an element, which differs inside. "in" inserts, unchanged, the element that the "out" right before it
+    has removed. An index is -1 if the edit has no old or no new element.
     """
 
     kind: Literal["change", "replace", "remove", "add", "out", "in"]
@@ -80,11 +80,11 @@ class Edit(NamedTuple):
 
 
 class Lists(Protocol):
-    """Two lists that differ at both ends; what they have in common there is left out."""
+    """Two lists without their common beginning and end."""
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many elements there are in the old and in the new list."""
+        """The numbers of elements in the old and in the new list."""
         ...
 
     @property
@@ -93,51 +93,52 @@ class Lists(Protocol):
         ...
 
     def old_name(self, index: int) -> bytes:
-        """Return the JSON of an old element, its keys in order."""
+        """Return the JSON of an old element, with sorted keys."""
         ...
 
     def new_name(self, index: int) -> bytes:
-        """Return the JSON of a new element, its keys in order."""
+        """Return the JSON of a new element, with sorted keys."""
         ...
 
     def id_at(self, place: int) -> tuple[Id | None, Id | None]:
         """Return the ids of the old and of the new element at one place."""
         ...
 
-    def different(self, most: int) -> list[int] | None:
-        """Return the places at which two lists of one length are different; None if those are more than `most`."""
+    def find_different(self, most: int) -> list[int] | None:
+        """Return the places at which two lists of one length differ; None if there are more than `most`."""
         ...
 
-    def changed(self, pairs: Sequence[_Pair]) -> Collection[int]:
-        """Return the old indices of those pairs that are not the same JSON."""
+    def find_changed(self, pairs: Sequence[_Pair]) -> Collection[int]:
+        """Return the old indices of the pairs whose JSON differs."""
         ...
 
     def is_same(self, old: int, new: int) -> bool:
-        """Tell whether two elements without ids in one place look as one element that was changed."""
+        """Tell whether two elements without ids at one place look like one element that was changed."""
         ...
 
     def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[Sequence[bytes | None], Sequence[bytes | None]]:
-        """Return by what `is_same` knows each of some objects, None for what is no object."""
+        """Return what `is_same` compares of each object; None for an element that is not an object."""
         ...
 
     def shares_ids(self, old: int, new: int) -> bool:
-        """Tell whether lists in two objects have elements of one id."""
+        """Tell whether lists in two objects have elements with the same id."""
         ...
 
     def repeats(self) -> bool:
-        """Tell whether several elements of the old or the new list, with its ends, are alike."""
+        """Tell whether the old or the new list, with its ends, has equal elements."""
         ...
 
 
 def edits(lists: Lists, around: int, budget: Budget) -> list[Edit] | None:
-    """Return the edits, in order; None to replace the list whole.
+    """Return the edits, in order; None to replace the list as a whole.
 
-    Lists that are too large for the `budget` are not aligned: only a few elements that have changed are found in them.
+    Lists that exceed the `budget` are not aligned: only a few changed elements are found in them.
 
-    `around` is how many elements are left out of the lists. Elements are the same if they have the same id, or
-    without ids are the same JSON; those that several have identify none of them. What stays is a longest sequence of
-    them that is in order in both lists. In a gap of as many elements on both sides, elements without ids are changed in
-    their places if they have not moved: inside where they are certainly the same, else by replacing them whole.
+    `around` is how many elements are left out of the lists at their ends. Elements are the same if they have the same
+    id, or, without ids, the same JSON; an id that several elements have identifies none. The elements that stay are a
+    longest sequence that is in the same order in both lists. Between two of these, if both lists have equally many
+    elements there, elements without ids that have not moved are changed in their places: inside, if they are certainly
+    the same, otherwise by replacing them.
     """
     if lists.sizes == (1, 1):
         return _one(lists)
@@ -148,17 +149,17 @@ def edits(lists: Lists, around: int, budget: Budget) -> list[Edit] | None:
         places = [at for at, (mine, other) in enumerate(zip(old, new, strict=True)) if mine != other]
     else:
         places = None
-    pairs, moved = _common(_numbered(old), _numbered(new))
+    pairs, moved = _match(_number_repeated(old), _number_repeated(new))
     if places is not None and len(places) <= len(old) + len(new) - 2 * len(pairs):
         found = [Edit("change" if lists.is_same(at, at) else "replace", at, at, at) for at in places]
         kept = len(old) - len(places)
     elif len(moved) > _MOST_EDITS:
         return None
     else:
-        found = _filled(lists, (old, new), pairs, moved)
+        found = _make_edits(lists, (old, new), pairs, moved)
         kept = len(pairs)
     count = sum(edit.kind != "change" for edit in found)
-    # Where one list is all in the other, all of it stays.
+    # If one list contains the other, all of that stays.
     is_grown = around > 0 and not (old and new)
     return None if count > _MOST_EDITS and count > 4 * (kept + around) and not is_grown else found
 
@@ -170,8 +171,8 @@ def _spend(lists: Lists, budget: Budget) -> bool:
 
 
 def _in_their_places(lists: Lists) -> list[Edit] | None:
-    """Return the edits if the lists have the same length and ids, and few elements are different; otherwise None."""
-    places = lists.different(_MOST_EDITS) if lists.sizes[0] == lists.sizes[1] else None
+    """Return the edits if the lists have the same length and ids, and few elements differ; otherwise None."""
+    places = lists.find_different(_MOST_EDITS) if lists.sizes[0] == lists.sizes[1] else None
     if places is None:
         return None
     found: list[Edit] = []
@@ -184,11 +185,11 @@ def _in_their_places(lists: Lists) -> list[Edit] | None:
 
 
 def _one(lists: Lists) -> list[Edit]:
-    """Return the edits where one element is between the ends of either list."""
+    """Return the edits for lists of one element each."""
     old, new = lists.ids[0][0], lists.ids[1][0]
     if old != new:
         return [Edit("remove", 0, 0, -1), Edit("add", 0, -1, 0)]
-    # Large elements are named only where it has to be.
+    # Naming a large element is slow, so it comes last.
     if old is not None or lists.is_same(0, 0) or (name := lists.old_name(0)) == (other := lists.new_name(0)):
         return [Edit("change", 0, 0, 0)]
     if _is_own(lists, name, other):
@@ -200,7 +201,7 @@ def _one(lists: Lists) -> list[Edit]:
 
 
 def id_of(element: Any, key: str | None = None) -> Id | None:
-    """Return the id of an element, None where it has none; `key` is the member that holds it, where that is known."""
+    """Return the id of an element, None if it has none; `key` is the member that holds it, if that is known."""
     keys = ID_KEYS if key is None else (key,)
     if isinstance(element, dict):
         for each in keys:
@@ -214,7 +215,7 @@ def id_of(element: Any, key: str | None = None) -> Id | None:
 
 
 def ids_of(elements: Sequence[Any], key: str | None = None) -> list[Id | None]:
-    """Return what `id_of` returns for each of several elements, fast where all are of one type."""
+    """Return what `id_of` returns for each element; faster if all are of one type."""
     kinds = set(map(type, elements))
     if len(kinds) == 1:
         first = ID_KEYS[0] if key is None else key
@@ -234,23 +235,23 @@ def ids_of(elements: Sequence[Any], key: str | None = None) -> list[Id | None]:
 def _id(value: Any) -> Id | None:
     if value is None or type(value) in _NEVER_IDS:
         return None
-    # A UUID, a time, an enum: as it is in JSON.
+    # A UUID, a time or an enum is compared as its JSON.
     plain: Any = value if type(value) in _IDS else decode_json(encode_json(value))
     return plain if type(plain) in _IDS else None
 
 
 def has_repeated(names: Sequence[Hashable]) -> bool:
-    """Tell whether one of several names is there twice."""
+    """Tell whether a name occurs more than once."""
     return len(set(names)) < len(names)
 
 
 def _names(lists: Lists) -> tuple[list[_Name], list[_Name]]:
     old_ids, new_ids = lists.ids
-    repeated = _repeated(old_ids) | _repeated(new_ids)
-    return _named(old_ids, lists.old_name, repeated), _named(new_ids, lists.new_name, repeated)
+    repeated = _find_repeated(old_ids) | _find_repeated(new_ids)
+    return _name_all(old_ids, lists.old_name, repeated), _name_all(new_ids, lists.new_name, repeated)
 
 
-def _repeated(ids: Sequence[Id | None]) -> set[Id]:
+def _find_repeated(ids: Sequence[Id | None]) -> set[Id]:
     present = [id for id in ids if id is not None]
     found: set[Id] = set()
     if has_repeated(present):
@@ -260,14 +261,14 @@ def _repeated(ids: Sequence[Id | None]) -> set[Id]:
     return found
 
 
-def _named(ids: Sequence[Id | None], name: Callable[[int], bytes], repeated: set[Id]) -> list[_Name]:
+def _name_all(ids: Sequence[Id | None], name: Callable[[int], bytes], repeated: set[Id]) -> list[_Name]:
     if not repeated and None not in ids:
         return [*cast("Sequence[Id]", ids)]
     return [id if id is not None and id not in repeated else name(at) for at, id in enumerate(ids)]
 
 
-def _numbered(names: list[_Name]) -> list[_Name]:
-    """Return the names with the first, second and so on of those that are alike told apart."""
+def _number_repeated(names: list[_Name]) -> list[_Name]:
+    """Return the names, with a number added to each that repeats an earlier one."""
     if not has_repeated(names):
         return names
     counts: dict[_Name, int] = {}
@@ -279,15 +280,15 @@ def _numbered(names: list[_Name]) -> list[_Name]:
 
 
 def _have_places(old: Sequence[_Name], new: Sequence[_Name], lists: Lists) -> bool:
-    """Tell whether only places tell elements apart, as on a board: they are values or rows, of which some repeat."""
+    """Tell whether elements differ only by their places, as on a board: they are scalars or rows, and some repeat."""
     return all(isinstance(name, bytes) and name[:1] != b"{" for name in (*old, *new)) and lists.repeats()
 
 
 class Keys:
     """Which member identifies the elements of a list, by the JSON pointer of the list, and which strings are texts.
 
-    `*` is any part of a pointer; the pointer "" is the whole state. What is changed in a text is found, all other
-    strings change as a whole.
+    `*` stands for any part of a pointer; the pointer "" is the whole state. Texts are compared by their characters; all
+    other strings change as a whole.
     """
 
     __slots__ = ("_keys", "_texts")
@@ -303,7 +304,7 @@ class Keys:
             self._texts.setdefault(len(pattern), []).append(pattern)
 
     def at(self, path: str) -> str | None:
-        """Return the member for the list at a JSON pointer, None where it has one of the usual names."""
+        """Return the member for the list at a JSON pointer, None if it is one of ID_KEYS."""
         parts = path.split("/")
         return next((key for pattern, key in self._keys.get(len(parts), ()) if _is_at(parts, pattern)), None)
 
@@ -317,28 +318,28 @@ def _is_at(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return all(each in ("*", part) for each, part in zip(pattern, parts, strict=True))
 
 
-# What stays
+# Elements that stay
 
 
-def _common(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], list[_Pair]]:
-    """Return the pairs of elements that stay, and those of elements that have moved."""
+def _match(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], list[_Pair]]:
+    """Return the pairs of elements that stay, and the pairs of those that have moved."""
     if old == new:
         return [(at, at) for at in range(len(old))], []
     places = {name: at for at, name in enumerate(new)}
     found = [(at, places[name]) for at, name in enumerate(old) if name in places]
-    pairs = increasing(found)
+    pairs = find_increasing(found)
     if len(pairs) == len(found):
         return pairs, []
     staying = {old for old, _ in pairs}
     return pairs, [pair for pair in found if pair[0] not in staying]
 
 
-def increasing(pairs: list[_Pair]) -> list[_Pair]:
-    """Return a longest part of pairs in the order of their first that is in the order of their second, too."""
+def find_increasing(pairs: list[_Pair]) -> list[_Pair]:
+    """Return a longest subsequence of pairs, sorted by their first, that is also sorted by their second."""
     places = [place for _, place in pairs]
     if all(map(lt, places, places[1:])):
         return pairs
-    # For each length, the least place at which a sequence so long can end, and the pair that is there.
+    # For each length, the least place at which a sequence of that length can end, and the pair there.
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -362,15 +363,15 @@ def increasing(pairs: list[_Pair]) -> list[_Pair]:
     return found[::-1]
 
 
-# What is between
+# Edits between them
 
 
-def _filled(
+def _make_edits(
     lists: Lists, names: tuple[Sequence[_Name], Sequence[_Name]], pairs: list[_Pair], moved: list[_Pair]
 ) -> list[Edit]:
-    """Return what takes elements out, moves others, and then puts in others and changes what is different inside."""
+    """Return the edits: those that remove elements, then those that move some, then those that add and change some."""
     places, removed, added = _gaps(lists, names, pairs, moved)
-    changed = lists.changed([*pairs, *moved])
+    changed = lists.find_changed([*pairs, *moved])
     staying = sorted([*pairs, *((old, new) for _, old, new in places)]) if places else pairs
     later = [Edit("add", new, -1, new) for new in added] + [Edit(kind, new, old, new) for kind, old, new in places]
     if changed:
@@ -389,7 +390,7 @@ _new_index: Final = itemgetter(1)
 def _gaps(
     lists: Lists, names: tuple[Sequence[_Name], Sequence[_Name]], pairs: Sequence[_Pair], moved: Sequence[_Pair]
 ) -> tuple[list[tuple[_InPlace, int, int]], list[int], list[int]]:
-    """Return what is between pairs: elements that change in their places, and which others go and come."""
+    """Return the elements between pairs: those that change in their places, those removed, and those added."""
     goes, comes = {old for old, _ in moved}, {new for _, new in moved}
     places: list[tuple[_InPlace, int, int]] = []
     removed: list[int] = []
@@ -423,7 +424,7 @@ def _gaps(
 
 
 def _twins(lists: Lists, known: Sequence[_Pair]) -> set[int]:
-    """Return those old elements that look as another does, old or new, of which it is not known either if it stays."""
+    """Return the old elements outside the known pairs that look like another old or new element outside of them."""
     olds, news = ({pair[side] for pair in known} for side in (0, 1))
     unknown = [at for at in range(len(lists.ids[0])) if at not in olds]
     outlines, others = lists.outlines(unknown, [at for at in range(len(lists.ids[1])) if at not in news])
@@ -432,7 +433,7 @@ def _twins(lists: Lists, known: Sequence[_Pair]) -> set[int]:
 
 
 def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> _InPlace | None:
-    """Return what becomes of an element in whose place is another, where neither has moved; None if it goes."""
+    """Return how an element turns into the new one at its place; None to remove it and add the other."""
     name, other = names
     if not (isinstance(name, bytes) and isinstance(other, bytes)):
         return None
@@ -442,17 +443,17 @@ def _in_place(lists: Lists, names: tuple[_Name, _Name], old: int, new: int) -> _
 
 
 def _is_own(lists: Lists, name: bytes, other: bytes) -> bool:
-    """Tell whether one of two is an element of its own: a text of which there is one, as a tag is.
+    """Tell whether one of two scalars is an element by itself, not the value of a place: a string that is unique.
 
-    A number has a place, as in a point.
+    A tag is one; a number has a place, as in a point.
     """
     return b'"' in (name[:1], other[:1]) and not lists.repeats()
 
 
 def _moves(count: int, removed: Sequence[int], staying: Sequence[_Pair], moved: Sequence[_Pair]) -> Iterator[Edit]:
-    """Yield what brings each element that has moved to where it comes right after the one before it.
+    """Yield the edits that bring each moved element to its place, right after the element before it.
 
-    `staying` is in order.
+    `staying` is sorted.
     """
     gone = set(removed)
     there = [old for old in range(count) if old not in gone] if gone else list(range(count))

@@ -1,4 +1,4 @@
-"""The frames of the Cloudflare Agents protocol, as its published clients send and take them."""
+"""The frames of the Cloudflare Agents protocol, as its published clients send and accept them."""
 
 from contextlib import suppress
 from typing import Any, Final, Literal
@@ -109,9 +109,9 @@ def decode_client(data: bytes) -> ClientFrame | None:
 
 
 def decode_broken(data: bytes) -> ClientFrame | None:
-    """Return a frame that was not decoded because a text in it has half a surrogate pair, with U+FFFD in its place.
+    """Decode a frame that has half of a surrogate pair, with U+FFFD in its place.
 
-    None when that is not what was wrong. Raises as `decode_client` does.
+    Returns None if that was not the reason why the frame could not be decoded. Raises what `decode_client` raises.
     """
     completed = complete_pairs(data)
     return None if completed is None else decode_client(completed)

@@ -1,4 +1,4 @@
-"""Between bytes and values: JSON in and out, and what JSON text may not hold."""
+"""Encodes and decodes JSON, and finds what JSON text must not contain."""
 
 import math
 import re
@@ -35,7 +35,7 @@ UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgs
 """What encoding raises for values that JSON does not have."""
 
 HALF_PAIR: Final = "a text in it has half a surrogate pair, as when an emoji is cut in two"
-"""Why a frame is refused that JavaScript takes for JSON."""
+"""Why the server refuses a frame that JavaScript accepts as JSON."""
 
 # An escaped backslash or a whole surrogate pair, which are kept, or else half a pair.
 _PAIR: Final = re.compile(
@@ -58,14 +58,14 @@ _AROUND_SCALARS: Final = b"[]{} \t\r\n"
 
 
 def check_json(data: bytes) -> None:
-    """Raise one of NOT_JSON if `data` is not JSON that can be decoded; it makes no values, which takes far longer."""
+    """Raise one of NOT_JSON if `data` is not valid JSON. Makes no values, so it is much faster than decoding."""
     _skip(data)  # Checks all but the characters and the range of numbers.
     str(data, "utf-8")
     digits = data.translate(_DIGITS, b"+")
     if _LONG_EXPONENT in digits or _LONG_NUMBER in digits:
         try:
             decode_json(b"[%b]" % _without_structure(data))
-        except msgspec.ValidationError as error:  # Its place is not one in `data`.
+        except msgspec.ValidationError as error:  # Its place is one in another text: leave it out.
             raise msgspec.ValidationError(str(error).partition(" - at ")[0]) from None
 
 
@@ -78,7 +78,7 @@ def _without_structure(data: bytes) -> bytes:
 
 
 def has_long_integers(data: bytes) -> bool:
-    """Tell whether JSON text has more than 50,000 digits in integers of 200 and more.
+    """Tell whether JSON text has more than 50,000 digits in integers of at least 200 digits.
 
     Encoding an integer takes time that grows with the square of its length.
     """
@@ -96,8 +96,8 @@ def _without_strings(data: bytes) -> bytes:
 def nests_deeper(data: bytes, limit: int) -> bool:
     """Tell whether the JSON text `data` nests objects and arrays more than `limit` deep.
 
-    Does not recurse, so that it is safe on hostile input: strings are taken out, then a few levels of brackets are
-    peeled off from the inside out, all of it by whole-text operations. What is left has few runs, which are counted.
+    Does not recurse, so it is safe on hostile input: it removes strings, then a few levels of brackets from the inside
+    out, by operations on the whole text. Few runs of brackets are left, whose depths are added up.
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
@@ -118,7 +118,7 @@ def nests_deeper(data: bytes, limit: int) -> bool:
 def complete_pairs(data: bytes) -> bytes | None:
     """Return JSON text with U+FFFD for each half of a surrogate pair, None if it has none.
 
-    JavaScript writes and reads such halves, as escapes; no UTF-8 has them, and so no decoder of bytes takes them.
+    JavaScript writes and reads such halves as escapes. UTF-8 cannot encode them, so msgspec refuses them.
     """
     if b"\\ud" not in data and b"\\uD" not in data:
         return None
@@ -127,12 +127,12 @@ def complete_pairs(data: bytes) -> bytes | None:
 
 
 def printable(text: str) -> str:
-    """Return text with an escape for each half of a surrogate pair, which cannot be sent, or written to most logs."""
+    """Return text with each half of a surrogate pair escaped, as neither sockets nor most logs can encode it."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def has_non_finite(value: Any) -> bool:
-    """Tell whether a NaN or an infinity is anywhere in `value`; JSON has none, and msgspec writes null for them."""
+    """Tell whether `value` contains a NaN or an infinity, which JSON lacks and msgspec writes as null."""
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -149,7 +149,7 @@ def has_non_finite(value: Any) -> bool:
 
 
 def encode_finite(value: Any, encode: Callable[[Any], bytes] = encode_json) -> bytes:
-    """Return `value` as JSON. Raises ValueError where a NaN or an infinity is in it."""
+    """Return `value` as JSON. Raises ValueError if it contains a NaN or an infinity."""
     data = encode(value)
     if b"null" in data and has_non_finite(value):
         raise ValueError("JSON has no number that is infinite or not a number")

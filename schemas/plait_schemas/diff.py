@@ -1,7 +1,7 @@
 """Differences between two states, as JSON Patch operations.
 
-`diff` looks at the states as the JSON they are encoded to: a Struct is an object of its encoded fields, a tuple an
-array. What is the same object on both sides is not walked, and whatever compares equal in C is not walked either.
+`diff` compares states as the JSON that they are encoded to: a Struct is an object of its encoded fields, a tuple an
+array. It does not look into parts that are the same object on both sides, or that compare equal in C.
 """
 
 import math
@@ -26,16 +26,16 @@ _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _SCALARS: Final = _NUMBERS | {str}
 
 _MOST_ELEMENTS: Final = 200_000
-"""Two lists that have more elements together are not compared: the new one replaces the old one."""
+"""Lists with more elements, both together, are not compared: the new one replaces the old one."""
 
 _MOST_LOOKED_INTO: Final = 10_000
-"""The differences that one diff with a limit looks into, however few operations it makes of them."""
+"""The most differences that a diff with a limit looks into, even if few operations result."""
 
 
 class _Comparison(NamedTuple):
     keys: Keys | None
     texts: TextComparison
-    # What may still be spent on aligning lists.
+    # The budget that is left for aligning lists.
     lists: Budget
 
 
@@ -50,10 +50,10 @@ def diff(
 ) -> list[Op]:
     """Return the operations that turn `old` into `new`; none when both encode to the same JSON.
 
-    The elements of lists are told apart by identity (see `align`). `keys` says which members identify them, where those
-    have other names than usual, and which strings are texts, of which only what is different changes. Where the
-    operations would be more than `most`, it is one that replaces all. `path` is where both are in the whole. With
-    `by_letters`, changes of texts are the smallest ones (see `TextComparison`).
+    The elements of lists are told apart by identity (see `align`). `keys` says which members identify them, if those
+    are not the usual ones, and which strings are texts, which are compared by their characters. If there would be more
+    than `most` operations, the result is one that replaces the whole. `path` is the place of both states in a larger
+    one. With `by_letters`, changes of texts are the smallest ones (see `TextComparison`).
     """
     ops = BoundedOps(most)
     try:
@@ -64,19 +64,19 @@ def diff(
 
 
 class TooManyOps(Exception):
-    """More operations than are wanted: to replace the whole costs less."""
+    """There are more operations than the limit: replace the whole instead."""
 
 
 class BoundedOps(list[Op]):
-    """A list of operations that raises TooManyOps, before it is made, instead of having more than `most`."""
+    """A list of operations that raises TooManyOps rather than growing beyond `most`."""
 
     def __init__(self, most: int | None) -> None:
         self._most: float = math.inf if most is None else most
-        # Differences that may still be looked into: an operation that is deep inside has some on its way.
+        # How many differences may still be looked into; those on the way to a deep operation count, too.
         self._left: float = math.inf if most is None else _MOST_LOOKED_INTO
 
     def expect(self, count: int) -> None:
-        """Raise TooManyOps if so many more differences, which are yet to be looked into, are too many."""
+        """Count differences that are to be looked into. Raises TooManyOps if they exceed the limit."""
         self._left -= count
         if len(self) + count > self._most or self._left < 0:
             raise TooManyOps
@@ -105,7 +105,7 @@ def _diff(old: Any, new: Any, path: str, ops: BoundedOps, how: _Comparison) -> N
 
 
 def replace(old: Any, new: Any, path: str, keys: Keys | None, texts: TextComparison | None = None) -> list[Op]:
-    """Return the operations that put a value in the place of another: in a text only what is different."""
+    """Return the operations that replace one value by another; in a text, only the differences."""
     if keys is not None and isinstance(old, str) and isinstance(new, str) and keys.has_text(path):
         return splices(path, (texts or TextComparison()).compare(old, new))
     return [Op("replace", path, new)]
@@ -122,7 +122,7 @@ def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops
 
 
 def _part(key: object) -> str:
-    """Return the key of a dict as it stands in JSON, as a part of a pointer."""
+    """Return the key of a dict, encoded as in JSON, as a part of a pointer."""
     if not isinstance(key, str):
         (key,) = decode_json(encode_json({key: None}))
     return escape(str(key))
@@ -169,7 +169,7 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: Bounded
 
 
 class _Lists:
-    """What is between the ends that two lists have in common."""
+    """Two lists without their common beginning and end."""
 
     __slots__ = ("_ids", "_key", "_lists", "_new", "_old", "_repeats")
 
@@ -194,7 +194,7 @@ class _Lists:
     def id_at(self, place: int) -> tuple[Id | None, Id | None]:
         return id_of(self._old[place], self._key), id_of(self._new[place], self._key)
 
-    def different(self, most: int) -> list[int] | None:
+    def find_different(self, most: int) -> list[int] | None:
         old, new = self._old, self._new
         alike = bytes(map(_is_alike, old, new))
         if len(alike) - sum(alike) > most:
@@ -210,7 +210,7 @@ class _Lists:
     def new_name(self, index: int) -> bytes:
         return _canonical(self._new[index])
 
-    def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
+    def find_changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
         others = [(at, to) for at, to in pairs if self._old[at] is not self._new[to]]
         old, new = [self._old[at] for at, _ in others], [self._new[to] for _, to in others]
         alike = list(map(bool, map(eq, old, new)))
@@ -242,10 +242,10 @@ def _repeats(elements: Sequence[Any]) -> bool:
 
 
 def is_same_element(old: Any, new: Any) -> bool:
-    """Tell whether two elements without ids in one place of a list look as one that was changed.
+    """Tell whether two elements without ids at one place of a list look like one element that was changed.
 
-    So do objects whose own values are the same, so that only something further inside has changed, and rows that have
-    most of their values in common, or an element with an id.
+    Objects do if their own values are the same, so that only deeper values have changed. Rows do if they have most of
+    their values, or an element with an id, in common.
     """
     match _members(old), _members(new):
         case dict() as before, dict() as after:
@@ -260,7 +260,7 @@ def is_same_element(old: Any, new: Any) -> bool:
 
 
 def _has_other_scalar(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
-    """Tell whether two objects with the same keys certainly have different outlines, which take longer to make."""
+    """Tell whether two objects with the same keys have different scalars, and so different outlines."""
     for key, value in old.items():
         other = new[key]
         if type(value) in _SCALARS and type(other) in _SCALARS and (type(value) is not type(other) or value != other):
@@ -269,9 +269,9 @@ def _has_other_scalar(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
 
 
 def outline(element: Any) -> bytes | None:
-    """Return the JSON of an object without what is in its lists and, if it has a text, in its objects.
+    """Return the JSON of an object, with its lists emptied and, if it has a non-empty string, its objects, too.
 
-    None for what is no object.
+    Returns None for a value that is not an object.
     """
     members = _members(element)
     if not isinstance(members, dict):
@@ -293,7 +293,7 @@ def _outline(value: Any, has_text: bool) -> Any:
 
 
 def shares_ids(old: Any, new: Any) -> bool:
-    """Tell whether a list in an object, and the one at the same key of another, have elements of one id."""
+    """Tell whether two objects have, at the same key, lists that contain elements with the same id."""
     match _members(old), _members(new):
         case dict() as before, dict() as after:
             lists = ((each, after[key]) for key, each in before.items() if key in after)
@@ -310,11 +310,11 @@ def _share_ids(old: Sequence[Any], new: Sequence[Any]) -> bool:
     return bool(ids) and not ids.isdisjoint(ids_of(new))
 
 
-# What is the same
+# Equal values
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
-    """Return how many elements at the beginning are the same; identical objects cost next to nothing."""
+    """Return the length of the common beginning; identical objects cost next to nothing."""
     identical = bytes(map(is_, old, new))
     alike: list[int] = []
     count = 0
@@ -331,7 +331,7 @@ def _is_alike(old: Any, new: Any) -> bool:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Tell whether both encode to the same JSON; may say False of objects whose keys are in another order."""
+    """Tell whether both encode to the same JSON; may return False for objects whose keys are in another order."""
     if old is new:
         return True
     kind = type(old)
@@ -339,12 +339,12 @@ def _same(old: Any, new: Any) -> bool:
         return False
     if kind is set or kind is frozenset:
         return True
-    # Python holds True == 1 == 1.0, JSON does not: what is equal in C is the same only if its text is.
+    # In Python True == 1 == 1.0, in JSON not: values that are equal in Python may still have different JSON.
     return kind in _SCALARS or encode_json(old) == encode_json(new)
 
 
 def _members(value: Any) -> Any:
-    """Return `value` one level closer to JSON: a dict, a list, a tuple, or a scalar as it is."""
+    """Convert the top level of `value` to JSON's types: return a dict, a list, a tuple, or a scalar unchanged."""
     if isinstance(value, (dict, list, tuple)):
         return value
     if isinstance(value, msgspec.Struct):
@@ -352,11 +352,11 @@ def _members(value: Any) -> Any:
         if not (config.omit_defaults or config.array_like or config.tag):
             fields = attributes(value) or {}
             return {key: item for key, name in fields.items() if (item := getattr(value, name)) is not msgspec.UNSET}
-    # The elements of a set have no places: it changes as a whole.
+    # The elements of a set have no places, so it changes as a whole.
     if type(value) in _SCALARS or isinstance(value, (set, frozenset)):
         return value
     members = msgspec.to_builtins(value, str_keys=True)
-    # What is in them stays what it is: a set, above all, which a list would give an order that nobody else knows.
+    # Keep the members as they are: a set, above all, as a list would give it an arbitrary order.
     names = attributes(value)
     if names is None:
         return members

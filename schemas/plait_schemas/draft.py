@@ -1,4 +1,4 @@
-"""A state that may be changed in place: what is done to it is recorded as operations, and the state is left alone."""
+"""A copy of a state that can be changed in place: the changes are recorded as operations."""
 
 from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, Final, SupportsIndex
@@ -19,10 +19,10 @@ _CONTAINERS: Final = (dict, list, tuple)
 def draft(document: Any, keys: Keys | None = None) -> "Draft":
     """Return a draft of a tree of dicts and lists, or of Structs, dataclasses and tuples that stand for such a tree.
 
-    A set in it is read as a frozenset, and changed by putting another in its place. `keys` says which strings are
-    texts, in which only what is different changes, and by which members the elements of lists are known.
+    Sets are read as frozensets, and changed by assigning another one. `keys` says which strings are texts, which are
+    changed by their differences, and which members identify the elements of lists.
 
-    Raises TypeError when there is nothing in it to change in place.
+    Raises TypeError when the document is a scalar, which cannot be changed in place.
     """
     if not _is_container(document):
         raise TypeError(f"only an object or an array can be edited in place, not {type(document).__name__}")
@@ -32,27 +32,27 @@ def draft(document: Any, keys: Keys | None = None) -> "Draft":
 
 
 class NotFinite(ValueError):
-    """What was to be put into a draft has a NaN or an infinity, at or inside `path`."""
+    """A value that was assigned in a draft contains a NaN or an infinity, at or inside `path`."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"what is put at {path} has a number that is infinite or not a number")
+        super().__init__(f"the value at {path} has a number that is infinite or not a number")
         self.path = path
 
 
 class _Log(list[Op]):
-    """What has been done to a draft, until it is closed."""
+    """The operations of a draft, until it is closed."""
 
     is_closed = False
     keys: Keys | None = None
 
     def append(self, op: Op) -> None:
         if self.is_closed:
-            raise RuntimeError("the draft is of a block that has been left, and changes nothing any more")
+            raise RuntimeError("the draft belongs to a block that has ended, and can no longer be changed")
         super().append(op)
 
 
 class Draft:
-    """An object or array of a draft, at its place in the whole. Containers are copied when they are first changed."""
+    """An object or array of a draft. Its container is copied when it is first changed."""
 
     __slots__ = ("_children", "_container", "_is_owned", "_key", "_log", "_parent")
 
@@ -98,13 +98,13 @@ class Draft:
         node: Draft = self
         while (parent := node._parent) is not None:
             if parent._children.get(node._key) is not node:
-                raise RuntimeError("this part of the draft has been taken out of it")
+                raise RuntimeError("this part of the draft has been removed from it")
             path = f"/{escape(str(node._key))}{path}"
             node = parent
         return path
 
     def _own(self) -> Any:
-        """Return the container, as one that may be changed."""
+        """Return the container, or a copy of it, that may be changed."""
         if not self._is_owned:
             object.__setattr__(self, "_container", self._container.copy())
             object.__setattr__(self, "_is_owned", True)
@@ -113,9 +113,9 @@ class Draft:
         return self._container
 
     def splice(self, key: Any, at: int, remove: int = 0, insert: str = "") -> None:
-        """Change the string at a key or an index: from the character `at` on, remove so many and insert others.
+        """Change the string at a key or an index: at the character `at`, remove `remove` characters and insert others.
 
-        Raises PatchError where that does not fit.
+        Raises PatchError when that does not fit the string.
         """
         if isinstance(self._container, list):
             key = range(len(self._container))[key]
@@ -128,7 +128,7 @@ class Draft:
             self._own()[key] = text
 
     def _put(self, key: str | int, value: Any) -> None:
-        """Put a value in the place of another; in a text only what is different changes."""
+        """Replace a value; of a text, only the differences."""
         for op in replace(self._container[key], value, self._path(key), self._log.keys):
             self._log.append(op)
         self._own()[key] = value
@@ -137,8 +137,8 @@ class Draft:
     def _record(self, op: Any, key: str | int, value: Any = msgspec.UNSET, *, moved: bool = False) -> None:
         self._log.append(Op(op, self._path(key), value, moved or msgspec.UNSET))
 
-    def _taken(self, key: str | int, value: Any) -> Any:
-        """Return a value that is to be put at a place, as JSON has it. Raises TypeError or NotFinite."""
+    def _convert(self, key: str | int, value: Any) -> Any:
+        """Return a value that is assigned to a key, converted to JSON's types. Raises TypeError or NotFinite."""
         data = _encode(value)
         if b"null" in data and has_non_finite(value):
             raise NotFinite(self._path(key))
@@ -146,7 +146,7 @@ class Draft:
 
 
 class DraftObject(Draft, MutableMapping[str, Any]):
-    """A JSON object; its members are reached as items or, where the name is not one of its methods, attributes."""
+    """A JSON object. Its members are items and, unless a method has the same name, attributes."""
 
     __slots__ = ()
 
@@ -155,8 +155,8 @@ class DraftObject(Draft, MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if isinstance(value, Draft) and value is self._children.get(key):
-            return  # As `draft.list += …` does, when it has put in what is new.
-        value = self._taken(key, value)
+            return  # `draft.list += …` assigns the list to itself after it has been extended.
+        value = self._convert(key, value)
         exists = key in self._container
         before = self._container[key] if exists else msgspec.UNSET
         if type(value) is type(before) and value == before and not _is_container(value):
@@ -178,7 +178,7 @@ class DraftObject(Draft, MutableMapping[str, Any]):
         return iter(list(self._container))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Return a member, which is made `default` where there is none."""
+        """Return a member; one that is missing is set to `default` first."""
         if key not in self._container:
             self[key] = default
         return self[key]
@@ -202,7 +202,7 @@ class DraftList(Draft, MutableSequence[Any]):
 
     __slots__ = ("_out",)
 
-    # What was taken out last, and how many operations there were then.
+    # The element that was removed last, and how many operations there were then.
     _out: tuple[Draft | None, int]
 
     def __init__(self, container: Any, parent: Draft | None, key: str | int) -> None:
@@ -217,13 +217,13 @@ class DraftList(Draft, MutableSequence[Any]):
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, slice):
             changed = self._container.copy()
-            changed[index] = [self._taken(index.indices(len(self))[0], each) for each in value]
+            changed[index] = [self._convert(index.indices(len(self))[0], each) for each in value]
             self._become(changed)
             return
         place = self._index(index)
         if isinstance(value, Draft) and value is self._children.get(place):
             return
-        self._put(place, self._taken(place, value))
+        self._put(place, self._convert(place, value))
 
     def __delitem__(self, index: Any) -> None:
         if isinstance(index, slice):
@@ -241,7 +241,7 @@ class DraftList(Draft, MutableSequence[Any]):
         """Insert a value before an index."""
         place = slice(index, None).indices(len(self))[0]
         moved = value is self._out[0] and isinstance(value, Draft) and len(self._log) == self._out[1]
-        value = self._taken(place, value)
+        value = self._convert(place, value)
         self._record("add", place, value, moved=moved)
         self._own().insert(place, value)
         self._renumber(place, 1)
@@ -264,11 +264,11 @@ class DraftList(Draft, MutableSequence[Any]):
         return place % len(self)
 
     def _become(self, elements: list[Any]) -> None:
-        """Change to other elements by what is different."""
+        """Change the list to other elements, by the operations for the differences."""
         prefix = self._path(0).removesuffix("/0")
         before, after = self._container, elements
         if any(attributes(each) is not None for each in before):
-            # Those that were looked at are objects by now, in which the same element has other names.
+            # Structs that were read have become dicts, so an unchanged element may look different.
             before, after = _plain(before), _plain(after)
         for op in diff(before, after, self._log.keys, path=prefix):
             self._log.append(op if op.value is msgspec.UNSET else Op(op.op, op.path, _plain(op.value), op.moved))
@@ -296,7 +296,7 @@ def _wrap(container: Any, parent: Draft | None, key: str | int) -> Draft:
 
 
 def _members(struct: msgspec.Struct) -> Any:
-    """Return a Struct one level closer to JSON: its members by the names that they have there."""
+    """Return the members of a Struct by their names in JSON."""
     config = struct.__struct_config__
     if config.array_like or config.omit_defaults:
         return msgspec.to_builtins(struct, str_keys=True)
@@ -308,7 +308,7 @@ def _members(struct: msgspec.Struct) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, sharing nothing with what it was made of. Raises TypeError if it is not JSON."""
+    """Return a value converted to JSON's types, as a separate copy. Raises TypeError if it is not JSON."""
     return decode_json(_encode(value))
 
 
@@ -317,7 +317,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _immutable(value: Any) -> Any:
-    """Return a value as one that cannot be changed in place: that would be no operation. It is replaced as a whole."""
+    """Return a value in a form that cannot be changed in place, as no operation would record such a change."""
     match value:
         case set():
             return frozenset(value)
@@ -337,6 +337,6 @@ _encode = msgspec.json.Encoder(enc_hook=_unwrap).encode
 
 
 def recorded(draft: Draft) -> list[Op]:
-    """Return what has been done to a draft, at its end: what is done to it from here on raises RuntimeError."""
+    """Close a draft and return its operations; a later change raises RuntimeError."""
     draft._log.is_closed = True
     return draft._log

@@ -1,4 +1,4 @@
-"""What takes operations back."""
+"""The operations that undo others."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,11 +15,11 @@ __all__ = ["invert", "taking_back"]
 
 
 def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
-    """Return the operations that lead back to `document` from what `ops` make of it. Raises PatchError."""
+    """Return the operations that lead back to `document` after `ops` were applied to it. Raises PatchError."""
     inverse: list[Op] = []
     owned: Owned = {}
     for op in ops:
-        # Before it is carried out: what is taken out then is changed no more, even where it has been copied.
+        # Invert the operation before it is applied: a value that it removes is not changed by later ones.
         if op.op == "splice":
             inverse += splices(op.path, invert_text(text_at(document, op), (region_of(op),)))
         else:
@@ -30,10 +30,10 @@ def invert(document: Any, ops: Iterable[Op]) -> list[Op]:
 
 
 def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
-    """Return what would take back operations on a document, those that fit.
+    """Return the inverse of those operations that fit a document, for other operations to be rebased over.
 
-    It has no values, which may be large, and no characters of texts, only how many they are: it is for others to be
-    rebased over. What leads into a value that is not known is lost.
+    The inverse has no values, which may be large, and only the number of a text's characters. An operation that leads
+    into an unknown value is left out.
     """
     shape = Shape(document)
     inverse: list[Op] = []
@@ -56,7 +56,7 @@ def taking_back(ops: Iterable[Op], document: Any) -> list[Op]:
 
 
 def _take_back(op: Op, parts: Sequence[str], container: Any, there: Any, inverse: list[Op]) -> None:
-    """Append what takes back an operation, given what it is done in and what was there; of a move that is one, too."""
+    """Append the inverse of an operation, given its container and the value that was there; a move becomes a move."""
     if not parts:
         back = Op("replace", "", there)
     elif op.op == "remove":

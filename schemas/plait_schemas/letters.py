@@ -1,38 +1,38 @@
-"""The smallest change of a text, which somebody has most likely made where only its result is known."""
+"""The smallest change between two texts: the most likely edit when only its result is known."""
 
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from plait_schemas.align import increasing
+from plait_schemas.align import find_increasing
 from plait_schemas.subsequence import longest_common
 from plait_schemas.text import Region
 
 __all__ = ["Letters"]
 
 _FEW_COMPARED: Final = 10_000
-"""A region that removes more characters, times what it inserts, is a long one."""
+"""A region is long if the characters that it removes, times those that it inserts, are more than this."""
 
 _MOST_COMPARED: Final = 1_000_000
-"""So many are compared of all short regions, and of all long ones."""
+"""The budget for comparing all short regions, and the same for all long ones."""
 
 _STAYS: Final = 0.95
-"""A long region counts as typing only if so much of the text stays; otherwise it was rewritten."""
+"""A long region counts as typing only if at least this share of the text stays; otherwise the text was rewritten."""
 
 _GROWTH_PER_LETTER: Final = 0.25
-"""And only if the text is no more than so many times as long now for each of its frequent letters.
+"""And only if the text grows by no more than this factor for each of its frequent letters.
 
-A longer text has those of any short one, and the sooner, the fewer there are.
+A much longer text contains the letters of any short one by chance, the more likely the fewer different letters it has.
 """
 
 _FREQUENT: Final = 0.9
-"""So much of a text its frequent letters make up: others, which are in it once or twice, tell nothing."""
+"""The frequent letters make up this share of a text; the rare ones say nothing about it."""
 
 _MOST_PLACES: Final = 250
-"""And only if it is typed in no more than so many places: an own change around all of them can be rebased."""
+"""And only if it changes no more than this many places, so that a change around all of them can still be rebased."""
 
 _COST_PER_CHARACTER: Final = 10
-"""What a character of a region costs at least, however few it removes or inserts."""
+"""The least that each character of a region costs, however few characters are removed or inserted."""
 
 
 class Letters:
@@ -41,15 +41,15 @@ class Letters:
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
-        # For short and for long regions.
+        # The budget that is left, for short and for long regions.
         self._left = [_MOST_COMPARED, _MOST_COMPARED]
 
     def takes_all(self, remove: int, insert: int) -> bool:
-        """Tell whether all of a region is compared by characters, whatever words it has."""
+        """Tell whether a whole region is compared by characters, without regard to words."""
         return remove * insert <= _FEW_COMPARED and self._left[False] > 0
 
     def refine(self, text: str, region: Region) -> list[Region]:
-        """Return what a region changes without the characters that stay, if it is known that they are the same ones."""
+        """Split a region around the characters that stay; return it unsplit if the text was rewritten."""
         at, remove, insert = region
         is_long = remove * len(insert) > _FEW_COMPARED
         cost = max(remove * len(insert), _COST_PER_CHARACTER * (remove + len(insert)))
@@ -63,7 +63,7 @@ class Letters:
 
 
 def _may_stay(remove: int, insert: str) -> bool:
-    """Tell whether a text has the length of one that others have typed in."""
+    """Tell whether the lengths of two texts allow that the second is the first, with characters typed into it."""
     if len(insert) < _STAYS * remove:
         return False
     letters = made = 0
@@ -76,9 +76,9 @@ def _may_stay(remove: int, insert: str) -> bool:
 
 
 def _smallest(old: str, new: str, start: int) -> Iterator[Region]:
-    """Yield what turns one text, which begins at `start`, into another if as many characters stay as can.
+    """Yield the regions that turn one text, which begins at `start`, into another, so that the most characters stay.
 
-    Those that each has once do so first: they are the same ones, which others, such as accents, only may be.
+    Characters that each text has once are matched first: repeated ones, such as accents, may match by chance.
     """
     last = last_new = 0
     for place, new_place in (*_find_same(old, new), (len(old), len(new))):
@@ -99,9 +99,9 @@ def _find_same(old: str, new: str) -> Iterator[tuple[int, int]]:
 
 
 def _common_once(old: str, new: str) -> list[tuple[int, int]]:
-    """Return the places of as many as can stay of the characters that two texts have once."""
+    """Return the places of the characters that each of two texts has once, as many as are in the same order."""
     counts, new_counts = Counter(old), Counter(new)
-    return increasing(
+    return find_increasing(
         [
             (place, new.index(letter))
             for place, letter in enumerate(old)

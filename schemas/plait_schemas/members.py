@@ -1,4 +1,4 @@
-"""What the members that an object has in JSON are called in Python."""
+"""Maps the members of a JSON object to the attributes of a Python object."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ __all__ = ["attributes"]
 
 
 def attributes(value: object) -> Mapping[str, str] | None:
-    """Return the attributes of a Struct or dataclass by the names that they have in JSON; None for anything else."""
+    """Return the attributes of a Struct or dataclass by their names in JSON; None for anything else."""
     cls: Any = type(value)
     return _attributes(cls)
 

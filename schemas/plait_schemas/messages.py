@@ -1,4 +1,4 @@
-"""Every frame of the native protocol, `plait.v1`; docs/protocol.md says what they mean and in which order they come."""
+"""Every frame of the native protocol, `plait.v1`; docs/protocol.md describes their meaning and their order."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -43,7 +43,7 @@ __all__ = [
 SUBPROTOCOL: Final = "plait.v1"
 
 UNANSWERED: Final = 64
-"""How many pushes of one client may be without an answer: the server remembers what became of as many."""
+"""How many pushes of one client may be unanswered: the server remembers the outcomes of that many."""
 
 Version = tuple[str, int]
 """An epoch, and a version in it."""
@@ -60,7 +60,7 @@ class _Frame(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, omit_
 
 
 class Join(_Frame, frozen=True):
-    """The first frame on a socket. `client` names the client over all its sockets; `have` is what it holds already."""
+    """The first frame on a socket. `client` is the same id on all sockets of a client; `have` is the version it has."""
 
     client: str
     have: Version | None = None
@@ -69,10 +69,10 @@ class Join(_Frame, frozen=True):
 
 
 class Push(_Frame, frozen=True):
-    """A change of the state: `ops` on `base`.
+    """A change of the state: `ops`, applied to `base`.
 
-    `made` is the version on which the user made it, where it has been rebased onto a newer one since. `answered` is the
-    last of the client's pushes whose answer it knew of, where that is not the one before.
+    `made` is the version on which the user made the change, if the client has rebased it since. `answered` is the last
+    push whose answer the client had received, if that is not the previous push.
     """
 
     ref: int
@@ -83,7 +83,7 @@ class Push(_Frame, frozen=True):
 
 
 class Call(_Frame, frozen=True):
-    """A call of an rpc. `ref` is chosen by the client, and no other call under way on this socket has it."""
+    """A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have."""
 
     ref: int
     method: str
@@ -92,33 +92,33 @@ class Call(_Frame, frozen=True):
 
 
 class Cancel(_Frame, frozen=True):
-    """Nobody waits for the call `ref` any more."""
+    """The client has stopped waiting for the result of the call `ref`."""
 
     ref: int
 
 
 class Message(_Frame, frozen=True):
-    """An ordinary message, of either side."""
+    """An ordinary message, sent by either side."""
 
     data: msgspec.Raw
 
 
 class Presence(_Frame, frozen=True):
-    """What others are to see of this connection; null for nothing."""
+    """The presence of this connection, which the server shows to other clients; null removes it."""
 
     data: msgspec.Raw
 
 
 class Auth(_Frame, frozen=True):
-    """A fresh token on a live socket."""
+    """A fresh token for an open socket."""
 
     token: str
 
 
 class Ping(_Frame, frozen=True):
-    """Asks for a Pong: browsers do not show their pages WebSocket pings.
+    """Asks for a Pong, because browsers hide WebSocket pings from their pages.
 
-    With `messages` the client counts the ordinary messages of this socket: so many came before the next one.
+    `messages` is how many ordinary messages the client has sent on this socket, if it counts them.
     """
 
     messages: int | None = None
@@ -133,11 +133,11 @@ ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping
 class Joined(_Frame, frozen=True):
     """The answer to a Join.
 
-    `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
-    has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
-    have. `list_keys` names the members that identify the elements of lists, by the JSON pointers of these, in which `*`
-    is any part, where it is not `id`, `key` or `_id`. `texts` are the places of the strings in which changes are found
-    when whole states are compared, by JSON pointers in which `*` is any part.
+    `state` is the whole state at `version`, or `ops` lead to it from the version that the client has. Without both, the
+    client has that version already, or there is no state yet (version 0). `max_frame` is the maximum size of a
+    client's message, in bytes. `list_keys` maps the JSON pointers of lists to the member that identifies their
+    elements, for lists that do not use `id`, `key` or `_id`. `texts` are the JSON pointers of the strings that are
+    compared by their characters when whole states are compared. In both, `*` stands for any part of a pointer.
     """
 
     connection: str
@@ -156,7 +156,7 @@ class Joined(_Frame, frozen=True):
 class Change(_Frame, frozen=True):
     """The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source.
 
-    Without one it is that of the last change on this socket that had one, and "server" before the first.
+    Without `source`, the change has the source of the previous change on this socket; the first one, "server".
     """
 
     version: int
@@ -165,7 +165,7 @@ class Change(_Frame, frozen=True):
 
 
 class Changes(_Frame, frozen=True):
-    """Several versions at once, for a client that lags: those after `from_`, up to `to`."""
+    """Several versions in one frame, for a slow client: those after `from_`, up to `to`."""
 
     from_: int = msgspec.field(name="from")
     to: int
@@ -173,7 +173,7 @@ class Changes(_Frame, frozen=True):
 
 
 class Snapshot(_Frame, frozen=True):
-    """The whole state: where operations would be larger, or are not there."""
+    """The whole state, sent when operations would be larger or are no longer kept."""
 
     epoch: str
     version: int
@@ -181,7 +181,7 @@ class Snapshot(_Frame, frozen=True):
 
 
 class Ack(_Frame, frozen=True):
-    """The push is durable, as `version`. `ops` is what was applied, where that is not what was pushed."""
+    """The push is durable, as `version`. `ops` are the operations that were applied, if they differ from the push."""
 
     ref: int
     version: int
@@ -190,10 +190,10 @@ class Ack(_Frame, frozen=True):
 
 
 class Nack(_Frame, frozen=True):
-    """The push was refused; `version` is the current one.
+    """The push was refused; `version` is the thread's current version.
 
-    `rate_limited` and `gap` say that it was not looked at: it is to be sent again after `retry_after` seconds, or
-    from `expected` on.
+    With the codes `rate_limited` and `gap`, the server has not examined the push. The client sends it again: after
+    `retry_after` seconds, or with all pushes from `expected` on.
     """
 
     ref: int
@@ -206,7 +206,7 @@ class Nack(_Frame, frozen=True):
 
 
 class Result(_Frame, frozen=True):
-    """What an rpc returned, or with `done` false one chunk of what it streams."""
+    """The value that an rpc returned, or, with `done` false, one chunk that it streams."""
 
     ref: int
     done: bool
@@ -214,10 +214,11 @@ class Result(_Frame, frozen=True):
 
 
 class Error(_Frame, frozen=True):
-    """The call `ref` failed; without a ref, another frame was bad, or was refused.
+    """The call `ref` failed. Without `ref`, another frame was invalid or was refused.
 
-    Of a frame that came too fast, `refused` is the type, and `retry_after` the seconds after which it may come again;
-    `messages` is how many ordinary messages of this socket were taken before it, where the client counts them.
+    For a frame that exceeded the rate limit, `refused` is its type, and `retry_after` the seconds after which the
+    client may send it again. `messages` is how many ordinary messages of this socket the server accepted before it, if
+    the client counts them.
     """
 
     code: str
@@ -230,14 +231,14 @@ class Error(_Frame, frozen=True):
 
 
 class Event(_Frame, frozen=True):
-    """What the thread emitted."""
+    """An event that the thread emitted."""
 
     name: str
     data: msgspec.Raw
 
 
 class PresenceDiff(_Frame, frozen=True, tag="presence"):
-    """Who is here, by connection id: all of them in `snapshot`, or what has changed since the frame before."""
+    """The presence of each connection, by id: all of them in `snapshot`, or the changes since the previous frame."""
 
     snapshot: dict[str, msgspec.Raw] | Unset = UNSET
     joined: dict[str, msgspec.Raw] = {}
@@ -246,13 +247,13 @@ class PresenceDiff(_Frame, frozen=True, tag="presence"):
 
 
 class AuthExpiring(_Frame, frozen=True, tag="auth_expiring"):
-    """The token is good for so many seconds more."""
+    """The token expires in this many seconds."""
 
     in_: float = msgspec.field(name="in")
 
 
 class Pong(_Frame, frozen=True):
-    """The answer to a Ping; to one that counts messages, with how many of them were taken."""
+    """The answer to a Ping; if that counts messages, with the number that the server accepted."""
 
     messages: int | None = None
 
@@ -279,14 +280,14 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_client(data: bytes | str) -> ClientMessage:
-    """Return a frame that a client sent. Raises one of NOT_JSON."""
+    """Decode a frame of a client. Raises one of NOT_JSON."""
     return _client.decode(data)
 
 
 def decode_broken(data: bytes) -> ClientMessage | None:
-    """Return a client's frame that was not decoded because a text in it has half a surrogate pair; U+FFFD is there.
+    """Decode a client's frame that has half of a surrogate pair, with U+FFFD in its place.
 
-    None when that is not what was wrong.
+    Returns None if that was not the reason why the frame could not be decoded.
     """
     completed = complete_pairs(data)
     try:
@@ -296,7 +297,7 @@ def decode_broken(data: bytes) -> ClientMessage | None:
 
 
 def decode_server(data: bytes | str) -> ServerMessage:
-    """Return a frame that a server sent. Raises one of NOT_JSON."""
+    """Decode a frame of a server. Raises one of NOT_JSON."""
     return _server.decode(data)
 
 

@@ -36,12 +36,12 @@ __all__ = [
 class Op(msgspec.Struct, frozen=True):
     """One operation of JSON Patch, or a `splice`; `path` is a JSON pointer.
 
-    A `remove` has no value. An `add` that has `moved` puts an element of a list where it has moved to: the `remove`
-    right before it has taken it out of the same list.
+    A `remove` has no value. An `add` with `moved` moves an element of a list: the `remove` right before it has removed
+    the element from the same list.
 
-    A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
-    out where they are nothing. Characters are Unicode code points. Only a pushed one may have `own`: the character
-    before `at` was inserted by the same client.
+    A `splice` removes `remove` characters of a text, beginning at `at`, and inserts `insert` there; 0 and "" are left
+    out. Characters are Unicode code points. Only a splice in a push may have `own`: the same client has inserted the
+    character before `at`.
     """
 
     op: Literal["add", "remove", "replace", "splice"]
@@ -71,7 +71,7 @@ def parse(pointer: str) -> list[str]:
     if not pointer:
         return []
     if pointer[0] != "/":
-        raise PatchError(f"a JSON pointer starts with a slash: {pointer!r}")
+        raise PatchError(f"a JSON pointer starts with a slash, unlike {pointer!r}")
     parts = pointer[1:].split("/")
     return [part.replace("~1", "/").replace("~0", "~") for part in parts] if "~" in pointer else parts
 
@@ -87,17 +87,17 @@ def is_index(part: str) -> bool:
 _CONTAINERS: Final = (dict, list)
 
 _MOST_REWRITTEN: Final = 10_000
-"""So long a text is written anew for each splice inside of it; to go on at its end costs nothing."""
+"""The longest insertion that `compact` rewrites for a splice inside of it; appending to one costs nothing."""
 
 Owned = dict[int, Any]
-"""The containers that were copied, by their ids, which are theirs as long as they are kept here."""
+"""The containers that were copied, by their ids; keeping them here keeps the ids valid."""
 
 
 def apply(document: Any, ops: Iterable[Op], owned: Owned | None = None) -> Any:
-    """Return `document`, a tree of dicts and lists, with `ops` carried out in order.
+    """Return `document`, a tree of dicts and lists, after `ops` were applied in order.
 
-    The document is left as it was: only what lies on the way to a change is copied, once, all else is shared. But
-    what earlier calls have copied, and noted in `owned`, is changed in place. Raises PatchError when a path does not
+    The document itself is not changed: the containers on the way to a change are copied once, all others are shared.
+    Containers in `owned`, which earlier calls have copied, are changed in place. Raises PatchError when a path does not
     exist.
     """
     owned = {} if owned is None else owned
@@ -140,7 +140,7 @@ def _apply(document: Any, parts: list[str], op: Op, owned: Owned) -> Any:
 
 
 def own(node: Any, owned: Owned) -> Any:
-    """Return a dict or list that may be changed: the node itself if it is a copy already, or no container."""
+    """Return a copy of a dict or list, to be changed; the node itself if it is already a copy, or not a container."""
     if isinstance(node, _CONTAINERS) and id(node) not in owned:
         node = node.copy()
         owned[id(node)] = node
@@ -150,9 +150,9 @@ def own(node: Any, owned: Owned) -> Any:
 def walk(
     document: Any, parts: Sequence[str], owned: Owned, own: Callable[[Any, Owned], Any] = own
 ) -> tuple[Any, Any, int]:
-    """Copy the containers on the way to a place that is to be changed, as far as the way exists.
+    """Copy the containers on the way to a place that is to be changed, up to the last one that exists.
 
-    Returns the document with the copies, the last of them, and how many parts lead there; `own` makes the copies.
+    Returns the document with the copies, the last copy, and how many parts lead to it; `own` makes the copies.
     """
     node = root = own(document, owned)
     for depth, part in enumerate(parts):
@@ -166,7 +166,7 @@ def walk(
 
 
 def index_in(array: Sequence[Any], part: str, op: Op, *, is_last: bool) -> int:
-    """Return where a part of an operation's path, which may be the last one, leads in an array. Raises PatchError."""
+    """Return the index in an array for a part of an operation's path. Raises PatchError."""
     adds = is_last and op.op == "add"
     if part == "-" and adds:
         return len(array)
@@ -181,12 +181,12 @@ def index_in(array: Sequence[Any], part: str, op: Op, *, is_last: bool) -> int:
 
 
 def splice(path: str, at: int, remove: int = 0, insert: str = "") -> Op:
-    """Return what removes so many characters of a text, from a place on, and inserts others there."""
+    """Return the operation that removes `remove` characters of a text, beginning at `at`, and inserts others there."""
     return Op("splice", path, at=at, remove=remove or msgspec.UNSET, insert=insert or msgspec.UNSET)
 
 
 def splices(path: str, regions: Sequence[Region], *, own: bool = False) -> list[Op]:
-    """Return a change of a text as operations, one after the other; with `own`, those that insert have that."""
+    """Return a change of a text as operations, to be applied in order; with `own`, insertions are marked with it."""
     ops = [splice(path, *region) for region in in_order(regions)]
     if own:
         return [msgspec.structs.replace(op, own=True) if op.insert is not msgspec.UNSET else op for op in ops]
@@ -194,21 +194,21 @@ def splices(path: str, regions: Sequence[Region], *, own: bool = False) -> list[
 
 
 def without_own(ops: Sequence[Op]) -> Sequence[Op]:
-    """Return operations without `own`, as they are stored and sent to others."""
+    """Return operations without `own`, as the server stores them and sends them to other clients."""
     if all(op.own is msgspec.UNSET for op in ops):
         return ops
     return [msgspec.structs.replace(op, own=msgspec.UNSET) for op in ops]
 
 
 def region_of(op: Op) -> Region:
-    """Return what a splice does, whatever text it is for. Raises PatchError where no text has such a place."""
+    """Return the region of a splice. Raises PatchError if it could fit no text."""
     at = op.at
     remove = 0 if op.remove is msgspec.UNSET else op.remove
     insert = "" if op.insert is msgspec.UNSET else op.insert
     if op.value is not msgspec.UNSET:
         raise PatchError(f"splice {op.path!r} has a value")
     if at is msgspec.UNSET:
-        raise PatchError(f"splice {op.path!r} does not say where")
+        raise PatchError(f"splice {op.path!r} has no position `at`")
     if type(at) is not int or type(remove) is not int or not isinstance(insert, str):
         raise PatchError(f"splice {op.path!r}: a place and a number of characters are integers, and a text is a string")
     if at < 0 or remove < 0:
@@ -217,19 +217,19 @@ def region_of(op: Op) -> Region:
 
 
 def text_at(document: Any, op: Op) -> str:
-    """Return the text that a splice is for. Raises PatchError if there is none, or the splice does not fit it."""
+    """Return the text that a splice changes. Raises PatchError if there is none, or the splice does not fit it."""
     text: str = find(document, parse(op.path))
     check_splice(op, text)
     return text
 
 
 def check_splice(op: Op, text: Any) -> Region:
-    """Return what a splice does. Raises PatchError if it does not fit what is at its place, UNSET for nothing."""
+    """Return the region of a splice. Raises PatchError if it does not fit `text`, the value at its place or UNSET."""
     at, remove, insert = region_of(op)
     if text is msgspec.UNSET:
-        raise PatchError(f"splice {op.path!r}: there is nothing")
+        raise PatchError(f"splice {op.path!r}: there is no text")
     if not isinstance(text, str):
-        raise PatchError(f"splice {op.path!r}: what is there is not a text")
+        raise PatchError(f"splice {op.path!r}: the value is not a text")
     if at > len(text):
         raise PatchError(f"splice {op.path!r}: position {at} is past the end of a text of {len(text)}")
     if at + remove > len(text):
@@ -244,14 +244,14 @@ def check_splice(op: Op, text: Any) -> Region:
 
 
 def splice_text(op: Op, text: Any) -> str:
-    """Return what is at the place of a splice after it. Raises PatchError if it does not fit."""
+    """Return a text after a splice. Raises PatchError if the splice does not fit it."""
     return spliced(text, (check_splice(op, text),))
 
 
 def compact(ops: Iterable[Op]) -> list[Op]:
-    """Return operations with splices, of which one goes on right where the one before it has been, as one.
+    """Return operations in which consecutive splices that touch each other are joined.
 
-    What is typed or streamed becomes one splice; those that do nothing are left out.
+    Text that was typed or streamed becomes one splice. Empty splices are left out.
     """
     found: list[Op] = []
     run: _Run | None = None
@@ -269,7 +269,7 @@ def compact(ops: Iterable[Op]) -> list[Op]:
 
 
 class _Run:
-    """Splices of one text, one right after the other, that are one."""
+    """Consecutive splices of one text that are joined."""
 
     __slots__ = ("_at", "_inserted", "_length", "_path", "_removed")
 
@@ -280,7 +280,7 @@ class _Run:
         self._length = len(insert)
 
     def take(self, op: Op) -> bool:
-        """Add a splice; return False if it is not where this one has been."""
+        """Join a splice to this one; return False if it does not touch it."""
         at, remove, insert = region_of(op)
         end = self._at + self._length
         if op.path != self._path or at > end or at + remove < self._at:
@@ -291,7 +291,7 @@ class _Run:
             self._length += len(insert)
             return True
         if at < self._at and at + remove < end:
-            return False  # What others insert before this text would come after it, if both were one.
+            return False  # If both were joined, insertions of others before this text would come after it.
         if self._length > _MOST_REWRITTEN:
             return False
         text = "".join(self._inserted)
@@ -309,7 +309,7 @@ class _Run:
 
 
 def find(document: Any, parts: Sequence[str]) -> Any:
-    """Return what is at a place of a document, or of a tree of Structs that stands for one; UNSET for nothing."""
+    """Return the value at a place of a document, or of a tree of Structs that stands for one; UNSET for none."""
     for part in parts:
         if isinstance(document, dict):
             document = document.get(part, msgspec.UNSET)

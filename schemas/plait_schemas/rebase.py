@@ -1,10 +1,9 @@
-"""Operations that were made on an older state, as they are to be carried out on a newer one.
+"""Rebases operations that were made on an older state, so that they can be applied to a newer one.
 
-Both sides of a socket do this: the server with a push that has an old base, a client with what it shows of its own
-pushes. Places are compared by JSON pointer; the indices of arrays move with what others put in and took out
+Both sides of a socket do this: the server rebases a push with an old base, a client the pushes that it already shows.
+Places are compared by JSON pointer. The indices of arrays move with the elements that others inserted and removed
 (operational transformation of insertions and deletions, Ellis & Gibbs 1989; of two insertions at one index the earlier
-stays before the later), and so do the characters of texts. What is done to an element that others have moved follows
-it.
+stays before the later), and so do the characters of texts. An operation on an element that others moved follows it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,33 +18,33 @@ __all__ = ["Rebased", "rebase"]
 
 
 class Rebased(NamedTuple):
-    """What became of operations; `conflicts` are the places, in the newer state, where others have changed the same."""
+    """The result of a rebase; `conflicts` are the places, in the newer state, that others have changed, too."""
 
     ops: list[Op]
     conflicts: list[str]
-    # Whether a place that they lead into is gone, so that they cannot be carried out.
+    # Whether a place that they lead into is gone, so that they cannot be applied.
     is_lost: bool
-    # What they were rebased over, as it is to be applied after them, without operations that have no effect left. If
-    # they are lost, it also takes them back, just before the operation that removed their place.
+    # The operations that they were rebased over, to be applied after them, without those that have lost their effect.
+    # If `ops` are lost, they are undone in here, just before the operation that removed their place.
     over: list[Op]
-    # What each operation of `over` has come from, or at what it is done, as an index of those that were given.
+    # For each operation of `over`, the index of the given one that it comes from, or before which it undoes something.
     indices: list[int]
 
 
 def rebase(
     ops: Iterable[Op], over: Iterable[Op], document: Any, charge: Callable[[int], None] = lambda _: None
 ) -> Rebased:
-    """Return `ops` as they are on `document`, which is what `over` made of the state that both were made on.
+    """Rebase `ops` over `over`, which were made on the same state and lead from there to `document`.
 
-    `charge` is called with the number of places at which two splices are brought past each other, if that is more than
-    one each, and may raise.
+    `charge` is called before two splices are transformed that have more than one region each, with the number of their
+    regions. It may raise.
     """
     ops, over = list(ops), list(over)
     if not over:
         return Rebased(ops, [], False, [], [])
     shape = Shape(document)
-    others = _undone(over, shape, is_exact="remove" in [op.op for op in ops])
-    steps = _done(ops, shape)
+    others = _undo_on(shape, over, is_exact="remove" in [op.op for op in ops])
+    steps = _do_on(shape, ops)
     lost_at = len(others)
     if True in [step.is_moved for step in others] or True in [step.is_moved for step in steps]:
         theirs = _units(others)
@@ -56,7 +55,7 @@ def rebase(
             lost_at = min(lost_at, _pass_all(step, others, charge))
     is_lost = lost_at < len(others)
     after = (
-        _without(ops, over, lost_at, document, charge)
+        _leave_out(ops, over, lost_at, document, charge)
         if is_lost
         else [(index, op) for index, other in enumerate(others) if not other.is_gone for op in other.ops()]
     )
@@ -73,18 +72,18 @@ def rebase(
 
 
 _Unit = list[Step]
-"""One operation, or the two that move an element."""
+"""One operation, or the `remove` and the `add` that move an element."""
 
 
-def _undone(over: Sequence[Op], shape: Shape, *, is_exact: bool = True) -> list[Step]:
-    """Return operations that have led to a shape, which is led back to where it was before them."""
+def _undo_on(shape: Shape, over: Sequence[Op], *, is_exact: bool = True) -> list[Step]:
+    """Return the steps of the operations that led to a shape, and undo them on it."""
     steps = [Step(op) for op in over]
     index = len(steps)
     while index:
         index -= 1
         step = steps[index]
         if step.name == "splice":
-            continue  # A text is one value, whatever is done inside of it.
+            continue  # A text is one value for a shape.
         step.look_up(shape, has_happened=True, is_exact=is_exact)
         if step.is_moved and index and is_pair(steps[index - 1], step):
             index -= 1
@@ -95,7 +94,7 @@ def _undone(over: Sequence[Op], shape: Shape, *, is_exact: bool = True) -> list[
 
 
 def _units(steps: Sequence[Step]) -> list[tuple[int, _Unit]]:
-    """Return the units of operations, each with the index of its first."""
+    """Return the units of operations, each with the index of its first operation."""
     units: list[tuple[int, _Unit]] = []
     for index, step in enumerate(steps):
         if units and len(units[-1][1]) == 1 and is_pair(units[-1][1][0], step):
@@ -105,8 +104,8 @@ def _units(steps: Sequence[Step]) -> list[tuple[int, _Unit]]:
     return units
 
 
-def _done(ops: Sequence[Op], shape: Shape) -> list[Step]:
-    """Return operations that are carried out on a shape."""
+def _do_on(shape: Shape, ops: Sequence[Op]) -> list[Step]:
+    """Return the steps of operations, and do them on a shape."""
     steps: list[Step] = []
     for op in ops:
         steps.append(step := Step(op))
@@ -115,12 +114,12 @@ def _done(ops: Sequence[Op], shape: Shape) -> list[Step]:
     return steps
 
 
-def _without(
+def _leave_out(
     ops: Sequence[Op], over: Sequence[Op], lost_at: int, document: Any, charge: Callable[[int], None]
 ) -> list[tuple[int, Op]]:
-    """Return, with their indices, `over` and what takes `ops` back before the one at `lost_at`."""
+    """Return `over`, with the inverse of `ops` before the operation at `lost_at`; each operation with its index."""
     shape = Shape(document)
-    rest = _undone(over[lost_at:], shape)
+    rest = _undo_on(shape, over[lost_at:])
     document = shape.look(())
     before = rebase(ops, over[:lost_at], document, charge)
     return [
@@ -131,7 +130,10 @@ def _without(
 
 
 def _pass_all(mine: Step, others: Sequence[Step], charge: Callable[[int], None]) -> int:
-    """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
+    """Transform `mine` and `others`, which come before it.
+
+    Returns the index of the operation that removes the place of `mine`, the number of others if there is none.
+    """
     for index, other in enumerate(others):
         if not other.is_gone:
             _pass(mine, other, charge)
@@ -141,7 +143,10 @@ def _pass_all(mine: Step, others: Sequence[Step], charge: Callable[[int], None])
 
 
 def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int, charge: Callable[[int], None]) -> int:
-    """Let `others` come before `mine`; return the index of the one that takes its place away, or how many they are."""
+    """Transform `mine` and `others`, which come before it and are `count` operations.
+
+    Returns the index of the operation that removes the place of `mine`, `count` if there is none.
+    """
     for index, other in others:
         if not all(step.is_gone for step in other):
             _pass_unit(mine, other, charge)
@@ -153,9 +158,9 @@ def _pass_units(mine: _Unit, others: Sequence[tuple[int, _Unit]], count: int, ch
 
 
 def _pass_unit(mine: _Unit, other: _Unit, charge: Callable[[int], None]) -> None:
-    """Let `other` come before `mine`: transform each so that it is to be applied after the other."""
+    """Transform `mine` and `other`, which comes before it, so that each can be applied after the other."""
     if len(mine) == len(other) == 2 and mine[0].parts == other[0].parts:
-        # Of two who move one element the later has it.
+        # If both move the element, the later move wins.
         mine[1].is_contested = True
         mine[0].parts = other[1].parts
         other[0].is_gone = other[1].is_gone = True
@@ -175,7 +180,7 @@ def _pass_unit(mine: _Unit, other: _Unit, charge: Callable[[int], None]) -> None
 
 
 def _follow(mine: Step, other: _Unit) -> None:
-    """Let `mine` be done to the element where `other` has moved it to."""
+    """Apply `mine` to the element at the place to which `other` has moved it."""
     depth = len(other[0].parts)
     rest = mine.parts[depth:]
     if mine.name == "remove" and not rest:
@@ -186,11 +191,11 @@ def _follow(mine: Step, other: _Unit) -> None:
 
 
 def _take_along(mine: _Unit, other: Step) -> None:
-    """Let `mine` move the element as `other` has changed it."""
+    """Make `mine` move the element with the change that `other` has made to it."""
     rest = other.parts[len(mine[0].parts) :]
     is_whole = not rest and other.name in ("remove", "replace")
     if is_whole or not (other.name == "remove" or other.has_value):
-        # It is gone or may be another, or what has become of it is not known, as where something is taken back.
+        # The element is gone, may be another one, or has an unknown value, as when an operation is undone.
         mine[0].is_contested = mine[0].is_gone = True
     else:
         mine[1].take_along(other, rest)
@@ -198,7 +203,7 @@ def _take_along(mine: _Unit, other: Step) -> None:
 
 
 def _pass(mine: Step, other: Step, charge: Callable[[int], None]) -> None:
-    """Let `other` come before `mine`: transform each so that it is to be applied after the other."""
+    """Transform `mine` and `other`, which comes before it, so that each can be applied after the other."""
     place, other_place = mine.parts, other.parts
     is_same = place == other_place
     if is_same and mine.name == other.name == "splice":
@@ -218,7 +223,7 @@ def _pass(mine: Step, other: Step, charge: Callable[[int], None]) -> None:
     elif place[: len(other_place)] == other_place[: len(place)]:
         mine.is_contested = True
         if mine.name == "splice":
-            # What others have put there, or around it, is not the text that was meant.
+            # Others have replaced the text, or a container of it.
             mine.is_gone = True
         elif len(other_place) < len(place):
             other.take_in(mine)
@@ -229,7 +234,7 @@ def _pass(mine: Step, other: Step, charge: Callable[[int], None]) -> None:
 
 
 def _shift_after(step: Step, place: Sequence[str], other: Step, *, yields: bool) -> list[str] | None:
-    """Return the place of `step` after `other`, which is at `place`; None when `other` has removed it."""
+    """Return the place of `step` after `other`, which is at `place`; None if `other` has removed it."""
     if not leads_through(step.parts, other) or "-" in (step.parts[len(place) - 1], place[-1]):
         return step.parts
     inserts = step.moves and step.name == "add" and len(step.parts) == len(place)

@@ -1,4 +1,4 @@
-"""The JSON Schema of a state, its hash, and whether who was built for an older one can live with a newer one."""
+"""The JSON Schema of a state, its hash, and whether a client built for an older schema is compatible with it."""
 
 import hashlib
 from typing import Any, Final
@@ -7,12 +7,12 @@ import msgspec
 
 __all__ = ["is_additive", "schema_hash", "schema_of"]
 
-# Says something about a schema, and not which values it allows.
+# Keywords that describe a schema and do not restrict its values.
 _ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "discriminator"})
 _SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs"})
 _SCHEMAS_IN_ORDER: Final = frozenset({"anyOf", "prefixItems"})
 _SCHEMA: Final = frozenset({"items", "additionalProperties", "propertyNames"})
-# What is compared part by part; everything else must be the same.
+# The keywords that are compared part by part; all others must be equal.
 _COMPARED: Final = frozenset({"properties", "required", "additionalProperties", "items", "prefixItems"})
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -24,23 +24,23 @@ def schema_of(type_: Any) -> dict[str, Any]:
 
 
 def schema_hash(schema: dict[str, Any]) -> str:
-    """Return 16 hex digits that are the same for schemas that differ in nothing but order, titles and comments."""
+    """Return 16 hex digits. Schemas that differ only in order, titles and comments have the same ones."""
     return hashlib.sha256(_encode(_bare(schema))).hexdigest()[:16]
 
 
 def is_additive(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Tell whether a client that was built for `old` can read and write states of `new`.
 
-    Only optional properties may have come. None may have gone, been renamed or made required; nor made optional,
-    since the client counts on it. All other values must be the same ones: of fewer it could write those that are
-    refused, of more it would read those that it does not know. The names of types do not matter.
+    The new schema may only add optional properties. It may not remove or rename a property, make one required, or make
+    one optional, as the client relies on it. All other values must be the same: with fewer, the client could write a
+    value that is refused; with more, it could read one that it does not know. The names of types do not matter.
     """
     old, new = _bare(old), _bare(new)
     return _Comparison(old.pop("$defs", {}), new.pop("$defs", {})).compare(old, new)
 
 
 def _bare(schema: Any) -> Any:
-    """Return a schema without its annotations, and in one order."""
+    """Return a schema without its annotations, its lists in a fixed order."""
     if not isinstance(schema, dict):
         return schema
     return {key: _bare_value(key, value) for key, value in schema.items() if key not in _ANNOTATIONS}
@@ -62,16 +62,17 @@ class _Comparison:
     def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         self._old = old
         self._new = new
-        # The definitions that were met, as pairs of names, and those that do not fit: all are taken to until it shows.
+        # The pairs of definitions that were compared, and the incompatible ones: a pair counts as compatible until a
+        # difference is found.
         self._met: dict[tuple[str, str], None] = {}
         self._broken: set[tuple[str, str]] = set()
 
     def compare(self, old: Any, new: Any) -> bool:
-        """Tell whether two schemas fit, in the light of all the definitions that they lead to."""
+        """Tell whether two schemas are compatible, with all the definitions that they refer to."""
         while True:
             result = self._fits(old, new)
             known = len(self._met), len(self._broken)
-            # Those that others refer to come last.
+            # The definitions that others refer to were found last: check them first.
             for a, b in reversed(list(self._met)):
                 if (a, b) not in self._broken and not self._fits(self._old[a], self._new[b]):
                     self._broken.add((a, b))
@@ -79,7 +80,7 @@ class _Comparison:
                 return result
 
     def _fits(self, old: Any, new: Any) -> bool:
-        """Tell whether each of the alternatives on the one side has one on the other."""
+        """Tell whether each alternative of one schema is compatible with one of the other."""
         olds, news = _alternatives(old), _alternatives(new)
         return all(any(self._option_fits(before, after) for after in news) for before in olds) and all(
             any(self._option_fits(before, after) for before in olds) for after in news
@@ -89,11 +90,11 @@ class _Comparison:
         if not isinstance(old, dict) or not isinstance(new, dict):
             return old is new
         if "$ref" in old and "$ref" in new:
-            self._met[pair := (_referred(old), _referred(new))] = None
-            return pair not in self._broken and _without(old, {"$ref"}) == _without(new, {"$ref"})
+            self._met[pair := (_find_referred(old), _find_referred(new))] = None
+            return pair not in self._broken and _drop_keywords(old, {"$ref"}) == _drop_keywords(new, {"$ref"})
         old, new = _resolve(old, self._old), _resolve(new, self._new)
         return (
-            _without(old, _COMPARED) == _without(new, _COMPARED)
+            _drop_keywords(old, _COMPARED) == _drop_keywords(new, _COMPARED)
             and self._parts_fit(old, new, "additionalProperties")
             and self._parts_fit(old, new, "items")
             and self._tuple_fits(old.get("prefixItems", ()), new.get("prefixItems", ()))
@@ -127,14 +128,14 @@ def _alternatives(schema: Any) -> list[Any]:
     return [schema]
 
 
-def _referred(schema: dict[str, Any]) -> str:
+def _find_referred(schema: dict[str, Any]) -> str:
     name: str = schema["$ref"].removeprefix("#/$defs/")
     return name
 
 
 def _resolve(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    return {**definitions[_referred(schema)], **_without(schema, {"$ref"})} if "$ref" in schema else schema
+    return {**definitions[_find_referred(schema)], **_drop_keywords(schema, {"$ref"})} if "$ref" in schema else schema
 
 
-def _without(schema: dict[str, Any], keywords: frozenset[str] | set[str]) -> dict[str, Any]:
+def _drop_keywords(schema: dict[str, Any], keywords: frozenset[str] | set[str]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in keywords}

@@ -1,6 +1,6 @@
-"""Which containers a document had at some time before or after operations on it: arrays, their lengths, and objects.
+"""The containers that a document had before or after operations on it: arrays with their lengths, and objects.
 
-A text is one value, whatever is done inside of it.
+A text is one value: operations inside it do not matter here.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from plait_schemas.patch import Owned, find, is_index, own, walk
 __all__ = ["Shape"]
 
 _HOLE: Final = object()
-"""Stands for what has been there, of which nothing is known."""
+"""Stands for an unknown earlier value."""
 
 
 class Shape:
-    """A copy of a document on which operations are taken back, and carried out, as far as they fit.
+    """A copy of a document on which operations are undone and done, as far as they fit.
 
-    Nothing is copied before somebody looks, and then only what lies on the way to a change.
+    Nothing is copied before the first `look`, which copies only the containers that lead to a change.
     """
 
     __slots__ = ("_owned", "_root", "_waiting")
@@ -29,23 +29,23 @@ class Shape:
         self._root = document
         # The containers that are this shape's own, by their ids.
         self._owned: Owned = {}
-        # What is to be done before anybody looks: whether an operation is taken back, its name, place and value.
+        # The operations that the next `look` carries out: whether each is undone, its name, place and value.
         self._waiting: list[tuple[bool, str, Sequence[str], Any]] = []
 
     def look(self, parts: Sequence[str]) -> Any:
-        """Return what is at a place: a container, or anything else where none is known to be."""
+        """Return the container at a place; any other value if no container is known to be there."""
         waiting, self._waiting = self._waiting, []
         for takes_back, name, place, value in waiting:
             self._change(takes_back, name, place, value)
         return find(self._root, parts)
 
     def undo(self, name: str, parts: Sequence[str]) -> None:
-        """Take back an operation that was the last on the document; the end of an array is named by its index."""
+        """Undo the document's last operation, whose path names the end of an array by its index, not by `-`."""
         if name != "splice":
             self._waiting.append((True, name, tuple(parts), _HOLE))
 
     def undo_move(self, start: Sequence[str], end: Sequence[str]) -> None:
-        """Take back that an element of an array has moved from one place to another."""
+        """Undo the move of an element of an array from one place to another."""
         self._waiting.append((True, "move", tuple(start), tuple(end)))
 
     def do(self, name: str, parts: Sequence[str], value: Any) -> None:
@@ -62,7 +62,7 @@ class Shape:
                 array.insert(int(parts[-1]), array.pop(int(value[-1])))
             return
         if takes_back and isinstance(find(self._root, parts), dict | msgspec.Struct):
-            # Most likely it has been an object before, too.
+            # The earlier value was most likely an object, too.
             value = {}
         if not parts:
             self._root = value
@@ -77,13 +77,13 @@ class Shape:
             _change_array(container, takes_back, name, parts[-1], value)
 
     def _own(self, parts: Sequence[str]) -> Any:
-        """Return the container at a place, as one that may be changed; None where none is known to be."""
+        """Return a copy of the container at a place, to be changed; None if no container is known to be there."""
         self._root, node, depth = walk(self._root, parts, self._owned, _own)
         return node if depth == len(parts) else None
 
 
 def _own(node: Any, owned: Owned) -> Any:
-    """Return a container of a tree, which may have tuples and Structs, as a dict or list that may be changed."""
+    """Return a dict or list that may be changed for a container of a tree, which may be a tuple or a Struct."""
     copy: Any
     if isinstance(node, tuple):
         copy = list(node)

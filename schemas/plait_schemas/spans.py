@@ -1,4 +1,4 @@
-"""Differences between two texts, as the places of both."""
+"""Differences between two texts, as places in both."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,14 +6,14 @@ from itertools import pairwise
 __all__ = ["Same", "Span", "find_between", "join", "join_nearest", "shift", "trim"]
 
 Span = tuple[int, int, int, int]
-"""What is different: from where to where in the old text, and in the new one."""
+"""A difference: its start and end in the old text, and its start and end in the new one."""
 
 Same = tuple[int, int, int]
-"""What stays: where it is in the old text, where in the new one, and how long it is."""
+"""An equal part: its start in the old text, its start in the new one, and its length."""
 
 
 def find_between(old: str, new: str, same: Sequence[Same]) -> list[Span]:
-    """Return what is different between what stays, without what it begins and ends with in both."""
+    """Return the differences between equal parts, without the common beginning and end of each."""
     found: list[Span] = []
     last = to = 0
     for place, new_place, length in (*same, (len(old), len(new), 0)):
@@ -25,14 +25,14 @@ def find_between(old: str, new: str, same: Sequence[Same]) -> list[Span]:
 
 
 def shift(spans: Sequence[Span], at: int, to: int) -> list[Span]:
-    """Return spans of two parts, which begin at `at` and `to`, as those of the whole texts."""
+    """Convert spans of two parts, which begin at `at` and `to`, to spans of the whole texts."""
     return [(at + start, at + end, to + new_start, to + new_end) for start, end, new_start, new_end in spans]
 
 
 def join(spans: Sequence[Span]) -> list[Span]:
-    """Make those one that have less between them than either changes.
+    """Join neighbouring spans if the text between them is shorter than either of them.
 
-    Not if both only insert or only remove: nothing that stays is removed and inserted for these.
+    Spans that both only insert, or both only remove, are not joined: that would rewrite the text between them.
     """
     found: list[Span] = []
     for span in spans:
@@ -48,7 +48,7 @@ def join(spans: Sequence[Span]) -> list[Span]:
 
 
 def join_nearest(spans: list[Span], most: int) -> list[Span]:
-    """Make no more than `most` of several, by joining the nearest."""
+    """Return at most `most` spans, by joining those that are nearest to each other."""
     if len(spans) <= most:
         return spans
     gaps = [after[0] - before[1] for before, after in pairwise(spans)]
@@ -63,20 +63,20 @@ def join_nearest(spans: list[Span], most: int) -> list[Span]:
     return found
 
 
-# What is the same at the ends
+# Common ends
 
 
 def trim(old: str, new: str) -> Span:
-    """Return what is different between what both begin and end with."""
+    """Return the difference between the common beginning and the common end of two texts."""
     most = min(len(old), len(new))
     start = _count_common(old, new, most)
-    # What is the same there is no longer than what is left.
+    # The common end may not overlap the common beginning.
     tail = _count_common(old[::-1], new[::-1], most - start)
     return start, len(old) - tail, start, len(new) - tail
 
 
 def _count_common(old: str, new: str, most: int) -> int:
-    """Return how many characters both begin with that are the same, up to `most`."""
+    """Return the length of the common beginning, up to `most`."""
     low, high = 0, most
     if old[:high] == new[:high]:
         return high

@@ -1,4 +1,4 @@
-"""One operation as it is moved by others: its place taken apart, and what it does to the elements around it."""
+"""One operation while it is rebased: the parts of its place, and its effect on the elements around it."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -15,14 +15,14 @@ __all__ = ["MOST_REGIONS", "SCALARS", "Step", "is_of", "is_pair", "is_place", "l
 
 _CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
 SCALARS: Final = (str, int, float, type(None), msgspec.UnsetType)
-"""What has nothing inside, or is not known."""
+"""Values that have no members, or are unknown."""
 
 MOST_REGIONS: Final = 300
-"""In so many places a text may be changed by one operation: each costs time again for each operation of others."""
+"""The most regions that one splice may have: each costs time again for each operation of others."""
 
 
 class Step:
-    """One operation on its way, with its place taken apart."""
+    """One operation while it is rebased, with the parts of its place."""
 
     __slots__ = (
         "_given",
@@ -44,28 +44,29 @@ class Step:
 
     def __init__(self, op: Op) -> None:
         self._value = op.value
-        # Whether it puts in, where it has moved to, what the operation before it has taken out.
+        # Whether it inserts, at its new place, the element that the operation before it has removed.
         self.is_moved = op.moved is True
-        # What of the value has been copied, and may be changed in place.
+        # The containers of the value that were copied, and may be changed in place.
         self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace", "splice"] = op.op
         self._op = op
-        # Its place. A list is never changed; the first is the one that the operation came with.
+        # Its place, at first that of the given operation. The list is replaced, and never changed.
         self.parts = self._place = parse(op.path)
-        # Whether it is at an element of an array, and whether it puts one in or takes one out, so that the elements
-        # after it move. If nothing is known of the array, what looks like an index is taken for one. A splice is inside
-        # of an element.
+        # Whether its place is an element of an array, and whether it inserts or removes one, so that the elements after
+        # it move. If the array is unknown, a part that looks like an index counts as one. A splice is inside of an
+        # element.
         is_splice = op.op == "splice"
         self.is_element = not is_splice and bool(self.parts) and is_place(self.parts[-1])
         self.moves = self.is_element and op.op in ("add", "remove")
-        # What a splice does to its text, which may be in several places when others have written in between.
+        # The regions of a splice: several if others have written in between.
         self.regions: Sequence[Region] = (region_of(op),) if is_splice else ()
         self._given = self.regions
-        # Whether it goes on after what the same client has inserted: it stays before what others insert at its place.
+        # Whether it continues what the same client has inserted, and so stays before what others insert at its place.
         self.is_own = op.own is True
         self.is_contested = False
-        # Nothing is left to be done, as the place is gone or has been overwritten; or the very same has been done.
+        # Whether it has no effect any longer, because its place is gone or was overwritten.
         self.is_gone = False
+        # Whether it has none because others have done exactly the same.
         self.is_done = False
 
     @property
@@ -74,16 +75,16 @@ class Step:
 
     @property
     def has_value(self) -> bool:
-        """Whether it is known what it puts at its place."""
+        """Whether the value that it puts at its place is known."""
         if self.name == "splice":
             return all(UNKNOWN not in insert for _, _, insert in self.regions)
         return self._value is not msgspec.UNSET
 
     def may_mean_another(self, other: "Step") -> bool:
-        """Tell whether it may mean another element than the one that `other` has put in the same place of a list.
+        """Tell whether it may mean another element than the one that `other` has put at the same place of a list.
 
-        A single value has its place, as a cell of a board does, unless it is to be taken out. What is put in before
-        that element means no element.
+        A scalar is identified by its place, as a cell of a board is, unless the operation removes it. An insertion
+        before the element means no element.
         """
         if self.name != "replace":
             return self.name == "remove"
@@ -93,7 +94,7 @@ class Step:
         return id is None or id != id_of(other._value)
 
     def ops(self) -> list[Op]:
-        """Return it as operations: one, or those that do what a splice does in several places."""
+        """Return the operation; a splice with several regions becomes several."""
         if self.name == "splice" and self.regions is self._given and self.parts is self._place:
             return [self._op]
         return self._ops_at(self.pointer)
@@ -106,7 +107,7 @@ class Step:
         return [Op(self.name, place, self._value)]
 
     def pass_text(self, other: "Step") -> None:
-        """Let another splice of the same text come before: transform each so that it is done after the other."""
+        """Transform this splice and an earlier one of the same text, so that each can be applied after the other."""
         if len(self.regions) + len(other.regions) > MOST_REGIONS:
             self.is_contested = self.is_gone = True
             return
@@ -116,11 +117,10 @@ class Step:
         other.is_gone = not other.regions
 
     def take_in(self, inner: "Step") -> None:
-        """Let another be done inside what this one has put at its place; where it does not fit, it is gone.
+        """Apply an operation inside the value that this one puts at its place; mark it as gone if it does not fit.
 
-        So it is where it leads to an element of a list: nothing tells that what has come to be at its index is the
-        element that was meant. As with members that others have removed, one that is not there is added, or need not
-        be removed.
+        An operation that leads to an element of a list never fits: the element at its index may be another one. As with
+        members that others have removed, a missing member is added, or need not be removed.
         """
         rest = inner.parts[len(self.parts) :]
         if self.is_element or _leads_to_element(self._value, rest, is_end=inner.name == "add"):
@@ -139,7 +139,7 @@ class Step:
             inner.is_gone = True
 
     def take_along(self, inner: "Step", rest: list[str]) -> None:
-        """Let another be done to the element that this one puts in, or inside it at `rest`."""
+        """Apply an operation to the element that this one inserts, or inside it at `rest`."""
         if self._value is msgspec.UNSET:
             return
         if not rest and inner.name != "splice":
@@ -153,11 +153,11 @@ class Step:
             inner.is_gone = True
 
     def look_up(self, shape: Shape, *, has_happened: bool | None = None, is_exact: bool = False) -> None:
-        """See what it puts an element into.
+        """Find out whether its container is an array.
 
-        If it is known whether it has happened already, `-` is replaced by its index, which would be another after
-        others append. Whether a value is put in the place of an element matters only if something may be inside it, or
-        if that is to be known exactly.
+        `has_happened` says whether the shape is the one after the operation. If that is known, `-` is replaced by the
+        index that it stands for. A `replace` is only looked up if it has happened, and if its value is a container or
+        `is_exact`.
         """
         if not self.moves and not (
             self.is_element and has_happened and (is_exact or isinstance(self._value, _CONTAINERS))
@@ -171,13 +171,13 @@ class Step:
 
 
 def leads_through(place: Sequence[str], other: Step) -> bool:
-    """Tell whether a place is an element of the array whose elements `other` moves, or in one."""
+    """Tell whether a place is an element, or inside of one, of an array whose elements `other` moves."""
     depth = len(other.parts) - 1
     return other.moves and len(place) > depth and place[:depth] == other.parts[:depth] and is_place(place[depth])
 
 
 def is_pair(first: Step, second: Step) -> bool:
-    """Tell whether two operations, one right after the other, move an element of an array."""
+    """Tell whether two consecutive operations move an element of an array."""
     return (
         second.is_moved
         and first.name == "remove"
@@ -190,7 +190,7 @@ def is_pair(first: Step, second: Step) -> bool:
 
 
 def is_of(step: Step, out: Step) -> bool:
-    """Tell whether an operation is done to the element that `out` takes out of an array, or inside that."""
+    """Tell whether an operation changes the element that `out` removes from an array, or a place inside of it."""
     depth = len(out.parts)
     inserts = step.moves and step.name == "add" and len(step.parts) == depth
     return step.parts[:depth] == out.parts and not inserts
@@ -202,12 +202,12 @@ def pointer(parts: Sequence[str]) -> str:
 
 
 def is_place(part: str) -> bool:
-    """Tell whether a part of a pointer may be a place in an array: the index of an element, or its end."""
+    """Tell whether a part of a pointer may be a place in an array: an index, or the end."""
     return part == "-" or is_index(part)
 
 
 def _leads_to_element(value: Any, rest: Sequence[str], *, is_end: bool) -> bool:
-    """Tell whether a place in a value is at an index of a list, or in one; it is not where `-` adds at the end."""
+    """Tell whether a place in a value is an element of a list, or inside of one; `-` at the end of an `add` is not."""
     for depth, part in enumerate(rest):
         if isinstance(value, list | tuple):
             return not (is_end and part == "-" and depth == len(rest) - 1)

@@ -6,10 +6,10 @@ __all__ = ["longest_common"]
 
 
 def longest_common(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return the places, in both, of the elements of a longest common subsequence.
+    """Return the places, in both sequences, of the elements of a longest common subsequence.
 
-    It takes as long for any two sequences of the same lengths: all places of a row are found at once, as the bits of an
-    integer (Hyyrö 2004).
+    The time depends only on the lengths of the sequences: each row is computed at once, as the bits of an integer
+    (Hyyrö 2004).
     """
     rows = _rows(old, new)
     found: list[tuple[int, int]] = []
@@ -30,8 +30,8 @@ def longest_common(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tup
 def _rows(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int]:
     """Return, for each place in the old sequence, the bits of the places in the new one.
 
-    A bit is 0 where a longest common subsequence of what is left of both is longer than one without the new element.
-    The last element has the lowest bit.
+    A bit is 0 if the new element makes the longest common subsequence of the rests of both sequences longer. The last
+    element has the lowest bit.
     """
     bits: dict[Hashable, int] = {}
     for bit, element in enumerate(reversed(new)):

@@ -1,8 +1,8 @@
-"""Changes inside a text: lists of regions, how they are carried out, taken back, composed and brought past others.
+"""Changes inside a text: lists of regions, which are applied, inverted, composed and transformed here.
 
-A region is a place in the text, how many characters are removed from there on, and what is inserted there, before the
-place of what is removed. Characters are Unicode code points. The regions of one change are all counted on the text
-before it, are in order and do not overlap.
+A region is a place in the text, the number of characters that are removed after it, and the text that is inserted at
+it, before the removed ones. Characters are Unicode code points. The places of all regions of a change are places in the
+text before the change; regions are in order and do not overlap.
 """
 
 from bisect import bisect_left
@@ -14,19 +14,19 @@ from typing import Final
 __all__ = ["UNKNOWN", "Region", "compose", "goes_on", "in_order", "invert", "spliced", "transform", "transform_both"]
 
 Region = tuple[int, int, str]
-"""Where it is, how many characters are removed, and what is inserted."""
+"""The place, how many characters are removed, and the text that is inserted."""
 
 UNKNOWN: Final = "\ud800"
-"""Stands for a character that is not known: half a surrogate pair, which is in no text."""
+"""Stands for an unknown character: half of a surrogate pair, which no text contains."""
 
 _Piece = tuple[int, int, str | None]
-"""From where to where a text reaches, of one that was inserted, or without that of the text that was there before."""
+"""The start and end of a part of an inserted text, or, if that is None, of the text before the change."""
 
 
 def spliced(text: str, regions: Sequence[Region]) -> str:
-    """Return a text with a change carried out on it."""
+    """Return a text after a change."""
     if len(regions) == 1:
-        # As letters come. CPython appends in place to a string that nothing else refers to, which copies least.
+        # The usual case. CPython appends in place to a string that nothing else refers to, which copies least.
         at, remove, insert = regions[0]
         result = text[:at]
         result += insert
@@ -41,7 +41,7 @@ def spliced(text: str, regions: Sequence[Region]) -> str:
 
 
 def goes_on(mine: Sequence[Region], other: Sequence[Region]) -> bool:
-    """Tell whether another change leaves the character before the place where mine inserts."""
+    """Tell whether another change keeps the character before the place where mine inserts."""
     before = next((at for at, _, insert in mine if insert), 0) - 1
     return not any(at <= before < at + removed for at, removed, _ in other)
 
@@ -49,13 +49,12 @@ def goes_on(mine: Sequence[Region], other: Sequence[Region]) -> bool:
 def transform_both(
     mine: Sequence[Region], other: Sequence[Region], *, yields: bool = True
 ) -> tuple[Sequence[Region], Sequence[Region]]:
-    """Return both of two changes that were made on the same text as they are after the other.
+    """Transform two changes of the same text, so that each can be applied after the other.
 
     Of two insertions at one place, mine comes after the other's if it `yields`, else before.
     """
     if len(mine) == len(other) == 1:
-        # Letters that are typed are hardly ever where others type.
-        # A region that does nothing is left out, below.
+        # People rarely type at the same place, so this is the usual case. Empty regions are dropped below.
         (at, remove, insert), (start, removed, inserted) = mine[0], other[0]
         does_both = (remove or insert) and (removed or inserted)
         if does_both and at + remove < start:
@@ -66,7 +65,7 @@ def transform_both(
 
 
 def in_order(regions: Sequence[Region]) -> Iterator[Region]:
-    """Yield the regions of a change as changes of their own, each of which is carried out after those before it."""
+    """Yield the regions of a change as separate changes, each at its place after the previous ones."""
     shift = 0
     for at, remove, insert in regions:
         yield at + shift, remove, insert
@@ -74,7 +73,7 @@ def in_order(regions: Sequence[Region]) -> Iterator[Region]:
 
 
 def invert(text: str, regions: Sequence[Region]) -> list[Region]:
-    """Return what leads back to a text from what a change makes of it."""
+    """Return the change that leads back to `text` after `regions` were applied to it."""
     inverse: list[Region] = []
     for (at, remove, insert), (now, _, _) in zip(regions, in_order(regions), strict=True):
         _add(inverse, now, len(insert), text[at : at + remove])
@@ -82,7 +81,7 @@ def invert(text: str, regions: Sequence[Region]) -> list[Region]:
 
 
 def compose(first: Sequence[Region], second: Sequence[Region]) -> list[Region]:
-    """Return one change that does what two do, one after the other."""
+    """Return one change that has the effect of two changes in sequence."""
     waiting = list(_pieces(first))[::-1]
     pieces: list[_Piece] = []
     end = 0
@@ -104,74 +103,74 @@ def compose(first: Sequence[Region], second: Sequence[Region]) -> list[Region]:
 
 
 def transform(mine: Sequence[Region], other: Sequence[Region], *, yields: bool) -> list[Region]:
-    """Return a change as it is after another that was made on the same text.
+    """Transform a change so that it can be applied after another one of the same text.
 
-    What both remove is removed once, and what either inserts stays, also where the other removes the text around it.
-    Of two insertions at one place, mine comes after the other's if it `yields`.
+    Characters that both remove are removed once. An insertion stays, even if the other change removes the text around
+    it. Of two insertions at one place, mine comes after the other's if it `yields`.
     """
     if not mine or not other or _end(mine) < other[0][0]:
         return list(mine)
     if _end(other) < mine[0][0]:
         shift = sum(len(inserted) - removed for _, removed, inserted in other)
         return [(at + shift, remove, insert) for at, remove, insert in mine]
-    # What is before the first of the others stays as it is.
+    # Regions before the first one of the other change stay as they are.
     index = max(bisect_left(mine, other[0][0], key=_place) - 1, 0)
     found = list(mine[:index])
-    past = _Past(other)
+    cursor = _Cursor(other)
     for at, remove, insert in islice(mine, index, None):
-        if past.has_all:
+        if cursor.is_at_end:
             break
         index += 1
-        _add(found, past.find_place(at, yields=yields), 0, insert)
-        for start, count in past.find_rest(at, at + remove):
+        _add(found, cursor.find_place(at, yields=yields), 0, insert)
+        for start, count in cursor.find_rest(at, at + remove):
             _add(found, start, count, "")
     for at, remove, insert in islice(mine, index, index + 1):
-        _add(found, at + past.shift, remove, insert)
-    found += [(at + past.shift, remove, insert) for at, remove, insert in islice(mine, index + 1, None)]
+        _add(found, at + cursor.shift, remove, insert)
+    found += [(at + cursor.shift, remove, insert) for at, remove, insert in islice(mine, index + 1, None)]
     return found
 
 
 # Inside
 
 
-class _Past:
-    """Those regions of another change that are before a place, which goes from the start of the text to its end."""
+class _Cursor:
+    """Goes through the regions of another change, and counts how far those before it move the text."""
 
     __slots__ = ("_count", "_regions", "shift")
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self._regions = regions
         self._count = 0
-        # How far they move what is after them.
+        # How far the regions before the cursor move the text after them.
         self.shift = 0
 
     @property
-    def has_all(self) -> bool:
+    def is_at_end(self) -> bool:
         return self._count == len(self._regions)
 
     def find_place(self, at: int, *, yields: bool) -> int:
-        """Return where what is inserted at a place comes, after what the other inserts there if it `yields`."""
-        while not self.has_all:
+        """Return where an insertion at `at` goes; if it `yields`, that is after what the other change inserts there."""
+        while not self.is_at_end:
             start, removed, inserted = self._regions[self._count]
             if start > at or (start == at and not yields):
                 break
             if start + removed > at:
                 return start + self.shift + len(inserted)
-            self._go_on()
+            self._advance()
         return at + self.shift
 
     def find_rest(self, at: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield where the other has left something from `at` to `end`, and how much."""
+        """Yield the places and lengths of what the other change has left from `at` to `end`."""
         while at < end:
-            start, removed, _ = (end, 0, "") if self.has_all else self._regions[self._count]
+            start, removed, _ = (end, 0, "") if self.is_at_end else self._regions[self._count]
             if start > at:
                 yield at + self.shift, min(start, end) - at
             if start >= end or start + removed > end:
                 break
             at = start + removed
-            self._go_on()
+            self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         _, removed, inserted = self._regions[self._count]
         self.shift += len(inserted) - removed
         self._count += 1
@@ -187,7 +186,7 @@ def _end(regions: Sequence[Region]) -> int:
 
 
 def _add(regions: list[Region], at: int, remove: int, insert: str) -> None:
-    """Append a region that comes after all others, as part of the last one where that is the same."""
+    """Append a region that comes after all others, or add it to the last one if that has the same effect."""
     if not remove and not insert:
         return
     if regions:
@@ -199,7 +198,7 @@ def _add(regions: list[Region], at: int, remove: int, insert: str) -> None:
 
 
 def _pieces(regions: Sequence[Region]) -> Iterator[_Piece]:
-    """Yield what a text is made of after a change."""
+    """Yield the pieces that make up a text after a change."""
     end = 0
     for at, remove, insert in regions:
         yield end, at, None
@@ -209,7 +208,7 @@ def _pieces(regions: Sequence[Region]) -> Iterator[_Piece]:
 
 
 def _take(waiting: list[_Piece], count: int) -> list[_Piece]:
-    """Take so many characters off the end of a list of pieces, which is in reverse."""
+    """Take the first `count` characters from a list of pieces, which is in reverse order."""
     taken: list[_Piece] = []
     while count:
         start, end, text = waiting.pop()

@@ -1,4 +1,4 @@
-"""The change that turns one text into another."""
+"""Finds the change that turns one text into another."""
 
 import re
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import Final
 
-from plait_schemas.align import increasing
+from plait_schemas.align import find_increasing
 from plait_schemas.letters import Letters
 from plait_schemas.spans import Same, Span, find_between, join, join_nearest, shift, trim
 from plait_schemas.subsequence import longest_common
@@ -18,13 +18,13 @@ _SINGLE: Final = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2190-\u2bff\u2e80-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef"
     "\U0001f000-\U0003ffff"
 )
-"""Characters that are words of their own: of scripts without spaces, and symbols."""
+"""Characters that are words by themselves: those of scripts without spaces, and symbols."""
 
 _BETWEEN: Final = (
     "\\u0000-/:-@\\[-^`{-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf"
     "\u060c\u061b\u061f\u06d4\u0964\u0965\u2000-\u200b\u200e-\u206f\ufeff"
 )
-"""Characters between words. Both lists are the same ones in all versions of Unicode, and in the TypeScript client."""
+"""Characters between words. Neither list depends on the version of Unicode; the TypeScript client has the same ones."""
 
 _WORDS: Final = re.compile(f"([{_SINGLE}]|[^{_SINGLE}{_BETWEEN}]+)")
 _ONE_WORD: Final = re.compile(f"[^{_SINGLE}{_BETWEEN}]+")
@@ -34,24 +34,24 @@ _LONG_WORD: Final = 16
 """Longer words are compared by characters."""
 
 _LONGEST_CUT: Final = 64
-"""So much is looked at of a word to which what two texts have in common goes."""
+"""The most characters of a word that are looked at, if the common beginning or end of two texts cuts it."""
 
 _SHORT: Final = 20_000
 _MOST_PAIRS: Final = 30_000_000
-"""Texts that are longer together, or have more pairs of words, are first taken apart at what each has once."""
+"""Texts with more characters together, or more pairs of words, are first split at parts that each has once."""
 
 _SEPARATORS: Final = ("\n", ". ", "\u3002", " ")
-"""Where they are taken apart: after lines, sentences, words."""
+"""Texts are split after lines, sentences or words."""
 
 _LEAST_PART: Final = 4
-"""A shorter part is too likely to be another one of the same letters."""
+"""Shorter parts are not matched: they are too likely to be equal by chance."""
 
 _MOST_PARTS: Final = 20_000
 _MOST_ENDINGS: Final = 200
 _LONGEST_ENDING: Final = 48
-"""Where both have more parts together, these are taken to end with a few more characters, of those that are seen."""
+"""If both texts have more parts together, the separator is extended by some characters that precede it in the text."""
 
-# Work is counted, so that it is bounded: it ends with the same result on every machine. A unit is about 0.5 µs.
+# Work is counted and not timed, so that the result is the same on every machine. A unit is about 0.5 µs.
 _MOST_WORK: Final = 50_000
 _PER_SPAN: Final = 20
 _PER_PART: Final = 2
@@ -60,17 +60,17 @@ _CHARACTERS_PER_UNIT: Final = 250
 _PAIRS_PER_UNIT: Final = 1_500
 
 _MOST_COPIED: Final = 400_000_000
-"""So many characters are copied at most to carry out the changes: each region copies its text."""
+"""The most characters that applying the changes may copy: each region copies its whole text."""
 
 
 class TextComparison:
-    """Finds the changes that turn texts into others, with a budget for all texts of two states.
+    """Finds the changes that turn texts into others, with one budget for all texts of two states.
 
-    What both begin and end with stays, and of what is between as many words as can; in a script without spaces each
-    character is one. Long texts are first taken apart at the lines, sentences and words that each has once. Changes
-    with less between them than either changes are one. Where the budget ends, what is left is replaced whole.
+    The common beginning and end stay, and as many words between them as possible; in a script without spaces each
+    character is a word. Long texts are first split at the lines, sentences and words that each text has once. Changes
+    that are longer than the text between them are joined. When the budget is spent, the rest is replaced as a whole.
 
-    With `by_letters` it is the smallest change, for what has most likely been done where only its result is known.
+    With `by_letters`, the result is the smallest change, which is the most likely one if only its result is known.
     """
 
     __slots__ = ("_copied", "_left", "_letters")
@@ -94,7 +94,7 @@ class TextComparison:
         return [each for region in regions for each in self._letters.refine(old, region)]
 
     def _compare(self, old: str, new: str, at: int, to: int, found: list[Span]) -> None:
-        """Add what is different between two parts of the texts, which begin at `at` and `to`."""
+        """Add the differences between two parts of the texts, which begin at `at` and `to`."""
         start, end, _, new_end = trim(old, new)
         if start == end == new_end:
             return
@@ -103,7 +103,7 @@ class TextComparison:
         if start in (end, new_end) or self._left <= 0 or is_for_letters:
             found.append((at + start, at + end, to + start, to + new_end))
             return
-        # The first and the last word may be cut.
+        # The first and the last word may be cut: include the whole words.
         before = _WORD_AT_END.search(old[max(start - _LONGEST_CUT, 0) : start])
         after = _ONE_WORD.match(old[end : end + _LONGEST_CUT])
         start -= len(before.group()) if before else 0
@@ -116,10 +116,10 @@ class TextComparison:
     # By words
 
     def _compare_words(self, old: str, new: str, at: int, to: int, found: list[Span]) -> bool:
-        """Add what is different of the words of two parts of the texts; return False if that would take too long."""
+        """Add the words that differ between two parts of the texts; return False if that would take too long."""
         parts, new_parts = _WORDS.split(old), _WORDS.split(new)
         ends, new_ends = list(accumulate(map(len, parts))), list(accumulate(map(len, new_parts)))
-        # The first and each second one after it are between words.
+        # `split` returns separators and words in turn.
         pairs = self._find_common(parts[1::2], new_parts[1::2])
         if pairs is None:
             return False
@@ -133,13 +133,13 @@ class TextComparison:
         return True
 
     def _find_same_letters(self, old: str, new: str) -> list[Same]:
-        """Return what stays of a long word, where both are one."""
+        """Return the characters that stay if both texts are a long word."""
         if min(len(old), len(new)) <= _LONG_WORD or not (_ONE_WORD.fullmatch(old) and _ONE_WORD.fullmatch(new)):
             return []
         return [(place, other, 1) for place, other in self._find_common(old, new) or ()]
 
     def _find_common(self, old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]] | None:
-        """Return what stays; None if that would take too long."""
+        """Return the places of a longest common subsequence; None if that would take too long."""
         self._left -= len(old) + len(new)
         pairs = len(old) * len(new)
         if pairs > min(_MOST_PAIRS, self._left * _PAIRS_PER_UNIT):
@@ -164,7 +164,7 @@ class TextComparison:
             found += shift([trim(old, new)], at, to)
 
     def _find_once(self, old: str, new: str, separator: str) -> list[Same]:
-        """Return the parts that each has once; without those that have moved past others."""
+        """Return the parts that each text has once, without those that have moved past others."""
         chosen = _choose_separator(old, new, separator)
         if chosen is None:
             return []
@@ -174,7 +174,7 @@ class TextComparison:
             return []
         self._left -= cost
         places, new_places = _find_places(parts), _find_places(new_parts)
-        pairs = increasing([(at, new_places[part]) for part, at in places.items() if part in new_places])
+        pairs = find_increasing([(at, new_places[part]) for part, at in places.items() if part in new_places])
         ends, new_ends = _find_ends(parts, len(chosen)), _find_ends(new_parts, len(chosen))
         found: list[Same] = []
         last = to = -2
@@ -190,7 +190,7 @@ class TextComparison:
 
 
 def _choose_separator(old: str, new: str, separator: str) -> str | None:
-    """Return a separator; where it is there too often, one with the characters before it; None if that is, too."""
+    """Return a separator; if it occurs too often, one with characters before it; None if those do, too."""
     count = old.count(separator) + new.count(separator)
     if count <= _MOST_PARTS:
         return separator
@@ -205,13 +205,13 @@ def _choose_separator(old: str, new: str, separator: str) -> str | None:
 
 
 def _find_ends(parts: Sequence[str], distance: int) -> list[int]:
-    """Return where parts end that are so far apart."""
+    """Return where the parts end, with `distance` characters between them."""
     ends = accumulate(map(len, parts))
     return [end + index * distance for index, end in enumerate(ends)]
 
 
 def _find_places(parts: Sequence[str]) -> dict[str, int]:
-    """Return the indices of the parts that are there once, in order."""
+    """Return the indices of the parts that occur once, in order."""
     found = dict(zip(parts, range(len(parts)), strict=True))
     if len(found) < len(parts):
         repeated = {part for index, part in enumerate(parts) if found[part] != index}

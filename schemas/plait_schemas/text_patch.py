@@ -1,6 +1,6 @@
-"""Differences between two JSON texts, found without decoding what is the same in both.
+"""Finds the differences between two JSON texts, without decoding the parts that are equal.
 
-Texts are taken apart a level at a time, into members that are still texts, and only those that differ are looked into.
+Texts are split one level at a time, into members that are still texts; only members that differ are split further.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from plait_schemas.text_diff import TextComparison
 __all__ = ["Read", "TextDiff"]
 
 Read = Callable[[bytes, str], Any]
-"""Decodes a text that is new, at a JSON pointer; raises what it likes when the text is not to be had."""
+"""Decodes a new text, which is at a JSON pointer; raises any exception to refuse it."""
 
 _Members = Mapping[str, msgspec.Raw]
 
@@ -29,40 +29,40 @@ _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
-# Texts shorter than this are taken apart anew each time.
+# The parts of texts shorter than this are not kept for the next comparison.
 _WORTH_KEEPING: Final = 4096
 
 _MOST_PARTS: Final = 100_000
 _BYTES_EACH: Final = 10
-"""A list with more commas, or objects and lists, and fewer bytes for each, is replaced before it is taken apart."""
+"""A list with more commas, or objects and lists, and fewer bytes for each, is replaced without splitting it."""
 
 _OPENING: Final = (b"{", b"[")
 
 
 class TextDiff:
-    """Compares each text of a sequence with the one before, and keeps how the last one came apart.
+    """Compares each JSON text of a sequence with the one before it, and keeps the parts of the last one.
 
-    `keys` says which members identify the elements of lists, where those have other names than usual, and which strings
-    are texts.
+    `keys` says which members identify the elements of lists, if those are not the usual ones, and which strings are
+    texts.
     """
 
     __slots__ = ("_kept", "_keys", "_known", "_lists", "_texts")
 
     def __init__(self, keys: Keys | None = None) -> None:
         self._keys = keys
-        # By JSON pointer: a text, and its members or elements. What was known of the last text, and is of this one.
+        # By JSON pointer: a text, and its members or elements. First those of the previous text, then of this one.
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
-        # What may still be spent on comparing texts and aligning lists.
+        # The budgets that are left for comparing texts and aligning lists.
         self._texts, self._lists = TextComparison(), Budget()
 
     def diff(self, old: bytes, new: bytes, read: Read, *, most: int | None = None) -> list[Op]:
-        """Return the operations that turn the JSON text `old` into `new`; none when both say the same.
+        """Return the operations that turn the JSON text `old` into `new`; none if both mean the same.
 
-        Where they would be more than `most`, it is one operation that replaces all.
+        If there would be more than `most`, the result is one operation that replaces the whole.
 
-        `old` is JSON. Every part of `new` that is not in `old` to the letter goes through `read`, so that if `old`
-        is good throughout, `new` is. Raises msgspec.DecodeError when `new` has no outline of JSON.
+        `old` must be valid JSON. `read` gets every part of `new` that is not literally in `old`, so that `new` is valid
+        if it raises nothing. Raises msgspec.DecodeError when `new` is not structured as JSON.
         """
         self._known, self._kept = self._kept, {}
         self._texts, self._lists = TextComparison(), Budget()
@@ -85,9 +85,9 @@ class TextDiff:
                 if len(new) != _length(members) or self._may_have_spaces(old, path, before):
                     compact = msgspec.json.format(old, indent=-1), msgspec.json.format(new, indent=-1)
                     if compact != (old, new):
-                        self._diff(*compact, path, read, ops)  # Other spaces are no difference.
+                        self._diff(*compact, path, read, ops)  # Only the spaces differ.
                         return
-                    # Nobody would look at the first of two members of one name.
+                    # An object has two members of the same name: check the first, too, which the diff would skip.
                     read(new, path)
                 self._diff_objects(before, members, path, read, ops)
             case b"[[" if _is_crowded(old) or _is_crowded(new):
@@ -100,7 +100,7 @@ class TextDiff:
     def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
         value = read(new, path)
         if old[:1] in _OPENING or new[:1] in _OPENING or (old.isdigit() and new.isdigit()):
-            # They are different. To decode and encode an integer costs the square of its length.
+            # They differ. Comparing decoded integers would cost the square of their length.
             ops.append(Op("replace", path, value))
             return
         before = decode_json(old)
@@ -171,7 +171,7 @@ class TextDiff:
 
 
 class _Lists:
-    """What is between the ends that two lists of texts have in common."""
+    """Two lists of texts without their common beginning and end."""
 
     __slots__ = ("_both", "_ids", "_key", "_lists", "_new", "_old", "_repeats")
 
@@ -200,7 +200,7 @@ class _Lists:
         (old,), (new,) = (_ids_of([bytes(each[place])], self._key) for each in (self._old, self._new))
         return old, new
 
-    def different(self, most: int) -> list[int] | None:
+    def find_different(self, most: int) -> list[int] | None:
         found = list(islice(compress(count(), map(ne, self._old, self._new)), most + 1))
         return found if len(found) <= most else None
 
@@ -213,11 +213,11 @@ class _Lists:
     def _name(self, text: bytes) -> bytes:
         if self._both is None:
             self._both = set(map(bytes, self._old)).intersection(map(bytes, self._new))
-        # What is the same to the letter, or an integer, is not decoded.
+        # Texts that are literally equal, and integers, are not decoded.
         is_known = text.isdigit() or (text in self._both and text[:1] in b"{[")
         return text if is_known else _canonical(decode_json(text))
 
-    def changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
+    def find_changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
         return {at for at, to in pairs if self._old[at] != self._new[to]}
 
     def is_same(self, old: int, new: int) -> bool:
@@ -235,13 +235,13 @@ class _Lists:
 
     def repeats(self) -> bool:
         if self._repeats is None:
-            self._repeats = any(has_repeated(list(map(bytes, each))) for each in self._lists)  # As they are written.
+            self._repeats = any(has_repeated(list(map(bytes, each))) for each in self._lists)
         return self._repeats
 
 
 @lru_cache(maxsize=256)
 def _identity(key: str | None) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-    """Return what decodes of an object, and of a list of objects, only what may identify them."""
+    """Return decoders for an object and for a list of objects, which decode only the members that may hold an id."""
     names = ID_KEYS if key is None else (key,)
     fields = [(f"field_{at}", Any, None) for at in range(len(names))]
     renamed = {field: name for (field, _, _), name in zip(fields, names, strict=True)}

@@ -1,4 +1,4 @@
-"""Where the places of operations were before others were carried out, and whether those changed them."""
+"""Finds where the places of operations were before other operations, and whether those changed them."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -11,21 +11,21 @@ __all__ = ["Origin", "go_back", "trace"]
 
 
 class Origin(NamedTuple):
-    """Where a place was before others, and on the document that they led to; None for what was not there."""
+    """Where a place was before the other operations, and where it is after them; None if it did not exist."""
 
     before: str | None
     now: str | None
     # Whether others have changed it.
     is_contested: bool
-    # Whether it is of an element that the operation moves; what others have changed inside that goes with it.
+    # Whether the operation moves the element at this place; changes of others inside the element move with it.
     is_moved: bool = False
 
 
 def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collection[int] = ()) -> list[Origin]:
-    """Return, for each of `ops` on `document`, where its place is there and was before `over`, which led there.
+    """Return, for each of `ops`, where its place is in `document`, and where it was before `over`, which led there.
 
-    `own` are the indices in `over` of what does not contest a place, as whoever made `ops` has done it; what came
-    before that at the same place was known.
+    `own` are the indices in `over` of the operations of the client that made `ops`. They do not contest a place, and
+    neither does an earlier operation at the same place, which that client had seen.
     """
     shape = Shape(document)
     mine: list[Step] = []
@@ -64,7 +64,7 @@ def trace(ops: Sequence[Op], over: Sequence[Op], document: Any, *, own: Collecti
 
 
 def go_back(place: Sequence[str], steps: Sequence[Step]) -> list[str] | None:
-    """Return where a place was before operations that have been looked up; None if they have put it into an array."""
+    """Return where a place was before operations that were looked up; None if they inserted it into an array."""
     found = _Trace(Step(Op("replace", pointer(place))))
     found.go_back_all(steps)
     return found.parts
@@ -78,14 +78,14 @@ class _Trace:
     def __init__(self, step: Step) -> None:
         self._parts: list[str] | None = list(step.parts)
         self._now: list[str] | None = None
-        # Whether it is a place between elements rather than one of them.
+        # Whether it is a place between elements, and not an element.
         self._inserts = step.moves and step.name == "add"
-        # Whether it is inside a text, where others may be, too.
+        # Whether it is inside a text, which others may change, too.
         self._is_splice = step.name == "splice"
         self._is_contested = False
-        # Whether what has been there before does not matter any more.
+        # Whether the client has seen the value here, so that earlier changes do not matter.
         self._is_known = False
-        # Whether an element is taken out here, or put in, that moves.
+        # Whether the operation moves the element at this place.
         self.is_moved = False
 
     @property
@@ -97,11 +97,11 @@ class _Trace:
         return self._parts
 
     def set_now(self) -> None:
-        """Keep the current place as the one on the document."""
+        """Record the current place as the one in the document."""
         self._now = self._parts
 
     def meet(self, other: Step, *, is_own: bool, moves: bool = False) -> None:
-        """See whether an operation has changed the place; `moves` says whether it puts in what it has moved."""
+        """Note whether an operation has changed the place; `moves` says whether it inserts an element that it moves."""
         place = self._parts
         if place is None or self._is_known:
             return
@@ -111,17 +111,17 @@ class _Trace:
         if leads_through(place, other) or (self.is_moved and len(place) < len(other.parts)):
             return
         if self._inserts and len(place) <= len(other.parts):
-            return  # What becomes of the elements around it does not matter.
+            return  # Changes of the elements around it do not matter.
         if place[: len(other.parts)] == other.parts[: len(place)]:
             if other.name == "splice" and (self._is_splice or is_own):
-                return  # Who has changed a part of a text has not seen all that others did in it before.
+                return  # A client that changes a part of a text may not have seen earlier changes of other parts.
             if not is_own:
                 self._is_contested = True
             elif len(other.parts) <= len(place):
                 self._is_known = True
 
     def go_back_all(self, steps: Sequence[Step]) -> None:
-        """Be where the place was before operations."""
+        """Move back to where the place was before operations."""
         index = len(steps)
         while index:
             index -= 1
@@ -141,7 +141,7 @@ class _Trace:
             self.go_back(out)
 
     def go_back(self, other: Step) -> None:
-        """Be where the place was before an operation."""
+        """Move back to where the place was before an operation."""
         place = self._parts
         if place is None or not leads_through(place, other) or "-" in (place[len(other.parts) - 1], other.parts[-1]):
             return

@@ -1,4 +1,4 @@
-"""TypeScript of the types that msgspec knows, as their JSON has them."""
+"""Writes types that msgspec supports as TypeScript types of their JSON."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -40,22 +40,22 @@ _LINE: Final = 120
 
 
 class Member(NamedTuple):
-    """One line of an interface, such as `name?: string`, and what is said of it."""
+    """One line of an interface, such as `name?: string`, and its doc comment."""
 
     text: str
     doc: str = ""
 
 
 class TypeScript:
-    """Writes types; what has a name is declared once, in `declarations`, and referred to.
+    """Writes types. A named type is declared once, in `declarations`, and referred to by its name.
 
-    A field is optional where its JSON can be without it. In what a server reads that is every field with a default,
-    in what it writes only those that it leaves out; a class with both kinds is declared twice, as `Card` and
-    `CardInput`. Names in `taken` are left free. What may be any JSON has the type `json`.
+    A field is optional if JSON may lack it: in JSON that the server reads, every field with a default; in JSON that it
+    writes, only the fields that it leaves out. A class for which that differs is declared twice, as `Card` and
+    `CardInput`. Names in `taken` are not used. The type of any JSON value is `json`.
     """
 
     def __init__(self, taken: Iterable[str] = (), *, json: str = "unknown", is_readonly: bool = False) -> None:
-        # By name, in the order in which they were met.
+        # By name, in order of first use.
         self.declarations: dict[str, str] = {}
         self._taken = {*_WORDS, *_TYPES, *taken}
         self._json = json
@@ -64,11 +64,11 @@ class TypeScript:
         self._aliases: dict[str, inspect.Type] = {}
 
     def type(self, type_: Any, *, is_input: bool = False) -> str:
-        """Return a type as it is written, or with `is_input` as it is read."""
+        """Return the TypeScript of a type, for JSON that the server writes, or, with `is_input`, reads."""
         return self._type(inspect.type_info(type_), is_input)
 
     def declare(self, name: str, type_: Any) -> None:
-        """Declare a type under one of the names that were taken."""
+        """Declare a type under one of the names in `taken`."""
         info = inspect.type_info(type_)
         if isinstance(info, _Named) and _class_name(info.cls) == name and (info.cls, False) not in self._names:
             self._taken.remove(name)
@@ -78,7 +78,7 @@ class TypeScript:
             self.declarations[name] = alias(name, [self._type(info, is_input=False)])
 
     def name(self, name: str, type_: Any, doc: str = "") -> None:
-        """Declare a name for a type that has none, and write it wherever the type is met from then on."""
+        """Declare a name for a type that has none, and use it for this type from then on."""
         info = inspect.type_info(type_)
         self._taken.add(name)
         self.declarations[name] = alias(name, [self._type(info, is_input=False)], doc)
@@ -86,9 +86,9 @@ class TypeScript:
 
     def _type(self, info: inspect.Type, is_input: bool) -> str:
         name = next((name for name, named in self._aliases.items() if named == info), None)
-        return name or self._written_out(info, is_input)
+        return name or self._write_out(info, is_input)
 
-    def _written_out(self, info: inspect.Type, is_input: bool) -> str:
+    def _write_out(self, info: inspect.Type, is_input: bool) -> str:
         match info:
             case inspect.Metadata(type=inner):
                 return self._type(inner, is_input)
@@ -126,13 +126,13 @@ class TypeScript:
         has_options = isinstance(info, inspect.UnionType | inspect.LiteralType) and " | " in text
         return f"({text})" if has_options or text.startswith("readonly ") else text
 
-    # What has a name
+    # Named types
 
     def _name(self, info: _Named, *, is_input: bool) -> str:
         at = (info.cls, is_input and _reads_more_than_it_writes(info))
         if at not in self._names:
             self._names[at] = name = self._free_name(_class_name(info.cls) + ("Input" if at[1] else ""))
-            # Takes its place before those that it refers to.
+            # Reserve its place before the declarations that it refers to.
             self.declarations[name] = ""
             self.declarations[name] = self._declaration(name, info, is_input)
         return self._names[at]
@@ -164,7 +164,7 @@ class TypeScript:
         return Member(text, (extra or {}).get("description", ""))
 
     def _elements(self, info: _Fields, is_input: bool) -> Iterator[str]:
-        """Return the types of an array's elements; those that may be left out are at its end."""
+        """Yield the types of an array's elements; optional ones are at its end."""
         last = max((at for at, field in enumerate(info.fields) if field.required or not is_input), default=-1)
         for at, field in enumerate(info.fields):
             yield f"{self._in_brackets(field.type, is_input)}?" if at > last else self._type(field.type, is_input)
@@ -188,7 +188,7 @@ def interface(name: str, members: Iterable[Member], doc: str = "") -> str:
 
 
 def comment(text: str, indent: str = "") -> str:
-    """Return a doc comment, or nothing when there is nothing to say."""
+    """Return a doc comment; an empty string for an empty text."""
     lines = cleandoc(text).strip().replace("*/", "*\\/").splitlines()
     if len(lines) < 2:
         return f"{indent}/** {lines[0]} */\n" if lines else ""
@@ -201,7 +201,7 @@ def key(name: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """Return the name of a parameter, changed if TypeScript has another use for it."""
+    """Return the name of a parameter, with `_` added if it is a reserved word of TypeScript."""
     return f"{name}_" if name in _WORDS else name
 
 
@@ -223,7 +223,7 @@ def _class_name(cls: Any) -> str:
 
 
 def _doc(info: _Named) -> str:
-    """Return what the author says of a class, and not what Python does."""
+    """Return the docstring of a class, unless Python has generated it."""
     cls = getattr(info.cls, "__origin__", info.cls)
     doc = cls.__doc__ or ""
     return "" if doc.startswith(f"{cls.__name__}(") else doc
@@ -245,7 +245,7 @@ def _is_optional(info: _Fields, field: inspect.Field, is_input: bool) -> bool:
 
 
 def _reads_more_than_it_writes(info: inspect.Type) -> bool:
-    """Tell whether a type, or one that it refers to, has a field that it writes always but does not ask for."""
+    """Tell whether a type, or one that it refers to, has a field that is always written, but optional when read."""
     return any(
         _is_optional(each, field, True) != (_is_optional(each, field, False) and not _is_array(each))
         for each in _classes_in(info)

@@ -61,7 +61,7 @@ from plait.state.retention import Retention
 from plait.state.texts import Text
 from plait.state.transaction import Transaction
 from plait.store.memory import MemoryStore
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey, ThreadRow
 from plait.store.sqlite import SqliteStore
 from plait.web.identity import Action
 
@@ -127,6 +127,7 @@ __all__ = [
     "ThreadIdProvider",
     "ThreadKey",
     "ThreadMessages",
+    "ThreadRow",
     "ThreadSchedule",
     "ThreadValues",
     "TooLarge",

@@ -34,7 +34,7 @@ from plait.settings import (
 )
 from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 from plait.web.addresses import Addresses
@@ -220,16 +220,18 @@ class Plait(AgentHost):
         user_id: str | msgspec.UnsetType | None = msgspec.UNSET,
         metadata: Mapping[str, Any] = _NO_METADATA,
         prefix: str = "",
-        after: ThreadKey | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[ThreadKey]:
-        """Iterate over the stored threads by kind and name: those of a kind, whose names begin with `prefix`.
+    ) -> AsyncIterator[ThreadRow]:
+        """Iterate over the stored threads: those of a kind, whose names begin with `prefix`.
 
-        With `user_id`, only the threads of a user's sessions (None: of anonymous sessions). With `metadata`, only
-        threads whose values have these members in their metadata; this reads each thread. `after` is the last thread
-        of an earlier listing, and `limit` the most threads to list. The store is read a page at a time, so threads
-        that are created or destroyed during the iteration may be missing. Raises StoreError, and NotFound for an empty
-        user id.
+        They are in the order of kind and name, or those that were created or changed last come first. With `user_id`,
+        only the threads of a user (None: of anonymous sessions): those of sessions, and those that a run has created
+        for the user. With `metadata`, only threads whose values have these members in their metadata; this reads each
+        thread. `after` is the last row of an earlier listing in the same order, and `limit` the most threads to list.
+        The store is read a page at a time, so threads that are created, changed or destroyed during the iteration may
+        be missing. Raises StoreError, and NotFound for an empty user id.
         """
         found = list_threads(
             self._store,
@@ -238,11 +240,12 @@ class Plait(AgentHost):
             user_id=user_id,
             metadata=metadata,
             prefix=prefix,
+            order=order,
             after=after,
             limit=limit,
         )
-        async for key in found:
-            yield key
+        async for row in found:
+            yield row
 
     async def sessions(
         self, kind: type[Thread[Any]] | str, user_id: str | None
@@ -251,8 +254,8 @@ class Plait(AgentHost):
 
         A session with a very long id is listed after an agent has run in it.
         """
-        async for key in self.threads(kind=kind, user_id=user_id):
-            if (session := await find_session(self._store, key)) is not None:
+        async for row in self.threads(kind=kind, user_id=user_id):
+            if (session := await find_session(self._store, row.key)) is not None:
                 yield session
 
     async def import_thread(self, data: str | bytes, *, name: str | None = None, replace: bool = False) -> Handle:

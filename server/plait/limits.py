@@ -32,9 +32,9 @@ _LEAST: Final[dict[str, float]] = {
     "presence": 0,
 }
 
-# Each so many bytes of a message count as one more message; a smaller message counts as one.
+# A message counts as one more for each full 16 KiB.
 _BYTES_PER_MESSAGE: Final = 16 * 1024
-# Decoding an object or a list takes about as long as so many bytes of text.
+# Decoding an object or a list takes about as long as this many bytes of text.
 _BYTES_PER_CONTAINER: Final = 8
 
 
@@ -56,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame: int = 1024 * 1024
     # Bytes of a state as JSON, whether a client or the server sets it.
     state: int = 1024 * 1024
-    # How deep objects and arrays nest in a state or an argument.
+    # How deep objects and arrays may be nested in a state or an argument.
     depth: int = 64
     # Open sockets per thread, and per address.
     connections_per_thread: int = 5_000
@@ -131,7 +131,7 @@ UNLIMITED: Final = Limits(
 
 
 class TokenBucket:
-    """Allows `rate` tokens per second, and `burst` at once; the caller passes the time, in seconds."""
+    """Gives out `rate` tokens per second, and `burst` at once; the caller passes the current time, in seconds."""
 
     __slots__ = ("_burst", "_rate", "_seen", "_tokens")
 
@@ -162,7 +162,7 @@ class TokenBucket:
 
 
 class TokenBuckets:
-    """One bucket per key; full buckets are dropped, as a new one would be the same."""
+    """One bucket per key; full buckets are dropped, because they do not differ from new ones."""
 
     __slots__ = ("_buckets", "_burst", "_many", "_rate")
 

@@ -161,7 +161,7 @@ def check_types(
 
 
 def _explain(name: str, value: object) -> str | None:
-    """Return why a value of the right type is not valid for this setting, None if it is."""
+    """Return why a value of the right type is not valid for this setting, None if it is valid."""
     if not isinstance(value, float):
         return None
     least = _LEAST.get(name, 0.1)
@@ -169,7 +169,7 @@ def _explain(name: str, value: object) -> str | None:
 
 
 def _explain_given(field: msgspec.structs.FieldInfo, value: object) -> str | None:
-    """Return why a value that was passed in code is not valid for this setting, None if it is."""
+    """Return why a value that was passed in code is not valid for this setting, None if it is valid."""
     if field.name == "limits":
         return None if value is None or isinstance(value, Limits) else "must be a Limits, or None for no limits"
     try:

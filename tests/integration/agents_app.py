@@ -57,7 +57,7 @@ class Chat:
 
     async def threads(self) -> list[str]:
         """Return the names of the stored threads."""
-        return [key.name async for key in self.app.threads()]
+        return [row.key.name async for row in self.app.threads()]
 
 
 def values_of(thread: Thread[Any]) -> ThreadValues:

@@ -479,7 +479,7 @@ def test_the_slider_shows_an_older_board_and_brings_it_back(demo: Demo) -> None:
         add_card(one, "done", title)
     expect_titles(other, "done", [*DONE, "A", "B", "C"])
     other.click("#open-history")
-    expect(other.locator("#which")).to_have_text("This is the board as it is, version 3 of 3")
+    expect(other.locator("#which")).to_have_text("This is the current board, version 3 of 3")
     expect(other.locator("#when")).to_contain_text("by Ada Lovelace")
     for version, titles_then in ((2, [*DONE, "A", "B"]), (1, [*DONE, "A"])):
         other.keyboard.press("ArrowLeft")
@@ -506,7 +506,7 @@ def test_the_history_says_who_by_the_names_that_they_had_also_when_they_have_lef
     one.click("#undo")
     expect_titles(other, "done", [*DONE, "A"])
     one.click("#open-history")
-    expect(one.locator("#which")).to_have_text("This is the board as it is, version 3 of 3")
+    expect(one.locator("#which")).to_have_text("This is the current board, version 3 of 3")
     one.locator("#version").press("ArrowLeft")
     one.click("#restore")
     expect_titles(other, "done", [*DONE, "A", "B"])
@@ -531,7 +531,7 @@ def test_a_board_without_a_past_has_no_slider_until_somebody_changes_it(demo: De
     for part in ("#version", "#older", "#restore"):
         expect(one.locator(part)).to_be_hidden()
     add_card(other, "done", "A")
-    expect(one.locator("#which")).to_have_text("This is the board as it is, version 1 of 1")
+    expect(one.locator("#which")).to_have_text("This is the current board, version 1 of 1")
     one.locator("#version").press("ArrowLeft")
     expect(one.locator("#when")).to_have_text("as it was made")
     expect_titles(one, "done", DONE)
@@ -618,7 +618,7 @@ def test_what_can_be_done_has_one_name_however_it_looks(demo: Demo, width: int) 
         "Undo": "Take back my last change (Ctrl+Z)",
         "History": "Look at the board as it was",
         "Copy link": "Copy the link to this board",
-        "New room": "Open a board that nobody has used",
+        "New room": "Open an unused board",
     }.items():
         button = page.get_by_role("button", name=name, exact=True)
         expect(button).to_be_visible()

@@ -648,7 +648,7 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert "there is no store plait.db" in complaint(folder, "state", "room/one")
     assert not (folder / "plait.db").exists()
     assert "use kind/name" in complaint(folder, "state", "room")
-    assert "there is no store memory://" in complaint(folder, "threads", "memory://")
+    assert "memory:// is not a store file" in complaint(folder, "threads", "memory://")
     assert "unknown store URL 'mysql://x'" in complaint(folder, "threads", "mysql://x")
     with Process("game:app", cwd=folder):
         line = complaint(folder, "state", "room/one")

@@ -20,10 +20,10 @@ IS_WHOLE = """(() => {
     return turn.scrollHeight <= turn.clientHeight;
 })()"""
 CHEATS = {
-    "twice": "nobody moves twice in a row",
+    "twice": "a player cannot move twice in a row",
     "taken": "that cell is taken",
-    "undo": "moves that were made stay as they are",
-    "win": "a player joins or moves, the rest is up to the server",
+    "undo": "earlier moves cannot be changed",
+    "win": "a player can only join or move",
 }
 
 

@@ -232,6 +232,6 @@ def test_damage_is_told_and_the_command_fails(store: Path) -> None:
 def test_looking_after_what_is_no_store_is_told(store: Path) -> None:
     folder = store.parent
     assert complaint(folder, "check", "other.db") == "cannot open the store other.db: there is no such file"
-    assert complaint(folder, "check", "memory://") == "there is no store memory://"
+    assert complaint(folder, "check", "memory://") == "memory:// is not a store file: use a path, or sqlite:///path"
     assert complaint(folder, "backup", "other.db", "copy.db").startswith("cannot open the store other.db: ")
     assert complaint(folder, "restore", "apps.py", "plait.db").startswith("cannot open the store apps.py: ")

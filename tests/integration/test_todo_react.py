@@ -209,7 +209,7 @@ def test_an_undo_that_would_undo_the_work_of_others_is_refused(lists: Lists) -> 
     rename(other, "Mine", "Ours")
     expect_titles(one, ["Ours", MOVE, OFFLINE, START])
     undo(one)
-    expect(one.get_by_role("alert")).to_have_text("Somebody else has changed that first")
+    expect(one.get_by_role("alert")).to_have_text("Someone else has changed that first")
     expect_titles(one, ["Ours", MOVE, OFFLINE, START])
 
 

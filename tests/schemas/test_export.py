@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from plait_schemas.export import DIALECT, differing, json_text, main, protocol_files, write
+from plait_schemas.export import DIALECT, find_differing, json_text, main, protocol_files, write
 from plait_schemas.messages import SUBPROTOCOL, UNANSWERED, ClientMessage, ServerMessage
 from plait_schemas.patch import Op
 
@@ -34,7 +34,7 @@ def referred(value: Any) -> set[str]:
 
 
 def test_what_is_on_disk_is_what_the_frames_are() -> None:
-    assert differing(protocol_files(), ROOT) == []
+    assert find_differing(protocol_files(), ROOT) == []
 
 
 def test_the_files_are_the_same_in_every_process() -> None:

@@ -12,7 +12,7 @@ from plait.app import Plait
 from plait.errors import NotFound, Unavailable
 from plait.limits import Limits
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import ThreadKey, ThreadRow
 
 
 class Game(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ def test_a_function_whose_initial_state_is_there_only_later_is_warned_about(capl
 
 async def names(app: Plait, **options: Any) -> list[str]:
     """Return the threads that an app lists."""
-    return [str(key) async for key in app.threads(**options)]
+    return [str(row.key) async for row in app.threads(**options)]
 
 
 async def test_an_app_lists_the_threads_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ async def test_an_app_lists_the_threads_that_are_stored(monkeypatch: pytest.Monk
         assert await names(app, kind=Other) == ["other/x"]
         assert await names(app, kind=Room, prefix="0") == wanted
         assert await names(app, prefix="x") == ["other/x"]
-        assert await names(app, kind=Room, after=ThreadKey("room", "03")) == wanted[4:]
+        assert await names(app, kind=Room, after=ThreadRow(ThreadKey("room", "03"), 1, 0, 0)) == wanted[4:]
         for limit in (0, 1, 3, 4, 9, 10, 11):
             assert await names(app, kind=Room, limit=limit) == wanted[:limit]
 

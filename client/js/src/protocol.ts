@@ -5,7 +5,7 @@ import type { Json } from "./json.js";
 /** The subprotocol that a WebSocket is opened with. */
 export const SUBPROTOCOL = "plait.v1";
 
-/** How many pushes of one client may be without an answer. */
+/** How many pushes of one client may be unanswered. */
 export const UNANSWERED = 64;
 
 /** What a client sends. */
@@ -33,12 +33,12 @@ export type Version = readonly [string, number];
 /**
  * One operation of JSON Patch, or a `splice`; `path` is a JSON pointer.
  *
- * A `remove` has no value. An `add` that has `moved` puts an element of a list where it has moved to: the `remove`
- * right before it has taken it out of the same list.
+ * A `remove` has no value. An `add` with `moved` moves an element of a list: the `remove` right before it has removed
+ * the element from the same list.
  *
- * A `splice` removes `remove` characters of a text, from the place `at` on, and inserts `insert` there; both are left
- * out where they are nothing. Characters are Unicode code points. Only a pushed one may have `own`: the character
- * before `at` was inserted by the same client.
+ * A `splice` removes `remove` characters of a text, beginning at `at`, and inserts `insert` there; 0 and "" are left
+ * out. Characters are Unicode code points. Only a splice in a push may have `own`: the same client has inserted the
+ * character before `at`.
  */
 export type Op =
   | {
@@ -64,7 +64,7 @@ export type Op =
       readonly moved?: undefined;
     };
 
-/** The first frame on a socket. `client` names the client over all its sockets; `have` is what it holds already. */
+/** The first frame on a socket. `client` is the same id on all sockets of a client; `have` is the version it has. */
 export interface Join {
   readonly type: "join";
   readonly client: string;
@@ -74,10 +74,10 @@ export interface Join {
 }
 
 /**
- * A change of the state: `ops` on `base`.
+ * A change of the state: `ops`, applied to `base`.
  *
- * `made` is the version on which the user made it, where it has been rebased onto a newer one since. `answered` is the
- * last of the client's pushes whose answer it knew of, where that is not the one before.
+ * `made` is the version on which the user made the change, if the client has rebased it since. `answered` is the last
+ * push whose answer the client had received, if that is not the previous push.
  */
 export interface Push {
   readonly type: "push";
@@ -88,7 +88,7 @@ export interface Push {
   readonly answered?: number | null;
 }
 
-/** A call of an rpc. `ref` is chosen by the client, and no other call under way on this socket has it. */
+/** A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have. */
 export interface Call {
   readonly type: "call";
   readonly ref: number;
@@ -97,34 +97,34 @@ export interface Call {
   readonly kwargs?: { readonly [key: string]: Json };
 }
 
-/** Nobody waits for the call `ref` any more. */
+/** The client has stopped waiting for the result of the call `ref`. */
 export interface Cancel {
   readonly type: "cancel";
   readonly ref: number;
 }
 
-/** An ordinary message, of either side. */
+/** An ordinary message, sent by either side. */
 export interface Message {
   readonly type: "message";
   readonly data: Json;
 }
 
-/** What others are to see of this connection; null for nothing. */
+/** The presence of this connection, which the server shows to other clients; null removes it. */
 export interface Presence {
   readonly type: "presence";
   readonly data: Json;
 }
 
-/** A fresh token on a live socket. */
+/** A fresh token for an open socket. */
 export interface Auth {
   readonly type: "auth";
   readonly token: string;
 }
 
 /**
- * Asks for a Pong: browsers do not show their pages WebSocket pings.
+ * Asks for a Pong, because browsers hide WebSocket pings from their pages.
  *
- * With `messages` the client counts the ordinary messages of this socket: so many came before the next one.
+ * `messages` is how many ordinary messages the client has sent on this socket, if it counts them.
  */
 export interface Ping {
   readonly type: "ping";
@@ -134,11 +134,11 @@ export interface Ping {
 /**
  * The answer to a Join.
  *
- * `state` is the whole state at `version`; or `ops` lead to it from what the client has. With neither, the client
- * has it already, or there is no state yet (version 0). `max_frame` is how many bytes one message of the client may
- * have. `list_keys` names the members that identify the elements of lists, by the JSON pointers of these, in which `*`
- * is any part, where it is not `id`, `key` or `_id`. `texts` are the places of the strings in which changes are found
- * when whole states are compared, by JSON pointers in which `*` is any part.
+ * `state` is the whole state at `version`, or `ops` lead to it from the version that the client has. Without both, the
+ * client has that version already, or there is no state yet (version 0). `max_frame` is the maximum size of a
+ * client's message, in bytes. `list_keys` maps the JSON pointers of lists to the member that identifies their
+ * elements, for lists that do not use `id`, `key` or `_id`. `texts` are the JSON pointers of the strings that are
+ * compared by their characters when whole states are compared. In both, `*` stands for any part of a pointer.
  */
 export interface Joined {
   readonly type: "joined";
@@ -158,7 +158,7 @@ export interface Joined {
 /**
  * The next version. `source` is a connection's id, "server", "migration", or "undo", a version and its source.
  *
- * Without one it is that of the last change on this socket that had one, and "server" before the first.
+ * Without `source`, the change has the source of the previous change on this socket; the first one, "server".
  */
 export interface Change {
   readonly type: "change";
@@ -167,7 +167,7 @@ export interface Change {
   readonly source?: string | null;
 }
 
-/** Several versions at once, for a client that lags: those after `from_`, up to `to`. */
+/** Several versions in one frame, for a slow client: those after `from_`, up to `to`. */
 export interface Changes {
   readonly type: "changes";
   readonly from: number;
@@ -175,7 +175,7 @@ export interface Changes {
   readonly ops: readonly Op[];
 }
 
-/** The whole state: where operations would be larger, or are not there. */
+/** The whole state, sent when operations would be larger or are no longer kept. */
 export interface Snapshot {
   readonly type: "snapshot";
   readonly epoch: string;
@@ -183,7 +183,7 @@ export interface Snapshot {
   readonly state: Json;
 }
 
-/** The push is durable, as `version`. `ops` is what was applied, where that is not what was pushed. */
+/** The push is durable, as `version`. `ops` are the operations that were applied, if they differ from the push. */
 export interface Ack {
   readonly type: "ack";
   readonly ref: number;
@@ -193,10 +193,10 @@ export interface Ack {
 }
 
 /**
- * The push was refused; `version` is the current one.
+ * The push was refused; `version` is the thread's current version.
  *
- * `rate_limited` and `gap` say that it was not looked at: it is to be sent again after `retry_after` seconds, or
- * from `expected` on.
+ * With the codes `rate_limited` and `gap`, the server has not examined the push. The client sends it again: after
+ * `retry_after` seconds, or with all pushes from `expected` on.
  */
 export interface Nack {
   readonly type: "nack";
@@ -209,7 +209,7 @@ export interface Nack {
   readonly expected?: number | null;
 }
 
-/** What an rpc returned, or with `done` false one chunk of what it streams. */
+/** The value that an rpc returned, or, with `done` false, one chunk that it streams. */
 export interface Result {
   readonly type: "result";
   readonly ref: number;
@@ -218,10 +218,11 @@ export interface Result {
 }
 
 /**
- * The call `ref` failed; without a ref, another frame was bad, or was refused.
+ * The call `ref` failed. Without `ref`, another frame was invalid or was refused.
  *
- * Of a frame that came too fast, `refused` is the type, and `retry_after` the seconds after which it may come again;
- * `messages` is how many ordinary messages of this socket were taken before it, where the client counts them.
+ * For a frame that exceeded the rate limit, `refused` is its type, and `retry_after` the seconds after which the
+ * client may send it again. `messages` is how many ordinary messages of this socket the server accepted before it, if
+ * the client counts them.
  */
 export interface Error {
   readonly type: "error";
@@ -234,14 +235,14 @@ export interface Error {
   readonly messages?: number | null;
 }
 
-/** What the thread emitted. */
+/** An event that the thread emitted. */
 export interface Event {
   readonly type: "event";
   readonly name: string;
   readonly data: Json;
 }
 
-/** Who is here, by connection id: all of them in `snapshot`, or what has changed since the frame before. */
+/** The presence of each connection, by id: all of them in `snapshot`, or the changes since the previous frame. */
 export interface PresenceDiff {
   readonly type: "presence";
   readonly snapshot?: { readonly [key: string]: Json };
@@ -250,13 +251,13 @@ export interface PresenceDiff {
   readonly left?: readonly string[];
 }
 
-/** The token is good for so many seconds more. */
+/** The token expires in this many seconds. */
 export interface AuthExpiring {
   readonly type: "auth_expiring";
   readonly in: number;
 }
 
-/** The answer to a Ping; to one that counts messages, with how many of them were taken. */
+/** The answer to a Ping; if that counts messages, with the number that the server accepted. */
 export interface Pong {
   readonly type: "pong";
   readonly messages?: number | null;

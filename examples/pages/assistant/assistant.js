@@ -1,5 +1,5 @@
 // @ts-check
-/** The assistant's page: questions that wait for their turn, and answers that are written while everybody looks. */
+/** The assistant's page: questions that wait for their turn, and answers that are shown while they are written. */
 
 import { renderMarkdown } from "../pad/markdown.js";
 import { People } from "../people.js";
@@ -15,7 +15,7 @@ const NEAR = 120;
 const ENDINGS = { stopped: "Stopped", "cut off": "Cut off: the server was stopped in the middle" };
 const person = loadPerson();
 const message = /** @type {HTMLTextAreaElement} */ (find("#message"));
-/** The turns that are shown, and what they show. @type {Map<string, {element: HTMLElement, look: string}>} */
+/** The elements of the turns, and what each shows. @type {Map<string, {element: HTMLElement, look: string}>} */
 const shown = new Map();
 /** The questions to which this page has asked for an answer since it came online. @type {Set<string>} */
 const asked = new Set();
@@ -27,7 +27,7 @@ const people = new People(client, person, {});
 
 // Asking
 
-/** Put a question where everybody sees it. @param {string} question */
+/** Add a question to the conversation. @param {string} question */
 function ask(question) {
   const turn = { id: randomId(), by: person.id, name: person.name, question, answer: "", status: "waiting", stopped_by: "" };
   client.update("/turns/-", turn).catch(() => {});
@@ -35,8 +35,8 @@ function ask(question) {
 }
 
 /**
- * Ask for the answers to what this person has asked; after a join, to all that waits, as the server may have been
- * started again. To one that has been given already, the server gives none.
+ * Ask for the answers to this person's questions; after a join, to all that wait, as the server may have been
+ * restarted. The server ignores a question that is already answered.
  */
 function runAgent() {
   if (client.status !== "online") {
@@ -48,7 +48,7 @@ function runAgent() {
     if (status !== "waiting" || asked.has(id) || !(by === person.id || hasJustJoined)) continue;
     asked.add(id);
     client.run("answer", id).catch((error) => {
-      // It is asked for again when this page is back.
+      // After these errors, the page asks again when it is online.
       if (!["disconnected", "closed", "unavailable"].includes(error.code)) notify(`No answer: ${error.message}.`, { refused: true });
     });
   }
@@ -65,7 +65,7 @@ async function stop() {
   try {
     await client.interrupt(person.name);
   } catch (error) {
-    notify(`The answer goes on: ${/** @type {Error} */ (error).message}.`, { refused: true });
+    notify(`The answer continues: ${/** @type {Error} */ (error).message}.`, { refused: true });
   }
 }
 
@@ -96,7 +96,7 @@ function render() {
   showLatest();
 }
 
-/** Return the turns from the first on that is not where it should be. @param {Turn[]} turns */
+/** Return the elements from the first one that is at the wrong place. @param {Turn[]} turns */
 function misplaced(turns) {
   const { children } = find("#turns");
   const elements = turns.map(({ id }) => /** @type {{element: HTMLElement}} */ (shown.get(id)).element);
@@ -104,7 +104,7 @@ function misplaced(turns) {
   return first < 0 ? [] : elements.slice(first);
 }
 
-/** @param {Turn} turn @param {number} before how many answers come before */
+/** @param {Turn} turn @param {number} before how many answers come first */
 function renderTurn(turn, before) {
   const known = shown.get(turn.id) ?? { element: makeTurn(turn), look: "" };
   const look = JSON.stringify([turn.answer, turn.status, turn.stopped_by, turn.status === "waiting" && before]);
@@ -159,7 +159,7 @@ function send(event) {
 
 /** @param {KeyboardEvent} event */
 function pressed(event) {
-  // A finger has a button for it, and an input method is not done.
+  // Touch screens have a button for it, and Enter in an input method only ends a word.
   const isSent = event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches;
   if (isSent) send(event);
 }

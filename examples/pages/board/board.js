@@ -1,5 +1,5 @@
 // @ts-check
-/** The board's page: the state of a thread, what its person does to it, and what the others show of themselves. */
+/** The board's page: shows the state of a thread and the other people, and makes this person's changes. */
 
 import { People } from "../people.js";
 import { find, findInput, join, loadPerson, notify, openRoom, randomId, shake } from "../room.js";
@@ -18,7 +18,7 @@ import { BoardView } from "./view.js";
 let held;
 /** The card that this person has open. @type {string | undefined} */
 let opened;
-/** The older board that is looked at. @type {Board | undefined} */
+/** The older board that is shown. @type {Board | undefined} */
 let past;
 /** What was rendered last. @type {unknown[]} */
 let rendered = [];
@@ -32,13 +32,13 @@ const history = new HistoryPanel(client, look);
 const view = new BoardView(find("#board"), { openCard, openColumn, addCard });
 const undo = new Undo(client, () => !past && !held);
 
-/** Return the board as this person is to see it. */
+/** Return the board to show to this person. */
 function board() {
   const shown = past ?? client.state ?? { columns: {}, cards: {} };
   return held?.to ? placed(shown, held.card, held.to.column, held.to.before) : shown;
 }
 
-/** @param {Map<string, DOMRect>} [from] where cards come from, when it is not where they are */
+/** @param {Map<string, DOMRect>} [from] where cards come from, if not from their old places */
 function render(from) {
   const { state } = client;
   if (!state) return;
@@ -57,7 +57,7 @@ function render(from) {
   undo.render();
 }
 
-/** A change of this person has been taken back. @param {Error} error @param {readonly {path: string}[]} ops */
+/** Handle a change of this person that was refused. @param {Error} error @param {readonly {path: string}[]} ops */
 function refused(error, ops) {
   const isGone = /** @type {{code?: string}} */ (error).code === "conflict";
   notify(`The server refused: ${isGone ? "someone else has deleted that" : error.message}.`, { refused: true });
@@ -67,7 +67,7 @@ function refused(error, ops) {
 
 // People
 
-/** Show the others which card this person has in hand, is editing, or is at. */
+/** Show the others which card this person holds, edits, or has selected. */
 function showSelection() {
   const focused = document.hasFocus() ? document.activeElement?.closest("[data-card]") : null;
   const card = held?.card ?? opened ?? /** @type {HTMLElement | null} */ (focused)?.dataset.card ?? null;
@@ -76,7 +76,7 @@ function showSelection() {
 
 // Editing
 
-/** Change the board, so that it can be taken back. @param {(draft: Board) => void} recipe */
+/** Change the board, so that the change can be undone. @param {(draft: Board) => void} recipe */
 function edit(recipe) {
   const before = client.state;
   client.edit(recipe);
@@ -148,7 +148,7 @@ function submitColumn(event) {
 
 // Time
 
-/** Look at an older board, or at the one that there is. @param {Board | undefined} older */
+/** Show an older board, or the current one. @param {Board | undefined} older */
 function look(older) {
   past = older;
   document.body.classList.toggle("past", older !== undefined);
@@ -190,7 +190,7 @@ function move(card, { column, before }) {
   edit((draft) => place(draft, card, column, before));
 }
 
-/** The card in hand has been deleted by someone else. */
+/** Handle that someone else has deleted the card in hand. */
 function lose() {
   drag.release();
   keyboard.release();

@@ -1,5 +1,5 @@
 // @ts-check
-/** The pointers of the others on a board, and telling them of one's own. */
+/** Shows the pointers of the others on a board, and sends this person's pointer. */
 
 import { clone, find, write } from "../room.js";
 import { nearestColumn } from "./drag.js";
@@ -18,7 +18,7 @@ export class Cursors {
   #others = [];
   /** @type {Map<string, HTMLElement>} */
   #elements = new Map();
-  /** Where this person's pointer is, when that has not been told yet. @type {PointerEvent | null} */
+  /** The last event of this person's pointer, until it is sent. @type {PointerEvent | null} */
   #moved = null;
   #told = 0;
   #idle = 0;
@@ -76,11 +76,11 @@ export class Cursors {
     return element;
   }
 
-  // One's own
+  // This person's pointer
 
   /** @param {PointerEvent} event */
   #move(event) {
-    // A finger points at nothing while it does not touch, and hides it while it does.
+    // A finger does not point: it hides what it touches.
     if (event.pointerType === "touch") return;
     const isFirst = !this.#moved;
     this.#moved = event;

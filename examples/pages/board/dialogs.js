@@ -8,9 +8,9 @@ import { columnsOf } from "./model.js";
 
 /** @typedef {import("./model.js").Board} Board */
 /** @typedef {import("./model.js").Card} Card */
-/** @typedef {{title: string, color: string, column: string}} CardForm the note is not saved, but typed by all at once */
+/** @typedef {{title: string, color: string, column: string}} CardForm without the note, which is shared while it is typed */
 
-/** Pauses in typing of so many milliseconds part what is undone at once. */
+/** Text that is typed without a pause of this many milliseconds is undone at once. */
 const BURST = 1000;
 
 /** Show a dialog and return how it was closed. @param {HTMLDialogElement} dialog @returns {Promise<string>} */
@@ -30,14 +30,14 @@ function field(dialog, name) {
   return /** @type {HTMLInputElement} */ (elements.namedItem(name));
 }
 
-/** A card's form, which takes in what others change meanwhile and only saves what this person changed. */
+/** A card's form, which shows changes that others make while it is open, and saves only those of this person. */
 export class CardDialog {
   #client;
   #onTyped;
   #typedAt = -Infinity;
   #dialog = /** @type {HTMLDialogElement} */ (find("#card-dialog"));
   #card = "";
-  /** What was in the fields before this person changed them. @type {CardForm} */
+  /** The values of the fields before this person changed them. @type {CardForm} */
   #base = { title: "", color: "plain", column: "" };
 
   /**
@@ -54,7 +54,7 @@ export class CardDialog {
   }
 
   /**
-   * Let someone edit a card.
+   * Open the form of a card, and return the person's changes.
    * @param {string} card
    * @param {Board} board
    * @returns {Promise<{action: string, changes: Partial<CardForm>}>}
@@ -73,7 +73,7 @@ export class CardDialog {
     return { action, changes: this.#changes() };
   }
 
-  /** Take in a change of the board. @param {Board} board */
+  /** Show a change of the board in the form. @param {Board} board */
   update(board) {
     if (!this.#card) return;
     if (!board.cards[this.#card]) return this.#dialog.close("deleted");
@@ -111,16 +111,16 @@ export class CardDialog {
     select.value = chosen;
   }
 
-  /** Say what someone else has made of a title that this person has changed too. @param {string | undefined} title */
+  /** Show the title that someone else has set, if this person has changed it, too. @param {string | undefined} title */
   #showTheirs(title) {
     const hint = find(".theirs", this.#dialog);
     hint.hidden = title === undefined;
-    hint.textContent = `Meanwhile someone else wrote: “${title}”`;
+    hint.textContent = `Someone else has written: “${title}”`;
   }
 }
 
 /**
- * Let someone edit a column.
+ * Open the form of a column, and return what the person has entered.
  * @param {import("./model.js").Column} column
  * @returns {Promise<{action: string, title: string, limit: number | null}>}
  */

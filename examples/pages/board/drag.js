@@ -1,5 +1,5 @@
 // @ts-check
-/** Moving cards with a mouse or a pen at once, and with a finger after a moment, so that it can scroll too. */
+/** Moves cards with a mouse or a pen at once, and with a finger after a moment, so that a finger can also scroll. */
 
 /** @typedef {{column: string, before: string[]}} Place a column and the cards that follow, from top to bottom */
 /**
@@ -38,7 +38,7 @@ export class PointerDrag {
     addEventListener("keydown", ({ key }) => key === "Escape" && this.#cancel());
   }
 
-  /** Let go of the card, if there is one. */
+  /** Release the card, if one is held. */
   release() {
     clearTimeout(this.#timer);
     this.#ghost?.remove();
@@ -98,7 +98,7 @@ export class PointerDrag {
     this.#scroll();
   }
 
-  /** Take the ghost to the pointer and say where the card would go. */
+  /** Move the ghost to the pointer, and report where the card would go. */
   #follow() {
     if (!this.#ghost || !this.#press) return;
     const { card, startX, startY } = this.#press;
@@ -106,7 +106,7 @@ export class PointerDrag {
     this.#hand.over(placeAt(this.#root, card, this.#x, this.#ghost.getBoundingClientRect().top));
   }
 
-  /** While a card is in hand, scroll what its pointer is near the edge of. */
+  /** While a card is held, scroll the list whose edge the pointer is near. */
   #scroll() {
     if (!this.#ghost) return;
     const { left, right } = this.#root.getBoundingClientRect();
@@ -132,7 +132,7 @@ function makeGhost(card) {
 }
 
 /**
- * Find where a card would go whose ghost is at `x` and `top`, in the columns as they are without it.
+ * Find the place for a card whose ghost is at `x` and `top`, in the columns without that card.
  * @param {HTMLElement} root
  * @param {HTMLElement} held
  * @param {number} x
@@ -170,7 +170,7 @@ function push(at, start, end) {
   return at > end - EDGE ? (at - end + EDGE) / 6 : 0;
 }
 
-/** Letting go of a card is not a click on it. */
+/** Ignore the click that follows when a card is released. */
 function swallowClick() {
   const swallow = (/** @type {Event} */ event) => event.stopPropagation();
   addEventListener("click", swallow, { capture: true, once: true });

@@ -19,17 +19,17 @@ export class HistoryPanel {
   #epoch = "";
   /** @type {Map<number, Change>} */
   #changes = new Map();
-  /** Who has changed the board, also of those who have left. @type {Memory} */
+  /** Who has changed the board, including people who have left. @type {Memory} */
   #memory = { names: {}, restored: {} };
   #last = 0;
   #isFetching = false;
   #isLooking = false;
-  /** The version that is looked at; undefined for the board as it is. @type {number | undefined} */
+  /** The version that is shown; undefined for the current board. @type {number | undefined} */
   #version;
 
   /**
    * @param {import("/plait/client.js").ThreadClient<Board>} client
-   * @param {(past: Board | undefined) => void} onLook is given an older board, or undefined for the board as it is
+   * @param {(past: Board | undefined) => void} onLook gets an older board, or undefined for the current one
    */
   constructor(client, onLook) {
     this.#client = client;
@@ -43,13 +43,13 @@ export class HistoryPanel {
     this.#panel.addEventListener("keydown", ({ key }) => key === "Escape" && this.close());
   }
 
-  /** Take in what has happened on the board meanwhile. */
+  /** Show the latest changes of the board in the history. */
   async follow() {
     if (this.#panel.hidden || this.#isFetching || (this.#client.version ?? 0) <= this.#last) return;
     if (await this.#fetch()) this.follow();
   }
 
-  /** Show the board as it is. */
+  /** Show the current board. */
   close() {
     if (this.#panel.contains(document.activeElement)) find("#open-history").focus();
     this.#panel.hidden = true;
@@ -68,13 +68,13 @@ export class HistoryPanel {
 
   async #open() {
     this.#last = 0;
-    if (!(await this.#fetch())) return notify("The history cannot be had without a connection.");
+    if (!(await this.#fetch())) return notify("The history is not available without a connection.");
     this.#panel.hidden = false;
     find("#open-history").ariaExpanded = "true";
     (this.#isEmpty ? find("#close-history") : this.#slider).focus();
   }
 
-  /** Get what has changed since the last time, or all that is kept; tells whether that went well. */
+  /** Get the changes since the last time, or all that are kept; return whether that succeeded. */
   async #fetch() {
     this.#isFetching = true;
     try {
@@ -82,13 +82,13 @@ export class HistoryPanel {
       const { epoch, version, changes } = await getChanges(since);
       if (!since) {
         this.#changes.clear();
-        // What was before a migration is a board of another shape.
+        // Boards before a migration have another shape.
         const first = changes.findLast(({ source }) => source === "migration")?.version;
         this.#slider.min = String(first ?? (changes[0]?.version ?? version + 1) - 1);
       }
       for (const change of changes) this.#changes.set(change.version, change);
       [this.#epoch, this.#last] = [epoch, version];
-      // The call is a turn of the board, after those that remember who made the changes.
+      // The call is a turn of the board, after the turns that have stored who made the changes.
       this.#memory = await this.#client.call("who");
       this.#describe();
       return true;
@@ -107,10 +107,10 @@ export class HistoryPanel {
     if (this.#version === undefined) this.#onLook(undefined);
     if (this.#isLooking) return;
     this.#isLooking = true;
-    // However fast the slider moves, one version is asked for at a time, and the last of them in the end.
+    // Request one version at a time, however fast the slider moves, and the last one in the end.
     for (let shown; this.#version !== undefined && this.#version !== shown; ) {
       shown = this.#version;
-      const past = await get(`${URL_OF_BOARD}?at=${shown}`).catch(() => notify(`Version ${shown} could not be had.`));
+      const past = await get(`${URL_OF_BOARD}?at=${shown}`).catch(() => notify(`Version ${shown} is not available.`));
       if (past && this.#version !== undefined) this.#onLook(past);
     }
     this.#isLooking = false;
@@ -134,7 +134,7 @@ export class HistoryPanel {
     const when = isEmpty ? "each change is kept from here on" : this.#whenAndWho(version);
     const isPast = this.#version !== undefined;
     const which = `version ${version} of ${this.#last}`;
-    const now = isEmpty ? "There is no older board yet" : `This is the board as it is, ${which}`;
+    const now = isEmpty ? "There is no older board yet" : `This is the current board, ${which}`;
     write(find("#which"), isPast ? `You are looking at ${which}` : now);
     write(find("#when"), when);
     write(find("#close-history"), isPast ? "Back to now" : "Close");
@@ -174,7 +174,7 @@ export class HistoryPanel {
 }
 
 /**
- * Get all changes after a version, in as many requests as that takes.
+ * Get all changes after a version, in as many requests as needed.
  * @param {string} since
  * @returns {Promise<{epoch: string, version: number, changes: Change[]}>}
  */

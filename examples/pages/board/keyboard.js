@@ -1,5 +1,5 @@
 // @ts-check
-/** Moving cards with the keyboard: Space picks up and puts down, arrows move, Escape puts back. */
+/** Moves cards with the keyboard: Space picks up and puts down, arrows move, Escape puts back. */
 
 import { cardsIn, columnsOf } from "./model.js";
 
@@ -17,8 +17,8 @@ export class KeyboardDrag {
   /**
    * @param {HTMLElement} root
    * @param {import("./drag.js").Hand} hand
-   * @param {() => Board} board what is to be seen
-   * @param {(text: string) => void} say tells those who cannot see it
+   * @param {() => Board} board returns the board that is shown
+   * @param {(text: string) => void} say announces a text to screen readers
    */
   constructor(root, hand, board, say) {
     this.#hand = hand;
@@ -29,7 +29,7 @@ export class KeyboardDrag {
     root.addEventListener("pointerdown", () => this.#card && this.#end("put back", () => hand.cancel()));
   }
 
-  /** Let go of the card, if there is one. */
+  /** Release the card, if one is held. */
   release() {
     this.#card = "";
   }

@@ -1,12 +1,12 @@
 // @ts-check
-/** What a board is, as the server's `BoardState` describes it, and what stands where. */
+/** A board, as the server's `BoardState` describes it, and the places of its cards. */
 
 /** @typedef {{title: string, column: string, order: number, note: string, color: string}} Card */
 /** @typedef {{title: string, order: number, limit: number | null}} Column */
 /** @typedef {{columns: Record<string, Column>, cards: Record<string, Card>}} Board */
 /** @typedef {{column: string, x: number, y: number}} Cursor over or beside a column, whose width is 1 */
 /** @typedef {"" | "focus" | "moving" | "editing"} Doing what someone does with their card */
-/** @typedef {{card: string | null, doing: Doing, cursor: Cursor | null}} Doings what the people of a board show */
+/** @typedef {{card: string | null, doing: Doing, cursor: Cursor | null}} Doings what people on a board are doing */
 /** @typedef {import("../people.js").Someone<Doings>} Someone */
 
 /** Return the ids of the columns, from left to right. @param {Board} board */
@@ -19,7 +19,7 @@ export function cardsIn({ cards }, column) {
   return sorted(cards, Object.keys(cards).filter((id) => cards[id].column === column));
 }
 
-/** Tell whether two boards look the same but for what is written on them. @param {Board} one @param {Board} other */
+/** Tell whether two boards have the same cards in the same places. @param {Board} one @param {Board} other */
 export function isArrangedAs(one, other) {
   const columns = columnsOf(one);
   const [here, there] = [one, other].map((board) => columns.map((column) => cardsIn(board, column).join()));
@@ -49,7 +49,7 @@ export function place(board, id, column, before) {
     cards[id] = { ...cards[id], column, order };
     return;
   }
-  // Halves of halves have come to an end: count anew.
+  // There is no number left between the neighbours: number all cards of the column.
   others.splice(index, 0, id);
   for (const [position, other] of others.entries()) cards[other] = { ...cards[other], column, order: position + 1 };
 }

@@ -1,9 +1,9 @@
 // @ts-check
-/** Undo: its button and its key, which are there for as long as there may be something to take back. */
+/** Undo: its button and its key, which are enabled as long as there may be a change to undo. */
 
 import { find, notify, room } from "../room.js";
 
-/** How many changes this tab has made that have not been taken back; after a reload they still can be. */
+/** Stores how many changes of this tab can be undone, also after a reload. */
 const KEY = `plait-undoable:${room}`;
 const NOTHING = "There is nothing of yours to undo.";
 
@@ -25,7 +25,7 @@ export class Undo {
     client.onRefused(() => this.#keep(this.#count - 1));
   }
 
-  /** Be told that this person has made a change. */
+  /** Count a change of this person. */
   changed() {
     this.#keep(this.#count + 1);
   }
@@ -42,7 +42,7 @@ export class Undo {
     this.#keep(this.#count - 1);
     try {
       if (await this.#client.call("undo")) return;
-      // Others have left nothing of what this tab has changed.
+      // Others have overwritten all changes of this tab.
       this.#keep(0);
       notify(NOTHING);
     } catch (error) {

@@ -1,5 +1,5 @@
 // @ts-check
-/** The board on the page: one element a column and a card, kept and moved rather than made again. */
+/** Renders the board: each column and card has one element, which is moved and not made again. */
 
 import { animate, clone, find, findInput, write } from "../room.js";
 import { cardsIn, columnsOf } from "./model.js";
@@ -34,11 +34,11 @@ export class BoardView {
   }
 
   /**
-   * Show a board; cards that are somewhere else than before glide there.
+   * Show a board; cards that have moved glide to their places.
    * @param {Board} board
    * @param {string | undefined} held the card in this person's hand
    * @param {Selection[]} selections the cards that others have selected
-   * @param {Map<string, DOMRect>} from where cards come from, when it is not where they are
+   * @param {Map<string, DOMRect>} from where cards come from, if not from their old places
    */
   render(board, held, selections, from = new Map()) {
     const places = new Map([...this.#places(), ...from]);

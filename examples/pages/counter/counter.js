@@ -1,5 +1,5 @@
 // @ts-check
-/** The counter's page: a call, a change that is shown at once, and one that may be refused. */
+/** The counter's page: a call, a change that is shown at once, and a change that may be refused. */
 
 import { animate, find, findInput, join, notify, openRoom, shake } from "../room.js";
 
@@ -9,7 +9,7 @@ const client = join("counter", render, (error) => refused(error.message));
 function render() {
   const { state, status } = client;
   find("#controls").toggleAttribute("disabled", state === undefined);
-  // A call is not kept while there is no connection, as a change is.
+  // Without a connection, a call fails, while a change is kept and sent later.
   find("#increment").toggleAttribute("disabled", status !== "online");
   if (state) show(state.count);
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** Who wrote which part of a text, by the names that they had. */
+/** Shows who wrote which part of a text. */
 
 import { find } from "../room.js";
 
@@ -15,7 +15,7 @@ export class Authors {
   #document = "";
   /** @type {Stretch[]} */
   #stretches = [];
-  /** What has been asked for last. */
+  /** The document and version of the last request. */
   #asked = "";
   #isAsking = false;
 
@@ -40,7 +40,7 @@ export class Authors {
     const stretches = await this.#client.call("find_authors", id).catch(() => []);
     if (this.#document === id) this.#stretches = stretches;
     this.#render(this.#text);
-    // Who types changes it many times a second, and it is read slower than that.
+    // Typing changes the text many times a second: ask less often.
     setTimeout(() => {
       this.#isAsking = false;
       if (this.#isShown) this.show(this.#document, this.#text);
@@ -79,7 +79,7 @@ export class Authors {
     if (source === "server") return { name: "The server", look: "server", color: 0 };
     const person = source === null ? undefined : this.#nameOf(source);
     if (person) return { ...person, look: "person" };
-    return { name: source === null ? "There from the start" : "Somebody without a name", look: "unknown", color: 0 };
+    return { name: source === null ? "There from the start" : "Someone without a name", look: "unknown", color: 0 };
   }
 }
 

@@ -1,5 +1,5 @@
 // @ts-check
-/** The carets of the others in a text, on a layer over its textarea, and telling them of one's own. */
+/** Shows the carets of the others in a text, on a layer over its textarea, and sends this person's caret. */
 
 /** @typedef {{start: number, end: number, isBackward: boolean}} Caret in UTF-16 units */
 /** @typedef {{document: string | null, caret: Caret | null}} Doings what the people of a pad show */
@@ -11,7 +11,7 @@ export class Carets {
   #area;
   #layer;
   #people;
-  /** Where the others are, by connection: what they have shown last, and where that is by now. */
+  /** The carets of the others, by connection: the last ones that they sent, and where these are in the current text. */
   #carets = /** @type {Map<string, {shown: string, caret: Caret, someone: Someone}>} */ (new Map());
   #rendered = "";
 
@@ -32,7 +32,7 @@ export class Carets {
     new ResizeObserver(() => this.#place()).observe(area);
   }
 
-  /** Tell the others where this person's caret is, when they have all that has been typed before it. */
+  /** Send this person's caret, once the others have everything that this person has typed. */
   tell() {
     if (this.#client.pending) return;
     const { selectionStart: start, selectionEnd: end, selectionDirection } = this.#area;
@@ -40,7 +40,7 @@ export class Carets {
     this.#people.show({ caret: isHere ? { start, end, isBackward: selectionDirection === "backward" } : null });
   }
 
-  /** Take the carets along with a change of the text. @param {readonly TextEdit[]} edits */
+  /** Move the carets with a change of the text. @param {readonly TextEdit[]} edits */
   move(edits) {
     for (const each of this.#carets.values()) {
       const { start, end, isBackward } = each.caret;
@@ -48,7 +48,7 @@ export class Carets {
     }
   }
 
-  /** Show where the others are who have the document open. @param {Someone[]} others */
+  /** Show the carets of the others who have the document open. @param {Someone[]} others */
   render(others) {
     const found = others.flatMap((someone) => (isCaret(someone.caret) ? [{ someone, caret: someone.caret }] : []));
     const before = this.#carets;
@@ -80,7 +80,7 @@ export class Carets {
       const holder = carets.find(({ from, to }) => from <= place && next <= to);
       parts.push(holder ? makeSelection(text.slice(place, next), holder.color) : text.slice(place, next));
     }
-    // A last line that is empty would have no height.
+    // An empty last line would have no height.
     this.#layer.replaceChildren(...(carets.length ? [...parts, "\u200b"] : []));
     this.#place();
   }
@@ -88,7 +88,7 @@ export class Carets {
   #place() {
     const { clientWidth } = this.#area;
     this.#layer.style.width = `${clientWidth}px`;
-    // Their names are to be in view: at the end of a line they go to the left.
+    // Keep the names in view: near the end of a line, they go to the left of the caret.
     for (const caret of /** @type {NodeListOf<HTMLElement>} */ (this.#layer.querySelectorAll(".caret"))) {
       caret.classList.toggle("last", caret.offsetLeft > clientWidth / 2);
     }
@@ -113,7 +113,7 @@ function makeSelection(text, color) {
   return element;
 }
 
-/** Return where a caret is after edits; it goes along with what is typed at it. @param {number} position @param {readonly TextEdit[]} edits */
+/** Return where a caret is after edits; text that is typed at it moves it. @param {number} position @param {readonly TextEdit[]} edits */
 function follow(position, edits) {
   let moved = position;
   for (const { at, remove, insert } of edits) {
@@ -123,7 +123,7 @@ function follow(position, edits) {
   return moved;
 }
 
-/** Tell whether somebody shows a caret: it may be anything. @param {any} shown @returns {shown is Caret} */
+/** Tell whether a value from another client's presence is a caret. @param {any} shown @returns {shown is Caret} */
 function isCaret(shown) {
   const isPlace = (/** @type {unknown} */ at) => Number.isSafeInteger(at) && Number(at) >= 0;
   return isPlace(shown?.start) && isPlace(shown.end) && shown.start <= shown.end;

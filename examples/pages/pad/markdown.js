@@ -1,5 +1,5 @@
 // @ts-check
-/** Markdown as elements: headings, lists, quotes, code, emphasis, links. What it does not know is text, as is HTML. */
+/** Turns Markdown into elements: headings, lists, quotes, code, emphasis, links. All else, also HTML, stays text. */
 
 const FENCE = /^```/;
 const HEADING = /^(#{1,6})\s+(.*)$/;
@@ -7,11 +7,11 @@ const BULLET = /^\s*[-*+]\s+(.*)$/;
 const NUMBER = /^\s*\d{1,9}[.)]\s+(.*)$/;
 const QUOTE = /^>\s?(.*)$/;
 const RULE = /^(-{3,}|\*{3,})\s*$/;
-// Code first: nothing in it means anything.
+// Code comes first, as nothing inside of it is Markdown.
 const INLINE = /`([^`]+)`|\*\*(?=\S)(.+?)\*\*(?!\*)|\*(?=\S)(.+?)\*|\[([^\][]+)\]\(([^\s()]+)\)/;
 const SAFE = ["http:", "https:", "mailto:"];
 
-/** Return what a text in Markdown looks like. @param {string} text */
+/** Return the elements of a text in Markdown. @param {string} text */
 export function renderMarkdown(text) {
   const lines = text.split("\n");
   const page = document.createDocumentFragment();
@@ -26,7 +26,7 @@ function block(lines) {
   const heading = HEADING.exec(line);
   if (heading) {
     lines.shift();
-    // The page has headings of its own above.
+    // The page has headings of its own, so these begin two levels lower.
     return [element(`h${Math.min(heading[1].length + 2, 6)}`, inline(heading[2]))];
   }
   if (RULE.test(line)) {

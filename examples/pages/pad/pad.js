@@ -1,5 +1,5 @@
 // @ts-check
-/** The pad's page: several documents, in which everybody types at once. */
+/** The pad's page: several documents, in which people type at once. */
 
 import { bindText } from "/plait/client.js";
 
@@ -17,11 +17,11 @@ const person = loadPerson();
 const area = /** @type {HTMLTextAreaElement} */ (find("#text"));
 /** The document that is open. @type {string | undefined} */
 let opened;
-/** Ends what shows the document that is open. */
+/** Closes the document that is open. */
 let leave = () => {};
-/** What has been rendered last. */
+/** What was rendered last. */
 const rendered = { list: "", preview: "" };
-/** As whom the server knows this page. */
+/** The connection and the name that the server has stored for this page. */
 let introduced = "";
 
 /** @type {import("/plait/client.js").ThreadClient<Pad>} */
@@ -55,7 +55,7 @@ function render() {
 
 // People
 
-/** Let the server know who this is, for when this page is closed. */
+/** Send the person's name to the server, which shows it after this page is closed. */
 function introduce() {
   const now = `${client.connection} ${person.name}`;
   if (client.status !== "online" || introduced === now) return;
@@ -189,7 +189,7 @@ async function writeStory() {
 
 openRoom("Pad");
 look(WIDE.matches ? "preview" : "write");
-// There is room for the text and one other.
+// A wide window has room for the text and one other view.
 WIDE.addEventListener("change", () => look(WIDE.matches ? "preview" : "write"));
 find("#add-document").addEventListener("submit", addDocument);
 find("#delete").addEventListener("click", deleteDocument);

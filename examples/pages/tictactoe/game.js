@@ -1,5 +1,5 @@
 // @ts-check
-/** What a game of tic-tac-toe is, as the server's `Game` describes it, and what follows from it. */
+/** A game of tic-tac-toe, as the server's `Game` describes it, and what follows from its state. */
 
 /** @typedef {{id: string, name: string, wins: number}} Player */
 /**
@@ -11,7 +11,7 @@
 const LINES = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]];
 const MOST_LETTERS = 16;
 
-/** Return the mark on a cell; whoever begins has X. @param {Game} game @param {number} cell */
+/** Return the mark on a cell; the first player has X. @param {Game} game @param {number} cell */
 export function markOn({ moves }, cell) {
   const move = moves.indexOf(cell);
   return move < 0 ? "" : move % 2 ? "O" : "X";
@@ -28,7 +28,7 @@ export function nextPlayer({ players, moves, status }) {
   return status === "playing" ? players[moves.length % 2] : undefined;
 }
 
-/** Say how things stand. @param {Game} game @param {string} you */
+/** Describe the situation for a player. @param {Game} game @param {string} you */
 export function situation(game, you) {
   const seated = game.players.some((player) => player.id === you);
   if (game.status === "waiting") return seated ? "Waiting for someone to join" : "Take a seat";
@@ -40,7 +40,7 @@ export function situation(game, you) {
   return `${winner ? short(winner.name) : "Someone who left"} won`;
 }
 
-/** Return a name as it fits into a sentence; on its seat it is whole. @param {string} name */
+/** Return a name, shortened to fit into a sentence. @param {string} name */
 function short(name) {
   const letters = [...name];
   return letters.length > MOST_LETTERS ? `${letters.slice(0, MOST_LETTERS - 1).join("")}…` : name;

@@ -1,5 +1,5 @@
 // @ts-check
-/** The page of a game: whoever is seated moves at once, and the server says whether that stands. */
+/** The page of a game: a player's move is shown at once, and taken back if the server refuses it. */
 
 import { clone, find, findInput, join, loadPerson, notify, openRoom, savePerson, shake, write } from "../room.js";
 import { cheats, markOn, nextPlayer, situation, winningLine } from "./game.js";
@@ -26,7 +26,7 @@ const seats = ["X", "O"].map((mark) => {
 /** @type {import("/plait/client.js").ThreadClient<Game>} */
 const client = join("tic-tac-toe", render, (error) => refused(error.message));
 
-// Actions: whether they are legal is the server's to say
+// Actions: the server decides whether they are legal
 
 /** @param {number} cell */
 function move(cell) {
@@ -137,5 +137,5 @@ find("#cheats").addEventListener("click", ({ target }) => {
   const cheat = cheats[/** @type {HTMLElement} */ (target).dataset.cheat ?? ""];
   if (cheat) client.set((game) => cheat(game, client.connection ?? ""));
 });
-// Whoever shows themselves is not away.
+// A player without presence counts as away.
 client.setPresence({ name: person.name });

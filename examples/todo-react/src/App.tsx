@@ -1,4 +1,4 @@
-/** The page: one list, the people at it, and what they do with it. */
+/** The page: one list, the people who have it open, and the actions. */
 
 import { useThread, useThreadEvent } from "plait-client/react";
 import { useState } from "react";
@@ -22,7 +22,7 @@ export function App({ name }: { name: string }) {
     kind: "todo-list",
     name,
     schema: todoListSchema,
-    // What is changed offline survives a reload, and so does whose change it was.
+    // Changes made offline survive a reload, and are still known as this page's own.
     storage: sessionStorage,
     onRefused: ({ error }) => notify({ text: reason(error), isError: true }),
   });

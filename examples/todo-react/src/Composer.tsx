@@ -1,4 +1,4 @@
-/** Where a todo is written; the others see it grow. */
+/** The field for another todo; the others see it while it is typed. */
 
 import { useState } from "react";
 import type { FormEvent } from "react";
@@ -11,7 +11,7 @@ import type { Person, Show } from "./people.ts";
 
 interface ComposerProps {
   list: TodoList;
-  /** Somebody else who is writing one. */
+  /** Another person who is writing a todo. */
   writer: Person | undefined;
   onShow: Show;
 }
@@ -27,7 +27,7 @@ export function Composer({ list, writer, onShow }: ComposerProps) {
     const text = title.trim();
     if (!text) return;
     type("");
-    // What was refused is there to be changed, unless the next one is begun.
+    // A refused title comes back to be changed, unless the next one has been begun.
     add(list, text).catch(() => setTitle((begun) => begun || text));
   };
   return (

@@ -1,4 +1,4 @@
-/** Which list this is, whether it is live, and who is at it. */
+/** The name of the list, whether it is live, and who is here. */
 
 import { useThreadState } from "plait-client/react";
 
@@ -31,7 +31,7 @@ export function Header({ list, me, others, onRename }: HeaderProps) {
         </li>
         {[...others].map(([connection, person]) => (
           <li key={connection} className="person" style={hue(person)}>
-            {person.name || "Nobody"}
+            {person.name || "Nameless"}
             {person.at && <small>typing…</small>}
           </li>
         ))}

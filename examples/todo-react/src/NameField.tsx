@@ -1,4 +1,4 @@
-/** One's own name, which the others see as it is typed. */
+/** The user's own name, which the others see while it is typed. */
 
 import { useState } from "react";
 
@@ -25,7 +25,7 @@ export function NameField({ name, onRename }: NameFieldProps) {
           setText(event.target.value);
           if (event.target.value.trim()) onRename(event.target.value.trim());
         }}
-        // Nobody is without a name.
+        // An empty field goes back to the last name.
         onBlur={() => setText(name)}
         onKeyDown={(event) => event.key === "Enter" && event.currentTarget.blur()}
       />

@@ -1,12 +1,12 @@
-/** A title while it is edited: Enter and leaving it keep what was typed, Escape does not. */
+/** A title while it is edited: Enter, or leaving the field, keeps the typed text; Escape discards it. */
 
 import { useEffect, useRef, useState } from "react";
 
 interface TitleFieldProps {
   title: string;
-  /** With undefined when it is over, also because the todo is gone. */
+  /** Gets undefined when the editing ends, also because the todo was removed. */
   onType: (draft: string | undefined) => void;
-  /** With the title that it is to have, if that is another. */
+  /** Gets the new title, if it has changed. */
   onEnd: (title?: string) => void;
 }
 
@@ -18,7 +18,7 @@ export function TitleField({ title, onType, onEnd }: TitleFieldProps) {
     field.current?.select();
     onType(title);
     return () => onType(undefined);
-    // Once: what it does is the same for all renders.
+    // Run once, as `onType` does the same in all renders.
   }, []);
   const end = () => {
     const next = text.trim();

@@ -1,4 +1,4 @@
-/** One todo. It renders when that todo or its editor changes, whatever happens to the others. */
+/** One todo. It renders only when that todo or its editor changes. */
 
 import { useThreadState } from "plait-client/react";
 import { memo, useCallback, useState, useSyncExternalStore } from "react";
@@ -73,7 +73,7 @@ export const TodoRow = memo(function TodoRow({ list, id, editor, onShow, onStep 
   );
 });
 
-/** Whether what is shown of a todo is not yet what the server has. */
+/** Whether a todo has a change that the server has not confirmed yet. */
 function useIsWaiting(list: TodoList, id: string): boolean {
   const subscribe = useCallback((fn: () => void) => list.subscribe(fn), [list]);
   return useSyncExternalStore(subscribe, () => {

@@ -1,4 +1,4 @@
-/** What is shown of the list, and what is done to all of it. */
+/** The filter of the list, and the actions on the whole list. */
 
 import { useThreadState, useThreadStatus } from "plait-client/react";
 import { useEffect, useEffectEvent } from "react";

@@ -1,6 +1,6 @@
 /** Dragging a row to another place, with a mouse, a pen or a finger. The list changes once, when it is dropped. */
 
-/** Follows the pointer until it is released, then calls `onDrop` with the id of the row before which it was. */
+/** Follows the pointer until it is released, then calls `onDrop` with the id of the row after its place. */
 export function drag(row: HTMLElement, start: PointerEvent, onDrop: (before: string | undefined) => void): void {
   const rows = row.parentElement;
   if (!rows || start.button !== 0) return;

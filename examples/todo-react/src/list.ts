@@ -1,4 +1,4 @@
-/** What can be done to a list. Each change is shown at once; the server merges it, or refuses it. */
+/** The changes that a page makes to a list. Each is shown at once; the server merges or refuses it. */
 
 import type { PlaitError, ThreadClient } from "plait-client";
 
@@ -46,9 +46,9 @@ export function isShown(todo: Todo | undefined, filter: Filter): boolean {
   return todo !== undefined && (filter === "all" || todo.done === (filter === "done"));
 }
 
-/** Says to a person why a change or a call was refused. */
+/** Returns why a change or a call was refused, as a text for the person. */
 export function reason(error: PlaitError): string {
-  return error.code === "conflict" ? "Somebody else has changed that first" : error.message;
+  return error.code === "conflict" ? "Someone else has changed that first" : error.message;
 }
 
 function newId(): string {

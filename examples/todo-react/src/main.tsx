@@ -8,7 +8,7 @@ import "./style.css";
 import "./rows.css";
 
 const query = new URLSearchParams(location.search);
-// With `?renders`, each row tells how many times it has rendered.
+// With `?renders`, each row shows how many times it has rendered.
 document.documentElement.toggleAttribute("data-show-renders", query.has("renders"));
 
 createRoot(document.getElementById("root")!).render(

@@ -26,7 +26,7 @@ export function useNotice(): [Notice | undefined, Notify, () => void] {
 }
 
 export function NoticeLine({ notice, onDismiss }: { notice: Notice | undefined; onDismiss: () => void }) {
-  // The regions stay on the page: what a screen reader has not seen empty, it does not read out.
+  // The regions stay on the page, as a screen reader only announces a text in a region that was empty before.
   return (
     <div className="notices">
       <div role="alert">{notice?.isError && <NoticeBox notice={notice} onDismiss={onDismiss} />}</div>

@@ -1,4 +1,4 @@
-/** Who is here, and what they are at: presence, which lasts as long as its connection. */
+/** Who is here, and what they are doing: presence, which lasts as long as its connection. */
 
 import { usePresence } from "plait-client/react";
 import { useCallback, useEffect, useMemo, useState } from "react";
@@ -19,11 +19,11 @@ export interface Person {
 export interface People {
   /** By the ids of their connections. */
   others: ReadonlyMap<string, Person>;
-  /** By the ids of the todos that they are at; the same objects for as long as they say the same. */
+  /** By the ids of the todos that they edit; an object stays the same until what it says changes. */
   editors: ReadonlyMap<string, Person>;
 }
 
-/** Where somebody is who writes a todo that is not on the list yet. No id of a todo is in capitals. */
+/** The place of a person who writes a todo that is not on the list yet. Ids of todos have no capitals. */
 export const NEW = "NEW";
 
 const KEY = "todos:me";
@@ -73,7 +73,7 @@ function stored(): Person {
   return { name, hue: Math.floor(Math.random() * 360) };
 }
 
-// The server does not look into presence: anybody may show anything.
+// The server does not check presence: a client may send any JSON.
 function isPerson(value: unknown): value is Person {
   if (typeof value !== "object" || value === null) return false;
   const { name, hue, at = "", draft = "" } = value as Record<string, unknown>;

@@ -16,7 +16,7 @@ export interface Todo {
 
 /** What clients may call of todo-list. */
 export interface TodoListRpcs {
-  /** Undo the last clearing, whoever did it; return whether there was one. */
+  /** Undo the last clearing, by any client; return whether there was one. */
   bring_back(): boolean;
   /** Remove the done todos, emit an event, and return how many there were. */
   clear_done(): number;

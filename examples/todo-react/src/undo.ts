@@ -1,4 +1,4 @@
-/** Taking back one's own last change, or a clearing. */
+/** Undo of a page's own last change, or of a clearing. */
 
 import type { PlaitError } from "plait-client";
 import { useRpc } from "plait-client/react";
@@ -12,7 +12,7 @@ export interface Undo {
   isBusy: boolean;
   undo: () => void;
   clearDone: () => void;
-  /** Takes back the last clearing, whoever did it. */
+  /** Undoes the last clearing, by any client. */
   bringBack: () => void;
 }
 
@@ -20,14 +20,14 @@ export function useUndo(list: TodoList, notify: Notify, dismiss: () => void): Un
   const own = useRpc(list, "undo");
   const clearing = useRpc(list, "clear_done");
   const back = useRpc(list, "bring_back");
-  // The server clears, so that is no change of this page's own; here it is what Undo is expected to take back.
+  // The server clears, so a clearing is not a change of this page; still, people expect Undo to take it back.
   const hasClearedLast = useRef(false);
   useEffect(() => list.subscribe(() => void (list.pending > 0 && (hasClearedLast.current = false))), [list]);
 
   const fail = (error: PlaitError) => notify({ text: reason(error), isError: true });
   const takeBack = (call: () => Promise<boolean>) => {
     hasClearedLast.current = false;
-    // It may offer to bring back what this brings back.
+    // Hide the notice, which may offer to bring back the same todos.
     dismiss();
     void call().then((isUndone) => isUndone || notify({ text: "There is nothing of yours to undo" }), fail);
   };

@@ -144,7 +144,7 @@ class Connection:
         # Whether the connection is closed or closing, so that nothing more is accepted from the client.
         self.is_closed = False
         # The trace of the client's last message, for what it causes, and the W3C header of its request.
-        self.trace: Any = None
+        self.trace: object = None
         self.traceparent: str | None = None
         # Bytes of the messages whose turns have not ended.
         self.backlog = 0

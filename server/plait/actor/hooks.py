@@ -97,7 +97,7 @@ class Hooks:
         """
         events = self._events
 
-        def make(name: str, work: Callable[[], Any], trace: Any) -> Turn:
+        def make(name: str, work: Callable[[], Any], trace: object) -> Turn:
             return Turn(name, work, actor=self._actor, parent=caller, origin=caller.origin, trace=trace)
 
         if self.has("on_destroyed"):

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from typing import Any, Final
+from typing import Final
 
 from plait.actor.connection import Connection
 from plait.actor.turn import current_turn
@@ -18,7 +18,7 @@ log.addFilter(escape_traceback)
 _ID: Final = "__plait_id__"
 
 
-def about(key: ThreadKey | None, connection: Connection | None = None) -> dict[str, Any]:
+def about(key: ThreadKey | None, connection: Connection | None = None) -> dict[str, str | None]:
     """Return the `extra` of a log record about a thread, and one of its connections."""
     return {
         "plait_thread": None if key is None else str(key),

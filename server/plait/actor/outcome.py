@@ -40,7 +40,7 @@ class RunningCall(Protocol):
 def make_resolver(future: asyncio.Future[Any]) -> Done:
     """Return a Done that sets the outcome of `future`, unless it is done already."""
 
-    def done(result: Any, error: BaseException | None) -> None:
+    def done(result: object, error: BaseException | None) -> None:
         if future.done():
             return
         if error is None:

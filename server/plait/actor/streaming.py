@@ -57,7 +57,7 @@ class Streaming:
         self._failed = False
         self.explain: Callable[[PlaitError], PlaitError] = lambda failure: failure
 
-    async def run(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    async def run(self, method: Method, thread: object, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Run the method to its end."""
         if method.stream_parameter is None:
             await self._yield(method, thread, args, kwargs)
@@ -80,7 +80,7 @@ class Streaming:
             self._draining.cancel()
         self._drain = None
 
-    def finish(self, result: Any, error: BaseException | None) -> None:
+    def finish(self, result: object, error: BaseException | None) -> None:
         """Call `done` with the outcome, unless the stream has ended with an error of the store."""
         if isinstance(error, StoreError) and self._stream.is_ended and not self._failed:
             self._report(error, self._connection)  # The reader has been told the end.
@@ -90,7 +90,7 @@ class Streaming:
 
     # Inside
 
-    async def _yield(self, method: Method, thread: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    async def _yield(self, method: Method, thread: object, args: list[Any], kwargs: dict[str, Any]) -> None:
         count = 0
         # Close the generator in this turn, so that its cleanup runs here.
         async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
@@ -115,7 +115,7 @@ class Streaming:
         finally:
             self._draining = None
 
-    def _emit(self, what: Sent, value: Any) -> None:
+    def _emit(self, what: Sent, value: object) -> None:
         go = self._sink(what, value)
 
         def release(failure: PlaitError | None) -> None:

@@ -118,7 +118,7 @@ class Turn:
         by_client: bool = False,
         parent: "Turn | None" = None,
         origin: "Turn | None" = None,
-        trace: Any = None,
+        trace: object = None,
     ) -> None:
         self.name = name
         self.work = work
@@ -170,7 +170,7 @@ class Turn:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
         self._callbacks.append(callback)
 
-    def end(self, result: Any, error: BaseException | None) -> None:
+    def end(self, result: object, error: BaseException | None) -> None:
         """Call the callbacks with the outcome, each once."""
         self.on_abandon = self.hurry = None  # They may refer to this turn, which would stay as garbage.
         if self._is_counted:
@@ -395,4 +395,4 @@ class Cause(NamedTuple):
 
     parent: Turn | None = None
     origin: Turn | None = None
-    trace: Any = None
+    trace: object = None

@@ -126,7 +126,7 @@ class TurnRunner:
         self.begin(turn, done, is_gated=True, is_concurrent=True)
         return turn
 
-    def end_message(self, trace: Any, turn: RunningCall | None) -> None:
+    def end_message(self, trace: object, turn: RunningCall | None) -> None:
         """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""
         instruments = self._actor.instruments
 
@@ -187,7 +187,7 @@ class TurnRunner:
         connection: Connection,
         by_client: bool = False,
         size: int = 0,
-        trace: Any = None,
+        trace: object = None,
     ) -> Turn | None:
         """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None once they end.
 
@@ -200,7 +200,7 @@ class TurnRunner:
         self.begin(turn, partial(self.report_turn, turn), size=size)
         return turn
 
-    def report(self, error: BaseException, connection: Connection | None, trace: Any = None) -> None:
+    def report(self, error: BaseException, connection: Connection | None, trace: object = None) -> None:
         """Run `on_error`; if that raises, log both errors.
 
         `trace` is that of its cause, by default the calling turn's.
@@ -303,7 +303,7 @@ class TurnRunner:
         turn = latest_turn()
         return turn.loss if turn is not None and turn.actor is self._actor else None
 
-    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
+    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
         """Cut the turns short whose code is under way, except those whose own tasks are told the error themselves."""
         if self.mailbox.is_held:
             return  # The thread is being destroyed, which ends them.
@@ -313,7 +313,7 @@ class TurnRunner:
 
     # Inside
 
-    def _answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+    def _answer(self, turn: Turn, done: Done, result: object, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
         self._gate(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))
@@ -327,7 +327,7 @@ class TurnRunner:
         self._actor.touch()
 
 
-def find_trace(instruments: Instruments, source: Source) -> Any:
+def find_trace(instruments: Instruments, source: Source) -> object:
     """Return the trace of what the calling code does for a source: a message of a client, or a turn.
 
     A turn of another app in this process has a trace of that app's instruments.

@@ -12,7 +12,7 @@ _KEY: Final = "agentscope"
 
 
 class _AgentState(Protocol):
-    """What is used of `agentscope.state.AgentState`, and of other states, which are Pydantic's models."""
+    """The methods that are used of `agentscope.state.AgentState`, and of other states, which are Pydantic models."""
 
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
@@ -24,21 +24,21 @@ S = TypeVar("S", bound=_AgentState)
 
 
 async def load_state(values: ThreadValues, type: type[S], *, key: str = _KEY) -> S | None:
-    """Return the state that `save_state` has kept, None if there is none. Raises ValidationError if it does not fit."""
+    """Return the state that `save_state` has stored, None if there is none. Raises ValidationError if it is invalid."""
     kept = await values.get(key)
     return None if kept is None else type.model_validate(kept)
 
 
 async def save_state(values: ThreadValues, state: _AgentState, *, key: str = _KEY) -> None:
-    """Keep the state of an agent."""
+    """Store the state of an agent."""
     await values.set(key, state.model_dump(mode="json"))
 
 
 @asynccontextmanager
 async def open_state(values: ThreadValues, type: type[S], *, key: str = _KEY) -> AsyncIterator[S]:
-    """Give the block the kept state, or a new one, for an `Agent(..., state=state)`, and keep it after the block.
+    """Load the stored state, or make a new one, for an `Agent(..., state=state)` in the block, and store it at the end.
 
-    It is kept when the block is interrupted or cancelled, too, but not when it raises an Exception.
+    The state is also stored when the block is interrupted or cancelled, but not when it raises an Exception.
     """
     state = await load_state(values, type, key=key) or type()
     try:
@@ -54,6 +54,6 @@ async def open_state(values: ThreadValues, type: type[S], *, key: str = _KEY) ->
 async def _keep(values: ThreadValues, state: _AgentState, key: str) -> None:
     try:
         await save_state(values, state, key=key)
-    except Interrupted:  # It came after the last checkpoint, or is another one.
+    except Interrupted:  # The run was interrupted after its last checkpoint, or once more.
         await save_state(values, state, key=key)
         raise

@@ -1,4 +1,4 @@
-"""The records of checkpoints of LangGraph's graphs in a thread, for `plait.adapters.langgraph`."""
+"""Keeps the checkpoints of LangGraph's graphs as records of a thread, for `plait.adapters.langgraph`."""
 
 import asyncio
 import hashlib
@@ -11,31 +11,31 @@ import msgspec
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.store.protocol import Record
 
-__all__ = ["Loaded", "Saved", "SavedWrite", "ThreadCheckpoints"]
+__all__ = ["LoadedCheckpoint", "SavedCheckpoint", "SavedWrite", "ThreadCheckpoints"]
 
 Typed = tuple[str, bytes]
-"""A value as LangGraph's serializers give it: how it is encoded, and the encoded value."""
+"""A value from a serializer of LangGraph: the name of its encoding, and the encoded value."""
 
-# Records are read so many at once.
+# The number of records that are read at once.
 _PAGE: Final = 1000
-# Names that are longer are kept as a hash, so that several of them fit into a key.
+# Longer names are replaced by a hash, so that several names fit into a key.
 _LONGEST: Final = 80
 
-# What the keys of records begin with: checkpoints, values of channels, writes, and the last checkpoint of a namespace.
+# The first parts of keys: for checkpoints, values of channels, writes, and the last checkpoint of a namespace.
 _CHECKPOINT: Final = "checkpoint"
 _VALUE: Final = "value"
 _WRITE: Final = "write"
 _LAST: Final = "last"
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint without the values of its channels."""
 
     namespace: str
     id: str
     parent: str | None
     run_id: str | None
-    # The versions of the channels; and those channels that are rebuilt from the writes of earlier checkpoints, too.
+    # The versions of the channels, and the names of those that are also rebuilt from the writes of earlier checkpoints.
     versions: dict[str, str]
     deltas: list[str]
     checkpoint: Typed
@@ -43,7 +43,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedWrite(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """What a task has written to a channel; sorted, they are in the order in which LangGraph carries them out."""
+    """A write of a task to a channel. Sorted writes are in the order in which LangGraph applies them."""
 
     task_path: str
     task_id: str
@@ -52,35 +52,35 @@ class SavedWrite(msgspec.Struct, frozen=True, kw_only=True, order=True):
     value: Typed
 
 
-class Loaded(NamedTuple):
-    """A checkpoint with the values of its channels, and what was written after it."""
+class LoadedCheckpoint(NamedTuple):
+    """A checkpoint with the values of its channels, and the writes after it."""
 
-    saved: Saved
+    saved: SavedCheckpoint
     values: dict[str, Typed]
     writes: list[SavedWrite]
 
 
-_decode_saved = msgspec.msgpack.Decoder(Saved).decode
+_decode_saved = msgspec.msgpack.Decoder(SavedCheckpoint).decode
 _decode_write = msgspec.msgpack.Decoder(SavedWrite).decode
 _decode_typed = msgspec.msgpack.Decoder(Typed).decode
 _encode = msgspec.msgpack.encode
 
 
 class ThreadCheckpoints:
-    """The checkpoints of one thread. Each value of a channel is a record of its own, which only its change writes.
+    """The checkpoints of one thread. Each value of a channel is a separate record, written only when it changes.
 
-    Methods that write return when that is durable; each makes one write. They raise StoreError, Readonly, and TooLarge
-    for a value over `Limits.record`.
+    Each method that writes makes one write, and returns when it is durable. These methods raise StoreError, Readonly,
+    and TooLarge for a value over `Limits.record`.
     """
 
     def __init__(self, actor: ThreadActor, part: str) -> None:
         self._actor = actor
         self._part = part
-        # Nothing changes between what a method reads and what it writes, or between two things that it reads.
+        # Keeps the records unchanged while a method reads several, or reads and then writes.
         self._lock = asyncio.Lock()
 
-    async def find(self, namespace: str, id: str | None) -> Loaded | None:
-        """Return a checkpoint, the last one of the namespace without an id; None if there is none."""
+    async def find(self, namespace: str, id: str | None) -> LoadedCheckpoint | None:
+        """Return a checkpoint, or, without an id, the last one of the namespace; None if there is none."""
         async with self._lock:
             id = id or await self._last(namespace)
             data = None if id is None else await self._read(_key(_CHECKPOINT, namespace, id))
@@ -91,16 +91,16 @@ class ThreadCheckpoints:
             for channel, version in saved.versions.items():
                 if (value := await self._read(_key(_VALUE, namespace, channel, version))) is not None:
                     values[channel] = _decode_typed(value)
-            return Loaded(saved, values, sorted(await self._writes(namespace, saved.id)))
+            return LoadedCheckpoint(saved, values, sorted(await self._writes(namespace, saved.id)))
 
-    async def find_all(self, namespace: str | None) -> list[Saved]:
-        """Return the checkpoints of a namespace, or all, the last ones first."""
+    async def find_all(self, namespace: str | None) -> list[SavedCheckpoint]:
+        """Return the checkpoints of a namespace, or of all, the last ones first."""
         prefix = _key(_CHECKPOINT, "") if namespace is None else _key(_CHECKPOINT, namespace, "")
         found = [_decode_saved(record.value or b"") async for record in self._records(prefix)]
         return sorted(found, key=lambda saved: saved.id, reverse=True)
 
-    async def put(self, saved: Saved, values: Mapping[tuple[str, str], Typed]) -> None:
-        """Keep a checkpoint, and values by channels and versions."""
+    async def put(self, saved: SavedCheckpoint, values: Mapping[tuple[str, str], Typed]) -> None:
+        """Store a checkpoint, and values by channel and version."""
         namespace, id = saved.namespace, saved.id
         records = [self._record(_encode(saved), _CHECKPOINT, namespace, id)]
         records += [self._record(_encode(value), _VALUE, namespace, *key) for key, value in values.items()]
@@ -110,7 +110,7 @@ class ThreadCheckpoints:
             await self._write(records)
 
     async def put_writes(self, namespace: str, id: str, writes: Iterable[SavedWrite]) -> None:
-        """Keep what was written after a checkpoint; only what has a negative index replaces what is there."""
+        """Store the writes after a checkpoint; a write replaces a stored one only if its index is negative."""
         async with self._lock:
             there = {(each.task_id, each.index) for each in await self._writes(namespace, id)}
             await self._write(
@@ -125,13 +125,13 @@ class ThreadCheckpoints:
             await self._write([Record(self._part, each.key, None) async for each in self._records("")])
 
     async def delete_runs(self, run_ids: Collection[str]) -> None:
-        """Delete the checkpoints of some runs."""
+        """Delete the checkpoints of the given runs."""
         async with self._lock:
             everything = await self.find_all(None)
             await self._delete(everything, [each for each in everything if each.run_id in run_ids])
 
     async def keep_latest(self) -> None:
-        """Delete all but the last checkpoint of each namespace, and those from which it is rebuilt."""
+        """Delete all checkpoints except the last of each namespace and those from which it is rebuilt."""
         async with self._lock:
             everything = await self.find_all(None)
             by_id = {(each.namespace, each.id): each for each in everything}
@@ -146,12 +146,12 @@ class ThreadCheckpoints:
             await self._delete(everything, [each for key, each in by_id.items() if key not in kept])
 
     async def export(self) -> list[Record]:
-        """Return everything, for `load` of another thread."""
+        """Return all records, for `load` of another thread."""
         async with self._lock:
             return [record async for record in self._records("")]
 
     async def load(self, records: Iterable[Record]) -> None:
-        """Keep what another thread has exported, beside what is here."""
+        """Store the records that another thread has exported, in addition to those of this one."""
         async with self._lock:
             taken = []
             for record in records:
@@ -163,8 +163,8 @@ class ThreadCheckpoints:
 
     # Inside
 
-    async def _delete(self, everything: Iterable[Saved], doomed: Collection[Saved]) -> None:
-        """Delete some of all checkpoints, with the values and the writes that only these have."""
+    async def _delete(self, everything: Iterable[SavedCheckpoint], doomed: Collection[SavedCheckpoint]) -> None:
+        """Delete some of all checkpoints, with the values and the writes that no other checkpoint needs."""
         gone = {(each.namespace, each.id) for each in doomed}
         kept = [each for each in everything if (each.namespace, each.id) not in gone]
         needed = {key for each in kept for key in _value_keys(each)}
@@ -182,7 +182,7 @@ class ThreadCheckpoints:
         data = await self._read(_key(_LAST, namespace))
         return None if data is None else data.decode()
 
-    async def _has_value(self, saved: Saved, channel: str) -> bool:
+    async def _has_value(self, saved: SavedCheckpoint, channel: str) -> bool:
         version = saved.versions.get(channel)
         return version is not None and await self._read(_key(_VALUE, saved.namespace, channel, version)) is not None
 
@@ -204,7 +204,7 @@ class ThreadCheckpoints:
             after = page[-1].key
 
     async def _write(self, records: Iterable[Record]) -> None:
-        """Store records; nothing is begun if there are none."""
+        """Store records. Without records, a new thread is not created."""
         check_may_write(self._actor.key)
         if writing := [*records]:
             await self._actor.records.write(writing)
@@ -213,12 +213,12 @@ class ThreadCheckpoints:
         return Record(self._part, _key(*names), value)
 
 
-def _value_keys(saved: Saved) -> list[str]:
+def _value_keys(saved: SavedCheckpoint) -> list[str]:
     return [_key(_VALUE, saved.namespace, channel, version) for channel, version in saved.versions.items()]
 
 
 def _key(*names: str) -> str:
-    """Return the key of a record; of other names it is another one. A last name that is empty makes a prefix."""
+    """Return the key of a record, which is unique for its names. An empty last name makes a prefix."""
     return "/".join(_escape(name) for name in names)
 
 

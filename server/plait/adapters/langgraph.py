@@ -1,4 +1,4 @@
-"""A checkpoint saver for LangGraph, with the extra `plait[langgraph]`: each of its threads is one of plait's."""
+"""A checkpoint saver for LangGraph, with the extra `plait[langgraph]`; each thread of a graph is a plait thread."""
 
 import asyncio
 import secrets
@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from plait import Plait, Thread
 from plait.actor.thread import ThreadActor
-from plait.adapters.checkpoints import Loaded, Saved, SavedWrite, ThreadCheckpoints
+from plait.adapters.checkpoints import LoadedCheckpoint, SavedCheckpoint, SavedWrite, ThreadCheckpoints
 from plait.node.handle import visit
 from plait.parts.part import Part
 
@@ -29,7 +29,7 @@ __all__ = ["Checkpoints", "PlaitSaver"]
 
 T = TypeVar("T")
 
-# What a graph does without a namespace is in the root one.
+# The namespace of a graph that names none.
 _ROOT: Final = ""
 
 
@@ -41,10 +41,10 @@ class Checkpoints(Part[ThreadCheckpoints]):
 
 
 class PlaitSaver(BaseCheckpointSaver[str]):
-    """Saves the checkpoints of graphs: those of LangGraph's thread `x` in the thread `x` of a class with `Checkpoints`.
+    """Saves the checkpoints of LangGraph's thread `x` in the thread `x` of a class that has `Checkpoints`.
 
-    Every checkpoint is durable when `aput` returns, also in a run of an agent that fails later: the graph continues
-    from there. The methods without `a` are for other OS threads than the one in which the app runs.
+    Every checkpoint is durable when `aput` returns, even if it is called in a run of an agent that fails later: the
+    graph continues from this checkpoint. Call the methods without `a` from other OS threads than that of the app.
     """
 
     def __init__(self, app: Plait, thread: type[Thread[Any]], *, serde: SerializerProtocol | None = None) -> None:
@@ -56,7 +56,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
     # Reading
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint of a config, the last one if it names none; None if there is none."""
+        """Return the checkpoint that a config names, or the last one; None if there is none."""
         thread_id, namespace = _read(config)
         checkpoint_id = get_checkpoint_id(config)
         found = await self._visit(thread_id, lambda checkpoints: checkpoints.find(namespace, checkpoint_id))
@@ -70,9 +70,10 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Iterate over the checkpoints of a thread, or of all if there is no config, the last ones of each first.
+        """Iterate over the checkpoints of a thread, or, without a config, of all; the last ones of each thread first.
 
-        `filter` has what their metadata must have. Those that are deleted meanwhile are left out.
+        The metadata of a checkpoint must have the members of `filter`. Checkpoints that are deleted during the
+        iteration are left out.
         """
         namespace = None if config is None else _configurable(config).get("checkpoint_ns")
         only = None if config is None else get_checkpoint_id(config)
@@ -105,7 +106,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         thread_id, namespace = _read(config)
         values = checkpoint["channel_values"]
         described = get_checkpoint_metadata(config, metadata)
-        found = Saved(
+        found = SavedCheckpoint(
             namespace=namespace,
             id=checkpoint["id"],
             parent=get_checkpoint_id(config),
@@ -126,7 +127,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Save what a task has written after a checkpoint; what is saved of it already stays."""
+        """Save the writes of a task after a checkpoint; writes that are already saved stay."""
         thread_id, namespace = _read(config)
         saved = [
             SavedWrite(
@@ -142,11 +143,11 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         await self._visit(thread_id, lambda checkpoints: checkpoints.put_writes(namespace, checkpoint_id, saved))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all checkpoints of a thread; what else it has stays."""
+        """Delete all checkpoints of a thread; its other data stays."""
         await self._visit(thread_id, lambda checkpoints: checkpoints.clear())
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of some of LangGraph's runs, in all threads, which are woken for that."""
+        """Delete the checkpoints of the given runs of LangGraph in all threads, which are woken for that."""
         doomed = frozenset(run_ids)
         if doomed:
             async for thread_id in self._thread_ids(None):
@@ -158,7 +159,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         await self._visit(target_thread_id, lambda checkpoints: checkpoints.load(records))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete all checkpoints of threads but the last of each namespace and what it is rebuilt from, or all."""
+        """Delete all checkpoints of threads, or all except the last of each namespace and those that it is based on."""
         if strategy not in ("keep_latest", "delete"):
             raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
         for thread_id in thread_ids:
@@ -168,7 +169,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
                 await self._visit(thread_id, lambda checkpoints: checkpoints.keep_latest())
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Return a version after `current` that no other branch of the thread has."""
+        """Return a version after `current`, which is unique among the branches of the thread."""
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
@@ -228,7 +229,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
     # Inside
 
     async def _visit(self, thread_id: str, work: Callable[[ThreadCheckpoints], Awaitable[T]]) -> T:
-        """Do something with the checkpoints of a thread, in it."""
+        """Run `work` in a thread, with its checkpoints."""
         handle = self._app.thread(self._thread, str(thread_id))
         return await visit(handle, "checkpoints", lambda thread: work(self._part.__get__(thread, type(thread))))
 
@@ -236,10 +237,10 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         if config is not None:
             yield _read(config)[0]
             return
-        async for key in self._app.threads(kind=self._thread):
-            yield key.name
+        async for row in self._app.threads(kind=self._thread):
+            yield row.key.name
 
-    def _make_tuple(self, thread_id: str, found: Loaded) -> CheckpointTuple:
+    def _make_tuple(self, thread_id: str, found: LoadedCheckpoint) -> CheckpointTuple:
         saved, load = found.saved, self.serde.loads_typed
         checkpoint: Checkpoint = load(saved.checkpoint)
         checkpoint["channel_values"] = {channel: load(value) for channel, value in found.values.items()}
@@ -252,11 +253,11 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         )
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the loop in which the app runs, and wait for it."""
+        """Run `work` in the loop of the app, and wait for its result."""
         try:
             loop = self._app._node.loop
             if loop is _find_running_loop():
-                raise RuntimeError("this would block the loop in which the app runs: use `ainvoke`, `aget_state`, …")
+                raise RuntimeError("this call would block the loop of the app: use `ainvoke`, `aget_state` and so on")
         except RuntimeError:
             work.close()
             raise

@@ -12,8 +12,9 @@ __all__ = ["ThreadSession"]
 class ThreadSession:
     """A `Session` whose items are one of a thread's values: `Runner.run(agent, input, session=ThreadSession(values))`.
 
-    In a run of an agent, what the session gets is stored with the run; outside of one, at once. With `max_items`,
-    about the last ones are kept, from a message of the user on. Raises what `ThreadValues` raises.
+    In a run of an agent, the items are stored with the run; outside of one, at once. With `max_items`, only
+    approximately that many of the last items are kept, beginning with a message of the user. Raises what `ThreadValues`
+    raises.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class ThreadSession:
         self._most = max_items
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the items, with a limit the last ones, in order."""
+        """Return the items in order; with a limit, only the last ones."""
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         items: list[Any] = await self._values.get(self._key, [])
-        # A copy, as what is changed in a value is stored.
+        # Return a copy, as changes inside of a value would be stored.
         return copy.deepcopy(items if limit is None else items[max(len(items) - limit, 0) :])
 
     async def add_items(self, items: Sequence[Any]) -> None:
@@ -64,7 +65,7 @@ class ThreadSession:
         await self._values.delete(self._key)
 
     def _cut(self, items: list[Any]) -> list[Any]:
-        """Return the last items: from a message of the user on, so that no result of a tool is without its call."""
+        """Return the last items, beginning with a message of the user, so that every result of a tool has its call."""
         if self._most is None or len(items) <= self._most:
             return items
         starts = [at for at, item in enumerate(items) if isinstance(item, dict) and item.get("role") == "user"]

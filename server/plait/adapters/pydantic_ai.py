@@ -25,21 +25,21 @@ __all__ = ["load_messages", "open_run", "run_agent", "save_messages"]
 
 _KEY: Final = "pydantic_ai"
 _MOST: Final = 100
-# Bytes for which there must be room beside the prompt before the model is called: its answer is to be kept, too.
+# Bytes that must be free for the answer, in addition to the prompt, before the model is called.
 _ANSWER: Final = 65_536
 
 
 async def load_messages(values: ThreadValues, *, key: str = _KEY) -> list[ModelMessage]:
-    """Return the messages that `save_messages` has kept, none if there are none. Raises ValidationError."""
+    """Return the messages that `save_messages` has stored, an empty list if there are none. Raises ValidationError."""
     return ModelMessagesTypeAdapter.validate_python(await values.get(key, []))
 
 
 async def save_messages(
     values: ThreadValues, messages: Sequence[ModelMessage], *, key: str = _KEY, max_messages: int | None = _MOST
 ) -> None:
-    """Keep messages as one value: about the last `max_messages`, from a message of the user on.
+    """Store messages as one value: approximately the last `max_messages`, beginning with a message of the user.
 
-    They are fewer if the values have no room for so many; `max_messages=None` keeps as many as there is room for.
+    If the values have no room for that many, fewer are stored. `max_messages=None` stores as many as there is room for.
     """
     _check_most(max_messages)
     kept = messages[_find_first(messages, max_messages, await values.room(key)) :]
@@ -58,14 +58,18 @@ async def open_run(
 ) -> AsyncIterator[AgentRunEvents[Any]]:
     """Open a run of an agent that continues the messages in `values`; iterate over its events in the block.
 
-    The options are those of `Agent.run_stream_events`. At the end of the block the messages are kept; if it is left
-    early, interrupted or cancelled, so is what the model had said so far. They are not when it raises an Exception.
-    Raises TooLarge before the model is called if the values have no room for the prompt and an answer of 64 KiB.
+    The options are those of `Agent.run_stream_events`. At the end of the block, the messages are stored; if it is left
+    early, interrupted or cancelled, the part that the model has sent so far, too. Nothing is stored when the block
+    raises an Exception. Raises TooLarge, without calling the model, if the values have no room for the prompt and an
+    answer of 64 KiB.
     """
     _check_most(max_messages)
     size = _ANSWER + (0 if prompt is None else _measure(ModelRequest([UserPromptPart(prompt)])))
     if size > (room := await values.room(key)):
-        raise TooLarge(f"the prompt and its answer need {size} bytes, and the thread's values have room for {room}")
+        raise TooLarge(
+            f"the prompt and its answer need {size} bytes, but the thread's values only have room for {room}: delete "
+            "other values, or pass a smaller max_messages"
+        )
     history = await load_messages(values, key=key)
     async with agent.run_stream_events(prompt, message_history=history, **options) as events:
         try:
@@ -91,8 +95,8 @@ async def run_agent(
 ) -> Any:
     """Run an agent that continues the messages in `values`, and return its output. Each of its events is a checkpoint.
 
-    What the model says is appended, as it comes, to the string of the thread's state at the JSON pointer `text`, and
-    every event is emitted to the connections as the event `event`. The options are those of `open_run`.
+    The text of the model is appended, as it arrives, to the string at the JSON pointer `text` of the thread's state.
+    Every event is emitted to the connections, as the event `event`. The options are those of `open_run`.
     """
     async with open_run(agent, prompt, values=values, **options) as events:
         async for each in events:
@@ -107,7 +111,7 @@ async def run_agent(
 
 
 async def _keep(events: AgentRunEvents[Any], values: ThreadValues, key: str, max_messages: int | None) -> None:
-    """Keep the messages of a run, which is cancelled if it has not ended."""
+    """Store the messages of a run, which is cancelled if it has not ended."""
     events.cancel()
     try:
         async for _ in events:
@@ -115,10 +119,10 @@ async def _keep(events: AgentRunEvents[Any], values: ThreadValues, key: str, max
         messages = events.all_messages()
     except RunCancelled as cancelled:
         messages = cancelled.all_messages()
-    if messages:  # There are none if it has not begun.
+    if messages:  # A run that has not begun has none.
         try:
             await save_messages(values, messages, key=key, max_messages=max_messages)
-        except Interrupted:  # It came after the last checkpoint, or is another one.
+        except Interrupted:  # The run was interrupted after its last checkpoint, or once more.
             await save_messages(values, messages, key=key, max_messages=max_messages)
             raise
 
@@ -136,10 +140,10 @@ def _check_most(max_messages: int | None) -> None:
 
 
 def _find_first(messages: Sequence[ModelMessage], most: int | None, room: int) -> int:
-    """Return where the last messages begin: with a prompt, so that no result of a tool is there without its call."""
+    """Return where the last messages begin: with a prompt, so that every result of a tool comes with its call."""
     prompts = [at for at, message in enumerate(messages) if _is_prompt(message)]
     first = 0 if most is None else len(messages) - most
-    # How many bytes the messages have from each one on.
+    # For each message, the bytes of it and all later ones.
     sizes = list(accumulate(_measure(message) for message in reversed(messages)))[::-1]
     starts = [0, *prompts] if most is None else prompts
     found = (at for at in starts if at >= first and sizes[at] <= room) if messages else ()

@@ -5,9 +5,9 @@ from typing import Final
 from urllib.parse import unquote
 
 from plait.errors import NotFound
-from plait.kv.user import escape_id, user_prefix
+from plait.kv.user_names import escape_id, user_prefix
 
-__all__ = ["check_thread_id", "is_of_another", "make_thread_id", "read_session_name", "session_name"]
+__all__ = ["check_thread_id", "is_of_another", "is_thread_id", "make_thread_id", "read_session_name", "session_name"]
 
 _PREFIX: Final = "thrd_"
 _LONGEST: Final = 64
@@ -17,6 +17,11 @@ _SHORTEST: Final = 32
 def make_thread_id() -> str:
     """Return a new id: `thrd_` and 32 hexadecimal digits."""
     return f"{_PREFIX}{secrets.token_hex(16)}"
+
+
+def is_thread_id(name: str) -> bool:
+    """Whether a name looks like one of `make_thread_id`."""
+    return name.startswith(_PREFIX)
 
 
 def check_thread_id(id: str) -> str:

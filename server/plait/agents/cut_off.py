@@ -6,7 +6,7 @@ from contextvars import Context
 from itertools import islice
 from typing import Final
 
-from plait.actor.actor import Actor
+from plait.actor.thread import ThreadActor
 from plait.errors import PlaitError
 from plait.parts.stage import Stage
 from plait.store.protocol import Record
@@ -52,7 +52,7 @@ class Mark:
 
     __slots__ = ("_actor", "_is_stored", "_marks", "is_untold")
 
-    def __init__(self, actor: Actor, marks: Marks) -> None:
+    def __init__(self, actor: ThreadActor, marks: Marks) -> None:
         self._actor = actor
         self._marks = marks
         # Whether the record is there, or may be; None as long as that is not known.
@@ -65,7 +65,7 @@ class Mark:
         if self._is_stored is None:
             self._is_stored = self.is_untold = await self._actor.records.read(*MARK) is not None
         if not self._is_stored:
-            loop = self._actor.loop
+            loop = asyncio.get_running_loop()
             self._marks.due[self] = loop.time() + _DELAY
             self._marks.arm(loop)
         return self.is_untold

@@ -64,7 +64,7 @@ class Run:
         self.caller = caller
         self._outermost = None if outer is None else outer.outermost
         # What is staged of the thread's parts, shared by all runs of the request.
-        self.stage: Stage = Stage(actor.thread._actor, self.check) if outer is None else outer.stage
+        self.stage: Stage = Stage(actor, self.check) if outer is None else outer.stage
         # The background work of the request, which the outermost run owns.
         self.background: set[asyncio.Task[None]] = set()
         # What begins when the run has ended, in the turn that it is given: each returns its task.

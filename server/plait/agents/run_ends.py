@@ -179,7 +179,7 @@ class _Bound:
         """Cancel the block as soon as the calling code lets others run."""
         asyncio.get_running_loop().call_soon(self._cancel, "by an interrupt")
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()

@@ -5,10 +5,11 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from plait.actor.actor import Actor
 from plait.actor.per_actor import PerActor
-from plait.agents.address import read_session_name, session_name
+from plait.actor.thread import ThreadActor
+from plait.agents.address import is_thread_id, read_session_name, session_name
 from plait.errors import NotFound, PlaitError
+from plait.kv.user_names import find_user, user_prefix
 from plait.store.protocol import Record, Store, ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -21,7 +22,7 @@ SESSION: Final = ("agents", "session")
 class _Written:
     """Whether the record of an awake thread is written."""
 
-    def __init__(self, _: Actor) -> None:
+    def __init__(self, _: ThreadActor) -> None:
         self.is_written = False
 
     def finish(self, error: PlaitError | None) -> None:
@@ -34,9 +35,11 @@ _WRITTEN: Final = PerActor(_Written)
 _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
 
-def remember_session(actor: Actor, user_id: str | None, session_id: str | None) -> None:
-    """Store the ids with a thread whose name is made of them, but does not tell them."""
-    name = actor.key.name
+def remember_session(actor: ThreadActor, user_id: str | None, session_id: str | None) -> None:
+    """Store the ids with a thread whose name is made of them but does not tell them, and the user of a new thread."""
+    name, history = actor.key.name, actor.state.history
+    if session_id is None and user_id is not None and is_thread_id(name) and not history.is_begun:
+        history.user = find_user(user_prefix(user_id))
     if session_id is None or "*" not in name or session_name(user_id, session_id) != name:
         return
     if not (written := _WRITTEN.of(actor)).is_written:

@@ -12,27 +12,17 @@ from typing import Any, Final
 
 from plait.actor.thread import Thread
 from plait.app import Plait
+from plait.cli.options import LoadError
 from plait.errors import PlaitError
 from plait.settings import SettingError
 from plait.spelling import find_nearest
 from plait.state.storable import accepts_arguments
 
-__all__ = ["LoadError", "check_target", "find_plaits", "load", "load_plait"]
+__all__ = ["check_target", "find_plaits", "load", "load_plait"]
 
 _PLAIT: Final = str(Path(__file__).parents[1])
 # Folders of code that is not the app's own.
 _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-
-
-class LoadError(Exception):
-    """The app cannot be loaded; the message says in one line why, and what to do.
-
-    `trace` is the part of the traceback in the app's own code, if there is one.
-    """
-
-    def __init__(self, message: str, *, trace: str = "") -> None:
-        super().__init__(" ".join(message.split("\n")))
-        self.trace = trace
 
 
 def load(target: str) -> Any:

@@ -11,9 +11,9 @@ from cyclopts import App, Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
-from plait.cli.loading import LoadError, load_plait
+from plait.cli.loading import load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
-from plait.cli.options import StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoreFile, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.threads import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
@@ -22,7 +22,7 @@ from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.sqlite import SqliteStore
-from plait_schemas.export import differing, write
+from plait_schemas.export import find_differing, write
 
 __all__ = ["main"]
 
@@ -137,7 +137,7 @@ def types(
         files = app.types()
         if not check:
             write(files, out)
-        elif paths := differing(files, out):
+        elif paths := find_differing(files, out):
             command = f"plait types {target} --out {out}"
             fail(f"out of date: {', '.join(map(str, paths))}; run `{command}`")
     except (LoadError, NoTypes) as error:

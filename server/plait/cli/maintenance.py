@@ -57,13 +57,15 @@ def export_thread(path: Path, key: ThreadKey) -> str:
 
 
 def describe_thread(path: Path, key: ThreadKey) -> str:
-    """Return what `export_thread` does, with the version, epoch and idle time. Raises NotFound and StoreError."""
+    """Return what `export_thread` does, with version, epoch, user and times. Raises NotFound and StoreError."""
     header, stored, records = _read(path, key)
-    since = header.idle_since
     about = {
         "version": stored.version,
         "epoch": stored.epoch,
-        "idle_since": datetime.fromtimestamp(since / 1e6, UTC) if since else None,
+        "created_at": _read_time(stored.created_at),
+        "user": stored.user,
+        "idle_since": _read_time(header.idle_since),
+        "due": _read_time(stored.due),
     }
     exported = decode_json(describe_stored(key, stored, records).encode())
     if (session := read_session_name(key.name)) is None and "session" in exported:
@@ -71,6 +73,10 @@ def describe_thread(path: Path, key: ThreadKey) -> str:
     if session is not None:
         exported["session"] = session
     return encode_json(about | exported).decode()
+
+
+def _read_time(at: int | None) -> datetime | None:
+    return datetime.fromtimestamp(at / 1e6, UTC) if at else None
 
 
 def _read(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]]:

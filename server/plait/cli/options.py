@@ -10,15 +10,25 @@ from typing import Annotated, Any, NoReturn
 from cyclopts import Parameter
 
 from plait.actor.client_types import NoTypes
-from plait.cli.loading import LoadError
 from plait.errors import PlaitError, operator_message
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 
-__all__ = ["StoreFile", "Target", "fail", "find_file", "find_store", "give_up", "show_store"]
+__all__ = ["LoadError", "StoreFile", "Target", "fail", "find_file", "find_store", "give_up", "show_store"]
 
 Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
 StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
+
+
+class LoadError(Exception):
+    """The app cannot be loaded; the message says in one line why, and what to do.
+
+    `trace` is the part of the traceback in the app's own code, if there is one.
+    """
+
+    def __init__(self, message: str, *, trace: str = "") -> None:
+        super().__init__(" ".join(message.split("\n")))
+        self.trace = trace
 
 
 def show_store(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
@@ -39,7 +49,7 @@ def find_store(store: str) -> Path:
     except ValueError as error:
         fail(str(error))
     if not isinstance(opened, SqliteStore):
-        fail(f"there is no store {store}")
+        fail(f"{store} is not a store file: use a path, or sqlite:///path")
     return opened.path
 
 

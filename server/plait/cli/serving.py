@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter, validators
 
 from plait.app import Plait
-from plait.cli.loading import LoadError, check_target, find_plaits, load
-from plait.cli.options import Target, fail, give_up
+from plait.cli.loading import check_target, find_plaits, load
+from plait.cli.options import LoadError, Target, fail, give_up
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings

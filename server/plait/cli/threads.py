@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from plait.cli.loading import LoadError, load_plait
+from plait.cli.loading import load_plait
 from plait.cli.maintenance import describe_thread, destroy_thread, export_thread
-from plait.cli.options import StoreFile, Target, fail, find_file, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoreFile, Target, fail, find_file, find_store, give_up, show_store
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.listing import INNER_KINDS
 from plait.store.memory import MemoryStore

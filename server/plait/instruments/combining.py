@@ -1,4 +1,4 @@
-"""Makes one object of the instruments of an app, which calls each of them and logs what they raise."""
+"""Combines the instruments of an app into one object, which calls each of them and logs their exceptions."""
 
 import inspect
 import logging
@@ -12,7 +12,7 @@ __all__ = ["combine_instruments"]
 log = logging.getLogger("plait.instruments")
 
 _METHODS: Final = tuple(name for name in vars(NoInstruments) if not name.startswith("_"))
-# The methods with a trace as their last argument, and as their first.
+# The methods that get a parent as their last argument, and those that get a trace as their first.
 _WITH_PARENT: Final = frozenset({"turn_began", "change_made"})
 _WITH_TRACE: Final = frozenset(
     name for name in _METHODS if "trace" in inspect.signature(vars(NoInstruments)[name]).parameters
@@ -20,7 +20,7 @@ _WITH_TRACE: Final = frozenset(
 
 
 def combine_instruments(given: Instruments | Iterable[Instruments], own: Sequence[Instruments] = ()) -> Instruments:
-    """Return one object for an app's instruments and plait's own, which are known not to raise.
+    """Return one object for an app's instruments and plait's own, which never raise.
 
     Raises TypeError for something that is not Instruments.
     """
@@ -69,7 +69,7 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Several(NoInstruments):
-    """Calls several instruments; a trace has one of each."""
+    """Calls several instruments; its traces consist of one of each."""
 
     def __init__(self, instruments: Sequence[Instruments]) -> None:
         class Traces(tuple[Any, ...]):

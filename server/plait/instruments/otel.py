@@ -24,12 +24,12 @@ __all__ = ["OpenTelemetry"]
 _Attributes = Mapping[str, str | int | float]
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
-# Outcomes that are no errors of a span.
+# Outcomes that do not count as errors of a span.
 _FINE: Final = frozenset({"ok", "cancelled"})
 
 
 class _Trace:
-    """A span, and for a turn what detaches it."""
+    """A span, and, for a turn, the token that detaches it."""
 
     __slots__ = ("span", "token")
 
@@ -51,7 +51,7 @@ class OpenTelemetry(NoInstruments):
     def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
         # Middleware may have begun a span for the request already.
         context = None if get_current_span().get_span_context().is_valid else _read(traceparent)
-        # As OpenTelemetry names methods that are not known.
+        # OpenTelemetry's name for unknown methods.
         verb, method = (method, method) if method in HTTP_METHODS else ("HTTP", "_OTHER")
         attributes = {"plait.kind": kind, "plait.thread": name, "http.request.method": method}
         return self._start(f"{verb} {kind}".rstrip(), context, attributes, SpanKind.SERVER)

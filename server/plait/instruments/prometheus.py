@@ -80,7 +80,7 @@ _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).
 class _Counted(NamedTuple):
     """Values of a histogram, counted by bucket, and those that wait to be counted."""
 
-    # How many are at most each of the bounds, how many there are, and their sum.
+    # The number of values up to each bound, the number of all, and their sum.
     below: tuple[int, ...]
     number: int
     sum: float
@@ -92,7 +92,7 @@ class _Counted(NamedTuple):
 
 
 class _Series:
-    """The values of one histogram; they are counted by bucket many at a time, which costs the least.
+    """The values of one histogram; many are counted by bucket at once, which costs the least.
 
     Another OS thread may read it: what belongs together is replaced together, and reading changes nothing.
     """
@@ -106,19 +106,19 @@ class _Series:
         self.waiting: list[float] = []
         # The values so far, with the same list.
         self._counted = _Counted((0,) * len(bounds), 0, 0.0, self.waiting)
-        # Those of what has another outcome than `ok`, if there are any.
+        # The values with another outcome than `ok`, if there are any.
         self.failed: _Series | None = None
-        # How many connections changes were sent to.
+        # The number of connections to which changes were sent.
         self.sent = 0
 
     @property
     def fine(self) -> int:
-        """How many values there are of what was `ok`."""
+        """The number of values with the outcome `ok`."""
         return self._counted.total
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of all values."""
         return self.fine + (0 if self.failed is None else self.failed.fine)
 
     def add(self, value: float) -> None:
@@ -127,7 +127,7 @@ class _Series:
             self.flush()
 
     def add_failed(self, value: float) -> None:
-        """Add a value of what has another outcome than `ok`."""
+        """Add a value with another outcome than `ok`."""
         if self.failed is None:
             self.failed = _Series(self.labels, self._bounds)
         self.failed.add(value)
@@ -141,7 +141,7 @@ class _Series:
         return buckets, sum(each.sum for each in parts)
 
     def read(self) -> _Counted:
-        """Count the values so far; none of the result waits."""
+        """Count all values so far, including those that wait."""
         below, number, total, waiting = self._counted
         values = sorted(waiting)
         counts = [known + bisect_right(values, bound) for known, bound in zip(below, self._bounds, strict=True)]

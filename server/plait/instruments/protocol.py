@@ -19,21 +19,21 @@ __all__ = [
 ]
 
 HTTP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
-"""The methods by which requests are told apart; a client may make up any other."""
+"""The methods that are counted separately; all others, which a client may make up, are counted together."""
 
 TRACE: Final = "plait.trace"
 """The member of an HTTP request's scope that has its trace."""
 
 
 class Instruments(Protocol):
-    """Is told what happens in a server. Subclass `NoInstruments` and override what you need.
+    """Methods that plait calls to measure and trace a server. Subclass `NoInstruments` and override what you need.
 
-    The methods are called by the event loop with positional arguments, so they must not wait for anything. What they
-    raise is logged once for each method, and otherwise ignored.
+    The methods run in the event loop, so they must not wait for anything; their arguments are positional. The first
+    exception of each method is logged; otherwise exceptions are ignored.
 
-    Requests, messages, turns and changes have a trace: whatever `…_began` or `change_made` returns, which is passed to
-    the methods that tell their end. It is also the `parent` of what they cause. `traceparent` is the W3C header of the
-    request, or of the request that opened the socket, unless that is longer than any valid one.
+    Requests, messages, turns and changes have a trace: any value that `…_began` or `change_made` returns. It is passed
+    to the methods that mark the end, and is the `parent` of everything that the request or turn causes. `traceparent`
+    is the W3C header of the request, or of the request that opened the socket, unless it is longer than any valid one.
 
     An outcome is `ok`, the code of an error, `error` for an exception that is not plait's, `timeout` or `cancelled`.
     """
@@ -52,7 +52,7 @@ class Instruments(Protocol):
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
         """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace.
 
-        A `join` is told when the client is authenticated and the thread is awake; one that is refused before is not.
+        For a `join`, it is called when the client is authenticated and the thread is awake; not if that fails.
         """
         ...
 
@@ -63,8 +63,8 @@ class Instruments(Protocol):
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
         """Called when a turn begins after it has waited for some seconds, and returns its trace.
 
-        `turn` is the name of a hook, `rpc` and the name of a method, or `destroy`. These have no parent: `on_start`,
-        `on_stop`, `on_close`, and what code outside of turns calls, unless `find_parent` returns one.
+        `turn` is the name of a hook, `rpc` and the name of a method, or `destroy`. `on_start`, `on_stop` and `on_close`
+        have no parent, and neither has a turn that code outside of turns causes, unless `find_parent` returns one.
         """
         ...
 
@@ -73,11 +73,11 @@ class Instruments(Protocol):
         ...
 
     def find_parent(self) -> Any:
-        """Called when code outside of this app's turns uses a thread, and returns the parent of what that causes."""
+        """Called when code outside of this app's turns uses a thread, and returns the parent of the turns it causes."""
         ...
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
-        """Called when a change is made that is not durable yet, with its bytes, and returns its trace."""
+        """Called when a change is made, before it is durable, with its bytes, and returns its trace."""
         ...
 
     def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
@@ -91,7 +91,7 @@ class Instruments(Protocol):
     def change_sent(self, trace: Any, connections: int) -> None:
         """Called when a durable change is sent, with the number of connections that follow the state.
 
-        It is held back from those that read too slowly, which get it later, with others. Its source is not counted.
+        Connections that read too slowly get the change later, together with others. Its source is not counted.
         """
         ...
 
@@ -106,7 +106,7 @@ class Instruments(Protocol):
     def joined(self, kind: str, protocol: str, sent: str) -> None:
         """Called when a socket or an event stream (`events`) has joined.
 
-        `sent` is what it needed: `snapshot`, `changes` or `nothing`.
+        `sent` is what the client needed: `snapshot`, `changes` or `nothing`.
         """
         ...
 
@@ -136,7 +136,7 @@ class Instruments(Protocol):
 
 
 class NoInstruments:
-    """Ignores everything; the base of instruments that need some of it."""
+    """Ignores everything; the base of instruments that use some of the methods."""
 
     def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
         return None
@@ -204,7 +204,7 @@ NO_INSTRUMENTS: Final = NoInstruments()
 
 @contextmanager
 def telling_store_errors(instruments: Instruments) -> Iterator[None]:
-    """Tell that a read or write of the store has failed that no thread makes by itself."""
+    """Report a StoreError of the block to the instruments, for reads and writes that are not a thread's own."""
     try:
         yield
     except StoreError as error:
@@ -219,7 +219,7 @@ def tell_limit(instruments: Instruments, error: BaseException) -> None:
 
 
 def find_outcome(error: BaseException | None) -> str:
-    """Return the outcome of what has ended with `error`."""
+    """Return the outcome of a turn or a message that has ended with `error`."""
     match error:
         case None:
             return "ok"

@@ -58,8 +58,8 @@ class KVStats(msgspec.Struct, frozen=True):
 class KV:
     """Durable entries by namespace and key; the first entry creates its namespace.
 
-    What is written is durable when the call returns, also in a run that raises later. In a run, each call is a
-    checkpoint. The methods raise StoreError, and ValueError for an invalid name or key.
+    A write is durable when the call returns, even in a run that raises later. In a run, each call is a checkpoint. The
+    methods raise StoreError, and ValueError for an invalid name or key.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KV:
         self._wake = wake
         self._destroy = destroy
         self._limits = limits
-        # Called by each method: raises to interrupt a run.
+        # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
         self._clock = clock
         # The last namespace that was swept.
@@ -164,9 +164,9 @@ class KV:
         return sorted(found)
 
     async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
-        """Create a namespace, or change its default: entries that are set without `ttl` expire after so many seconds.
+        """Create a namespace, or change its default `ttl`, after which entries expire that are set without one.
 
-        Entries that were set before keep their expiry.
+        Existing entries keep their expiry.
         """
         _check_ttl(ttl)
         await self._do(name, lambda thread: thread.set_default(ttl))
@@ -180,7 +180,7 @@ class KV:
     # Expiry
 
     def start(self) -> None:
-        """Begin to remove expired entries from the store."""
+        """Start removing expired entries from the store."""
         self._sweeper = asyncio.create_task(self._run(), name="plait kv sweeper")
 
     async def stop(self) -> None:
@@ -237,7 +237,7 @@ def _key_of(namespace: str) -> ThreadKey:
     if not isinstance(namespace, str):
         raise ValueError(f"a namespace must be a str, not {namespace!r}")
     if not namespace or len(name := escape(namespace)) > _LONGEST_NAME:
-        raise ValueError(f"a namespace must have 1 to {_LONGEST_NAME} characters: {namespace!r}")
+        raise ValueError(f"a namespace must have 1 to {_LONGEST_NAME} characters, unlike {namespace!r}")
     return ThreadKey(NAMESPACE, name)
 
 

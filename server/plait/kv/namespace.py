@@ -20,7 +20,7 @@ NAMESPACE: Final = "plait-kv"
 """The kind of namespaces."""
 
 DUE: Final = "due"
-"""The part whose keys are the times at which entries expire, in that order."""
+"""The part whose keys are the times at which entries expire, sorted by time."""
 
 # The part with two records for each entry, its description and its data, which are read together.
 _ENTRIES: Final = "entries"
@@ -68,7 +68,7 @@ class Namespace(Thread[Any]):
             self.default_ttl = _decode_ttl(data)
 
     async def set_default(self, ttl: float | None) -> None:
-        """Set the default `ttl`, which creates the namespace if there is none."""
+        """Set the default `ttl`, and create the namespace if it does not exist."""
         commit = self._actor.records.write([Record(_SETTINGS, "ttl", encode_json(ttl))])
         commit.then(lambda error: self._take_default(ttl) if error is None else None)
         await commit
@@ -138,7 +138,7 @@ class Namespace(Thread[Any]):
 
     @contextmanager
     def _watch(self) -> Iterator[set[str]]:
-        """Collect the keys that are written during the block. What the block has read of them may be outdated."""
+        """Collect the keys that are written during the block, which may have read older values of them."""
         written: set[str] = set()
         self._watches.append(written)
         try:
@@ -158,7 +158,7 @@ class Namespace(Thread[Any]):
     def _remove_expired(self, names: list[str], written: set[str]) -> None:
         """Remove entries, except those that were set again since they were read, without waiting for the store."""
         if left := [name for name in names if name not in written]:
-            with suppress(PlaitError):  # The thread is stopping; the entries are removed another time.
+            with suppress(PlaitError):  # The thread is stopping; the entries are removed later.
                 self._write(_removals(left), left)
 
 
@@ -207,7 +207,7 @@ def _removals(names: Iterable[str]) -> list[Record]:
 
 
 def _due_key(expires: int, now: int, name: str) -> str:
-    # Rounded up by about a tenth of the time that is left, so that an entry that is set often has few due times.
+    # Round up by about a tenth of the remaining time, so that an entry that is set often has few due times.
     step = 1 << max((expires - now).bit_length() - 4, 0)
     return f"{-(-expires // step) * step:016x} {name}"
 

@@ -1,26 +1,21 @@
 """The values of a user, which all threads share."""
 
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from plait.actor.actor import Actor
 from plait.actor.outcome import wait_for_durable
 from plait.actor.thread import Thread
-from plait.errors import NotFound
+from plait.kv.user_names import user_prefix
 from plait.parts.values import ThreadValues, Values
 from plait.store.protocol import ThreadKey
 
-__all__ = ["USER", "User", "UserThread", "escape_id", "user_prefix"]
+__all__ = ["USER", "User", "UserThread"]
 
 T = TypeVar("T")
 
 USER: Final = "plait-user"
 """The kind of the threads that hold the values of users."""
-
-# Longer escaped ids are replaced by a hash, so that two ids fit into a name.
-_LONGEST_ID: Final = 120
 
 
 class UserThread(Thread[Any]):
@@ -33,9 +28,9 @@ class UserThread(Thread[Any]):
 class User:
     """The values of a user, which all threads share: JSON by key, together at most `Limits.record` bytes (1 MiB).
 
-    What is written or read is durable when the call returns, also in a run that raises later. To change a value that
-    was read, use `update` or `push`, which are atomic. In a run, each call is a checkpoint. The methods raise
-    StoreError. `id` is the user's id; an empty one raises NotFound.
+    A value that is written or read is durable when the call returns, even in a run that raises later. To change a value
+    that depends on the current one, use `update` or `push`, which are atomic. In a run, each call is a checkpoint. The
+    methods raise StoreError. `id` is the user's id; an empty one raises NotFound.
     """
 
     def __init__(
@@ -44,7 +39,7 @@ class User:
         self.id = id
         self._key = ThreadKey(USER, user_prefix(id))
         self._wake = wake
-        # Called by each method: raises to interrupt a run.
+        # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
 
     # Reading
@@ -112,7 +107,7 @@ class User:
     # Inside
 
     async def _read(self, read: Callable[[ThreadValues], Awaitable[T]]) -> T:
-        """Return what is read when it is durable."""
+        """Return the result of `read` once it is durable."""
         self._check()
         actor = await self._wake(self._key)
         with actor.keep_awake():
@@ -123,23 +118,6 @@ class User:
         actor = await self._wake(self._key)
         with actor.keep_awake():
             return await work(_values_of(actor))
-
-
-def user_prefix(user_id: str | None) -> str:
-    """Return the prefix of the names of a user's threads; None is anonymous. Raises NotFound for an empty id."""
-    if user_id is None:
-        return ":"
-    if not user_id:
-        raise NotFound("a user id must not be empty; use None for an anonymous user")
-    return f"{escape_id(user_id)}:"
-
-
-def escape_id(id: str) -> str:
-    """Return an id without `:`, or a hash of a long one, which begins with `*`."""
-    escaped = quote(id, safe="", errors="surrogatepass")
-    if len(escaped) <= _LONGEST_ID:
-        return escaped
-    return "*" + hashlib.blake2b(id.encode(errors="surrogatepass"), digest_size=32).hexdigest()
 
 
 def _values_of(actor: Actor) -> ThreadValues:

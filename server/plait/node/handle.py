@@ -213,7 +213,7 @@ class _Reader:
         # Waits until another chunk may be sent.
         self.drain = self._ahead.acquire
 
-    def sink(self, what: Sent, value: Any) -> Callable[[], None]:
+    def sink(self, what: Sent, value: object) -> Callable[[], None]:
         """Queue what the stream sends. Raises CallFailed if there is no room, and for everything after that."""
         size = 0
         if self._room is not None and what == "chunk":
@@ -224,7 +224,7 @@ class _Reader:
         self._waiting += size
         return partial(self._queue.put_nowait, (what, value, size))
 
-    def done(self, _: Any, error: BaseException | None) -> None:
+    def done(self, _: object, error: BaseException | None) -> None:
         """Queue the error of the turn, if it failed."""
         if error is not None:
             self._queue.put_nowait(("error", error, 0))

@@ -6,12 +6,13 @@ from typing import Any, Final
 import msgspec
 
 from plait.kv.namespace import NAMESPACE
-from plait.kv.user import USER, user_prefix
+from plait.kv.user import USER
+from plait.kv.user_names import find_user, user_prefix
 from plait.node.node import Node
 from plait.parts.part import find_parts
 from plait.parts.values import Values
 from plait.parts.values_index import METADATA
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 
 __all__ = ["INNER_KINDS", "list_threads"]
 
@@ -33,12 +34,14 @@ async def list_threads(
     user_id: str | msgspec.UnsetType | None,
     metadata: Mapping[str, Any],
     prefix: str,
-    after: ThreadKey | None,
+    order: Order,
+    after: ThreadRow | None,
     limit: int | None,
-) -> AsyncIterator[ThreadKey]:
+) -> AsyncIterator[ThreadRow]:
     """Iterate over the stored threads, a page at a time, as `Plait.threads` does."""
-    if user_id is not msgspec.UNSET:
-        of_user = user_prefix(user_id)
+    user: str | None = None
+    # Which threads are an anonymous user's, or one's with a very long id, is known by their names only.
+    if user_id is not msgspec.UNSET and (user := find_user(of_user := user_prefix(user_id))) is None:
         if not of_user.startswith(prefix) and not prefix.startswith(of_user):
             return
         prefix = max(prefix, of_user, key=len)
@@ -46,18 +49,18 @@ async def list_threads(
     left = limit
     while left is None or left > 0:
         size = _PAGE if left is None or wanted else min(left, _PAGE)
-        rows = await store.threads(kind=kind, prefix=prefix, after=after, limit=size)
+        rows = await store.threads(kind=kind, prefix=prefix, user=user, order=order, after=after, limit=size)
         for row in rows:
             if row.key.kind in INNER_KINDS or (wanted and not await _has_metadata(store, node, row.key, wanted)):
                 continue
-            yield row.key
+            yield row
             if left is not None:
                 left -= 1
                 if left == 0:
                     return
         if len(rows) < size:
             return
-        after = rows[-1].key
+        after = rows[-1]
 
 
 async def _has_metadata(store: Store, node: Node, key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:

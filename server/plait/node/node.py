@@ -17,6 +17,7 @@ from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
+from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
 from plait.node.handle import Handle
@@ -183,7 +184,7 @@ class Node:
             raise _make_missing(key)
         return actor
 
-    async def destroy(self, key: ThreadKey, trace: Any = None) -> None:
+    async def destroy(self, key: ThreadKey, trace: object = None) -> None:
         """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
 
         `trace` is that of its cause, by default of what the calling code does. Raises Readonly, NotFound when the
@@ -283,7 +284,7 @@ class Node:
         self._lifecycle.wake(slot, kind)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
-        return Actor(
+        actor = Actor(
             key,
             kind,
             stored,
@@ -303,6 +304,9 @@ class Node:
             suspects=self._suspects,
             timer_interval=self._timer_interval,
         )
+        if stored is None and key.kind in self.kinds:
+            actor.state.history.user = find_user(key.name)
+        return actor
 
 
 def _make_missing(key: ThreadKey) -> NotFound:

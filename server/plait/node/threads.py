@@ -72,7 +72,7 @@ class Slot:
         self.phase = Phase.ASLEEP
         # The task that works on the thread. If that runs an `on_start` or `on_stop` that destroys the thread, a second
         # one does so, for which the first one waits.
-        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks: list[asyncio.Task[object]] = []
         # Set when the thread is loaded, also to be destroyed.
         self.actor: Actor | None = None
         # The number of its owner, which is released when the thread is asleep; 0 before it is claimed.
@@ -129,7 +129,7 @@ class Threads:
         found = (slot.actor for slot in self._slots.values() if slot.phase in phases)
         return [actor for actor in found if actor is not None]
 
-    def begin(self, slot: Slot, phase: Phase, task: asyncio.Task[Any]) -> None:
+    def begin(self, slot: Slot, phase: Phase, task: asyncio.Task[object]) -> None:
         """Begin a phase in which `task` works on a thread."""
         if slot.phase is not phase:
             self._move(slot, phase)
@@ -143,7 +143,7 @@ class Threads:
         _resume(slot, None)
 
     @property
-    def tasks(self) -> list[asyncio.Task[Any]]:
+    def tasks(self) -> list[asyncio.Task[object]]:
         """All tasks that have not ended."""
         return [*(task for slot in self._slots.values() for task in slot.tasks), *self.destroyed.values()]
 
@@ -170,7 +170,7 @@ class Threads:
 
     # Inside
 
-    def _finish(self, slot: Slot, task: asyncio.Task[Any]) -> None:
+    def _finish(self, slot: Slot, task: asyncio.Task[object]) -> None:
         slot.tasks.remove(task)
         # This also marks the exception as retrieved; its caller may be cancelled.
         error = Unavailable(SHUTTING_DOWN) if task.cancelled() else task.exception()

@@ -86,7 +86,9 @@ class Value:
         pieces, number, skip = list(self.pieces), self.number, self.skip
         tail = Piece(1, len(element), element)
         while pieces and (last := pieces[-1]).raw is not None and _fits(last.size, last.count, tail.size, tail.count):
-            tail = Piece(last.count + tail.count, last.size + 1 + tail.size, b"%b,%b" % (last.raw, tail.raw))
+            tail = Piece(
+                last.count + tail.count, last.size + 1 + tail.size, b"%b,%b" % (_require(last), _require(tail))
+            )
             del pieces[-1]
         pieces.append(tail)
         if most is not None:

@@ -162,8 +162,7 @@ class ValuesHead:
         """
         self._actor.state.check_open()
         edit = self.edit(is_kept=False)
-        for op in ops:
-            op.apply(edit)
+        self._actor.state.ask(_carry_out, edit, ops)
         if edit.total > max(self._actor.limits.record - 1, self._total):
             limit = self._actor.limits.record
             raise TooLarge(f"the {self._part} would have {edit.total + 1} bytes; the limit is {limit}")
@@ -177,7 +176,8 @@ class ValuesHead:
                 undo()
 
         try:
-            return self._actor.state.store(records, undo=take_back)
+            # If nothing is stored, there is nothing to take back but what the caller has.
+            return self._actor.records.write(records, undo=take_back if records else undo)
         except BaseException:
             self._restore(before)
             self.metadata, self._total = metadata, total
@@ -258,3 +258,8 @@ class ValuesHead:
         if not lines:
             del self._lines[number]
         return number
+
+
+def _carry_out(edit: Edit, ops: Iterable[Op]) -> None:
+    for op in ops:
+        op.apply(edit)

@@ -14,7 +14,7 @@ from plait.actor.outcome import make_resolver
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.session.native.follower import PLAIT, Follower
 from plait.session.native.tokens import seconds_left
-from plait.state.missed import Missed
+from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
 from plait_schemas.messages import Version, encode
@@ -42,7 +42,7 @@ class EventStream:
 
     async def open(self, request: Request, have: Version | None) -> None:
         """Join the thread, from the version `have`. Raises StoreError, and whatever the thread's hooks raise."""
-        missed: Missed | None = None
+        missed: MissedChanges | None = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def welcome() -> None:

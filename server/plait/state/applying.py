@@ -29,9 +29,9 @@ _PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 def apply_ops(
     type_: StateType, before: Revision, ops: Sequence[Op], *, drops_unknown: bool, most_moved: int | None
 ) -> tuple[Revision, Sequence[Op]]:
-    """Return the revision after operations, and the operations with their values as the type encodes them.
+    """Return the revision after operations, and the operations with their values converted to the type.
 
-    Raises PatchError when they do not fit, and InvalidState.
+    Raises PatchError when they do not fit the state, and InvalidState.
     """
     if not type_.is_plain and before.has_state:
         try:
@@ -45,7 +45,7 @@ def apply_ops(
     if not before.has_state:
         return Revision(type_, state=state), [Op("add", "", state)]
     if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):
-        return Revision(type_, json=data, state=state), ops  # A difference may not tell what is inside of a text.
+        return Revision(type_, json=data, state=state), ops  # A diff may find other splices than these.
     return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
 
 
@@ -54,7 +54,8 @@ def apply_value(
 ) -> tuple[Revision, Sequence[Op]] | None:
     """Return the revision of a value that shares parts with the state before, and the differences.
 
-    None if there is no state before, or if it cannot be made of the differences. Raises InvalidState and TooLarge.
+    Returns None if there is no state before, or if the differences do not lead to the value. Raises InvalidState and
+    TooLarge.
     """
     if not before.has_state:
         return None
@@ -98,7 +99,7 @@ def measure_op(op: Op) -> int:
 
 
 def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, list[Op]]:
-    """Return the state after `ops`, and the operations with their values as the type encodes them.
+    """Return the state after `ops`, and the operations with their values converted to the type.
 
     Unchanged parts are shared. Raises InvalidState for a value that does not fit the type of its place, and for an
     unknown field unless `drops_unknown`, PatchError when the operations do not fit the state, and NotTyped.
@@ -107,7 +108,7 @@ def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: boo
     owned: Owned = {}
     copied = 0
     for op, follower in zip_longest(ops, ops[1:]):
-        # To check a text of which more is changed right away would take time for all of it again and again.
+        # A text is checked as a whole, so check it only after the last of its consecutive splices.
         is_last = follower is None or follower.op != "splice" or follower.path != op.path
         place = _Place(op, parse(op.path), owned, drops_unknown=drops_unknown, checks_text=is_last)
         state = place.put(state, type_, 0)
@@ -129,7 +130,7 @@ class _Place:
         self._op = op
         self._parts = parts
         self._owned = owned
-        # The operation with its value as the type encodes it.
+        # The operation with its value converted to the type.
         self.made = op
         # The cost, as a number of copied tuple elements.
         self.copied = 0
@@ -204,9 +205,9 @@ class _Place:
         return msgspec.UNSET if self._op.op == "remove" else self._convert_value(type_)
 
     def _splice(self, text: Any, type_: Any) -> str:
-        """Return a text after the operation; one that is checked by its type is read as that."""
+        """Return a text after the operation, decoded by its type if that restricts it."""
         if type(text) is not str:
-            raise NotTyped  # It may be one in JSON.
+            raise NotTyped  # Its JSON may be a string, such as that of an enum.
         after = splice_text(self._op, text)
         if self._checks_text and not is_any_text(type_):
             decode, _ = make_reader(type_)
@@ -244,7 +245,7 @@ def _is_moved(op: Op, last: Op | None) -> bool:
 
 
 def _add_omitted(before: Revision, ops: Sequence[Op]) -> list[Op]:
-    """Return what puts the texts of splices in the document that a state has and its JSON leaves out, as defaults."""
+    """Return operations that add texts, which splices change, to a document that leaves them out as defaults."""
     found: list[Op] = []
     for path in dict.fromkeys(op.path for op in ops if op.op == "splice"):
         parts = parse(path)

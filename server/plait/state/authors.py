@@ -1,4 +1,4 @@
-"""Who wrote which part of a text, found by going back in the log."""
+"""Finds who wrote which part of a text, by going back in the log."""
 
 import asyncio
 from bisect import bisect_right
@@ -20,16 +20,16 @@ from plait_schemas.trace import go_back
 
 __all__ = ["Stretch", "find_authors"]
 
-# How far it goes back: the most changes, and the bytes of their operations.
+# How far the search goes back: the most changes, and the most bytes of their operations.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 4 * 1024 * 1024
-# Operations and parts of the text to look at before other tasks may run, and in all.
+# Operations and parts of the text to look at before other tasks may run, and in total.
 _AT_ONCE: Final = 2_000
 _MOST_STEPS: Final = 1_000_000
 
 
 class Stretch(NamedTuple):
-    """A part of a text, from one character up to another, and who wrote it: None if the log does not tell."""
+    """A part of a text, from `start` up to `end`, and its author; None if the log does not have it."""
 
     source: str | None
     start: int
@@ -37,10 +37,9 @@ class Stretch(NamedTuple):
 
 
 async def find_authors(change_log: ChangeLog, version: int, pointer: str) -> list[Stretch]:
-    """Return who wrote each part of the text that is at a JSON pointer in a version, in order.
+    """Return the authors of the text at a JSON pointer in a version, in order of its parts.
 
-    What has been undone, and the undo, count for nothing. Raises Conflict where there is no text, NotFound and
-    StoreError.
+    Undone changes and their undos are ignored. Raises Conflict if there is no text, NotFound, and StoreError.
     """
     document = await change_log.document(version)
     try:
@@ -50,12 +49,12 @@ async def find_authors(change_log: ChangeLog, version: int, pointer: str) -> lis
     text = find(document, place)
     if not isinstance(text, str):
         raise Conflict("there is no text", path=pointer)
-    past = _Past(document, place, len(text))
+    search = _Search(document, place, len(text))
     for change in reversed(await _read(change_log, version)):
-        await past.go_back(change)
-        if past.is_done:
+        await search.go_back(change)
+        if search.is_done:
             break
-    return past.stretches()
+    return search.stretches()
 
 
 async def _read(change_log: ChangeLog, version: int) -> list[Change]:
@@ -71,31 +70,31 @@ async def _read(change_log: ChangeLog, version: int) -> list[Change]:
         try:
             return drop_undone(await change_log.document(before - 1), rows, Budget())
         except (Conflict, NotFound, PatchError):
-            pass  # It is too much work: whoever has undone something has written what came back.
+            pass  # It would take too long: a text that an undo restored counts as written by its author.
     return [Change(row.version, row.source, decode_ops(row.ops)) for row in rows]
 
 
-class _Past:
-    """A text on its way back in time."""
+class _Search:
+    """Follows the parts of a text back through earlier versions, until their authors are found."""
 
     def __init__(self, document: Any, place: list[str], length: int) -> None:
         self._shape = Shape(document)
         self._place: list[str] | None = place
-        # The parts of which the author is to be found, in order: where each is by now, where it was in the end, and its
-        # length.
+        # The parts without a known author, in order: their places in the earlier version that the search has reached,
+        # their places in the given version, and their lengths.
         self._open: list[tuple[int, int, int]] = [(0, 0, length)] if length else []
         self._found: list[Stretch] = []
-        # Operations and parts that were looked at, and at how many of them others may run.
+        # Operations and parts that were looked at, and the number at which other tasks may run next.
         self._steps = 0
         self._next_pause = 0
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be found, or it is too much work."""
+        """Whether all authors are found, or the search has taken too long."""
         return not self._open or self._steps > _MOST_STEPS
 
     def stretches(self) -> list[Stretch]:
-        """Return what has been found, in order."""
+        """Return the parts with their authors, in order; neighbours with the same author are joined."""
         unknown = (Stretch(None, at, at + length) for _, at, length in self._open)
         found: list[Stretch] = []
         for each in sorted((*self._found, *unknown), key=lambda stretch: stretch.start):
@@ -106,7 +105,7 @@ class _Past:
         return found
 
     async def go_back(self, change: Change) -> None:
-        """Be where it was before a change."""
+        """Go back to the version before a change."""
         taken = parse_taken_back(change.source)
         source = change.source if taken is None else taken.source
         steps = [Step(op) for op in change.ops]
@@ -135,16 +134,16 @@ class _Past:
         is_around = place[: len(step.parts)] == step.parts
         self._place = go_back(place, [step])
         if self._place is None or (is_around and not step.moves):
-            # What a state had that was replaced whole is not known.
+            # If the whole state was replaced, the log does not have the texts before that.
             whose = source if step.parts or not place else None
             self._close((at, length, whose) for _, at, length in self._open)
             self._open, self._place = [], None
 
     def _take_back(self, region: Region, source: str) -> None:
-        """Be before something was inserted and removed in the text."""
+        """Go back to before an insertion and removal in the text."""
         start, removed, insert = region
         end = start + len(insert)
-        # Those before it stay where they are.
+        # Parts before it stay at their places.
         first = bisect_right(self._open, start, key=_end)
         still: list[tuple[int, int, int]] = []
         for now, at, length in islice(self._open, first, None):

@@ -1,4 +1,4 @@
-"""Counts and bounds the processor time that a push or an undo may take, as nothing else runs during it."""
+"""Counts and bounds the processor time of a push or an undo, during which nothing else can run."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -12,7 +12,7 @@ from plait_schemas.step import is_place
 
 __all__ = ["FREE_OPS", "MOST_PAIRS", "PUSH_BUDGET", "Budget"]
 
-# Costs are in microseconds, roughly. The most that an undo, which is rare, and a push may cost.
+# Costs are in microseconds, roughly. These are the most that an undo, which is rare, and a push may cost.
 _MOST: Final = 150_000
 PUSH_BUDGET: Final = 100_000
 _PER_MESSAGE: Final = 100
@@ -30,7 +30,7 @@ _PLACES_PER_PAIR: Final = 4
 
 
 class Budget:
-    """The cost of one undo or one push: counted, bounded, and charged to its sender as so many messages.
+    """The cost of one undo or one push: counted, bounded, and charged to its sender as a number of messages.
 
     Raises Conflict when the cost exceeds the bound.
     """
@@ -70,16 +70,16 @@ class Budget:
             self._take(_PER_PAIR * len(ops) * others)
 
     def charge_places(self, count: int) -> None:
-        """Charge for bringing two splices past each other that are done at so many places of a text together."""
+        """Charge for transforming two splices that have `count` regions together."""
         self._take(count / _PLACES_PER_COST)
 
     def charge_parts(self, ops: Sequence[Op], rebased: Sequence[Op], document: Any) -> None:
-        """Charge for what is copied of texts by more splices, after a rebase, than `charge_ops` has counted."""
+        """Charge for copying texts by the splices that a rebase has added, which `charge_ops` has not counted."""
         if len(rebased) > len(ops):
             self._take(_count_copied(document, rebased[len(ops) :]) / _COPIED_PER_COST)
 
     def charge_ops(self, ops: Sequence[Op], tree: Any) -> None:
-        """Charge for applying the operations of a push: what they copy of texts and, if many, move in arrays."""
+        """Charge for applying the operations of a push: for copied texts and, if there are many, for moved elements."""
         if copied := _count_copied(tree, ops):
             self._take(copied / _COPIED_PER_COST)
         if len(ops) <= FREE_OPS:
@@ -96,11 +96,11 @@ class Budget:
             self._charge(min(cost, self._left) / _PER_MESSAGE)
         self._left -= cost
         if self._left < 0:
-            raise Conflict("too many changes to merge")
+            raise Conflict("too many changes to merge at once; get the current state and make the change again")
 
 
 def _count_copied(document: Any, ops: Sequence[Op]) -> int:
-    """Return how many characters splices copy, as each makes another text."""
+    """Return how many characters splices copy, as each one copies its text."""
     lengths: dict[str, int] = {}
     copied = 0
     for op in ops:

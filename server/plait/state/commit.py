@@ -19,10 +19,10 @@ class Maker(Protocol):
     """The turn that makes a change."""
 
     def expect_change(self) -> None:
-        """Note that a change is being stored that it has made."""
+        """Note that a change of this turn is being stored."""
 
     def decide_change(self, *, may_be_stored: bool) -> None:
-        """Note the outcome of a change that it has made."""
+        """Note the outcome of a change of this turn."""
 
 
 class Commit:
@@ -50,19 +50,19 @@ class Commit:
         self.revision = revision
         self.source: Source = source
         self.is_done = False
-        # The store's outcome of the write; None for one that is not submitted.
+        # The outcome of the write in the store; None for a write that is not submitted.
         self.outcome: asyncio.Future[int] | None = None
         # For the instruments: its trace, and when it was made; None if it made no version.
-        self.trace: Any = None
+        self.trace: object = None
         self.began: float | None = None
-        # The turn that has made it, until it is done.
+        # The turn that has made the change, until the outcome is known.
         self.maker = maker
-        # The change with which this one is stored: of a transaction, or the last one before it if it changes nothing.
+        # The commit with which this one is stored: its transaction's, or, if it changes nothing, the previous one.
         self.whole: Commit | None = None
         # Undoes what it means for a part of the thread, once it is rolled back.
         self.undo: Callable[[], None] | None = None
         # The tasks that await it; None if none ever has.
-        self._tasks: set[asyncio.Task[Any] | None] | None = None
+        self._tasks: set[asyncio.Task[object] | None] | None = None
         self._error: PlaitError | None = None
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
 
@@ -73,7 +73,7 @@ class Commit:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the store has refused the write, or was not given it as the one before had failed."""
+        """Whether the store has refused the write, or never got it because the previous write had failed."""
         outcome = self.outcome
         return outcome is None or (outcome.done() and outcome.exception() is not None)
 
@@ -83,7 +83,7 @@ class Commit:
         return self._tasks or ()
 
     def decide(self, *, may_be_stored: bool) -> None:
-        """Tell the turn that has made the change what became of it."""
+        """Tell the outcome to the turn that has made the change."""
         maker, self.maker = self.maker, None
         if maker is not None:
             maker.decide_change(may_be_stored=may_be_stored)
@@ -95,7 +95,7 @@ class Commit:
             undo()
 
     def then(self, callback: Callable[[PlaitError | None], None]) -> None:
-        """Call `callback` with None when the change is durable and sent, or with the error when it has failed."""
+        """Call `callback` with None once the change is durable and sent, or with the error once it has failed."""
         if self.is_done:
             callback(self._error)
         else:
@@ -117,7 +117,7 @@ class Commit:
                 log.exception("a callback of a change failed")
 
     async def wait(self) -> None:
-        """Wait until the change is durable or has failed; the calling code is not told which."""
+        """Wait until the change is durable or has failed, without raising in the second case."""
         if not self.is_done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._callbacks.append(partial(_wake, future))

@@ -1,7 +1,7 @@
 """The changes of one thread on their way to the store, in order.
 
-When a change is lost, the thread goes back to its last durable state, and the turns that are running are cancelled, as
-they may have seen it: they can send and change nothing more.
+When a change is lost, the thread goes back to its last durable state. The running turns are cancelled, as they may have
+read the lost change, and can neither send nor change anything more.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from contextvars import Context
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -24,22 +24,22 @@ __all__ = ["CommitQueue", "Turns"]
 
 
 class Turns(Protocol):
-    """The turns of a thread, whose code makes changes and sees them before they are durable."""
+    """The turns of a thread, whose code makes changes and reads them before they are durable."""
 
     def find_turn(self) -> Maker | None:
         """Return the turn in which the calling code runs, of any thread; None outside of turns."""
         ...
 
     def sees_durable(self) -> bool:
-        """Whether the calling code decides what a client may do, and so is shown only what is durable."""
+        """Whether the calling code decides what a client may do, and so may read only durable states."""
         ...
 
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short, if it is one of this thread."""
         ...
 
-    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[Any]]) -> None:
-        """Cut the running turns short, except those whose own tasks get the error because they await the change."""
+    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
+        """Cut the running turns short, except turns in a task of `told`, which awaits the change and gets the error."""
 
 
 class Timer(Protocol):
@@ -83,14 +83,14 @@ class CommitQueue:
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         self.history = history
         self._store = store
         # Called for each change that became durable, in order, before the callbacks that wait for it.
         self._on_commit = on_commit
-        # Called when this instance can no longer tell the thread's state: another process has written the thread, or
-        # it is not known what became of a write. It must close the sockets before the waiting callbacks are called.
+        # Called when this instance no longer knows the thread's state, because another process has written to it, or
+        # the outcome of a write is unknown. It must close the sockets before the waiting callbacks are called.
         self._on_lost = on_lost
         # Why the thread's state is no longer known here; None while it is.
         self.lost: StoreError | None = None
@@ -99,10 +99,10 @@ class CommitQueue:
         self._find_trace = find_trace
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
-        # The turns of the thread, if it has any, and whether a change was lost that they may have seen.
+        # The turns of the thread, if it has any, and whether a change was lost that they may have read.
         self.turns: Turns | None = None
         self._has_lost = False
-        # Called at each change, before it is stored.
+        # Called for each change, before it is stored.
         self.on_submit: Callable[[], None] | None = None
         # The class and message of the error with which further changes are refused; None while they are accepted.
         self._refusal: tuple[type[PlaitError], str] | None = None
@@ -110,7 +110,7 @@ class CommitQueue:
         self.timer: Timer | None = None
         # The time that the store was told last; None if that is not known.
         self.due: int | None = 0
-        # The last write of a thread that is being destroyed; it is pending before it is submitted.
+        # The last write of a thread that is being destroyed; it is already pending before it is submitted.
         self._deletion: Commit | None = None
 
     @property
@@ -171,7 +171,7 @@ class CommitQueue:
         self._refusal = (Destroyed, f"{self.history.key} was destroyed")
 
     def abandon_deletion(self, error: PlaitError) -> None:
-        """Fail what was held back for a deletion that was not submitted; what is sent later is not held back."""
+        """Fail a deletion that was not submitted, and everything that waits for it."""
         commit, self._deletion = self._deletion, None
         if commit is not None and not commit.is_done and commit.outcome is None:
             self._pending.remove(commit)
@@ -189,7 +189,7 @@ class CommitQueue:
         if self.on_submit is not None:
             self.on_submit()
         pending = self._pending
-        # It fails with the one before, in this iteration of the loop. The store might accept it.
+        # If the previous write has failed, this one fails with it: the store, which might accept it, does not get it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
         if self.timer is not None:
@@ -198,9 +198,9 @@ class CommitQueue:
             self.timer.arm()
         if not has_failed:
             commit.outcome = self._store.submit(write)
-            # What follows is not done for the turn that has made the change.
+            # The callbacks run outside of the context of the turn that has made the change.
             commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
-        # Nothing comes between `history.append` and the store.
+        # Count only after submitting, so that nothing comes between `history.append` and the store.
         if write.changes:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
             parent = self._find_trace(self._instruments, source) if isinstance(source, str) else source.trace
@@ -210,7 +210,7 @@ class CommitQueue:
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
         error = outcome.exception()
         if commit.is_done:
-            return  # It failed with an earlier change that it was made on.
+            return  # It failed with an earlier change, on which it was based.
         if error is None:
             assert self._pending[0] is commit
             del self._pending[0]
@@ -225,7 +225,7 @@ class CommitQueue:
             return
         failure = error if isinstance(error, StoreError) else StoreError("the store failed", detail=str(error))
         if self._deletion is not None or isinstance(failure, Fenced | Indeterminate):
-            # Nothing may be answered from this state, and it is not known which one is right.
+            # The right state is unknown, so nothing may be answered from this one.
             self.close()
             self.lost = failure
             self._on_lost(failure)
@@ -238,7 +238,7 @@ class CommitQueue:
                 self.turns.cut(failure, {task for each in self._pending for task in each.tasks})
         failed, self._pending = self._pending, []
         self._instruments.store_failed(failure.code)
-        for each in failed:  # Before any of them is answered.
+        for each in failed:  # All are decided before any of them is answered.
             if each.began is not None:
                 self._instruments.change_failed(each.trace, failure.code)
             each.decide(may_be_stored=isinstance(failure, Indeterminate))

@@ -36,16 +36,16 @@ class ConcurrentOps(NamedTuple):
         return found + [ConcurrentOp(op, row.version) for row in rows for op in decode_ops(row.ops)]
 
     def back_to(self, version: int) -> "ConcurrentOps":
-        """Return it without the operations after a version."""
+        """Return a copy without the operations after a version."""
         ops = [each for each in self.ops if each.version <= version]
         return self._replace(ops=ops, to=min(self.to, version))
 
 
-TOO_OLD = "the version that it was made on is no longer kept"
+TOO_OLD = "the version that the change is based on is no longer kept; get the current state and make it again"
 
 
 class LoadedChanges(NamedTuple):
-    """What was read from the store for a push: the changes after a version, and the state that it was made on."""
+    """What was read from the store for a push: the changes after a version, and the state that it is based on."""
 
     rows: Sequence[ChangeRow] = ()
     document: Any = msgspec.UNSET
@@ -59,11 +59,11 @@ class MissingChanges(NamedTuple):
     """What must be read before a push can be rebased: the changes after a version, and maybe an earlier state."""
 
     after: int
-    # The version of that state.
+    # The version of the earlier state; None if it is not needed.
     document: int | None = None
 
     async def read(self, change_log: ChangeLog) -> LoadedChanges:
-        """Read it. Raises Conflict when it is no longer kept, and StoreError."""
+        """Read both. Raises Conflict when they are no longer kept, and StoreError."""
         try:
             rows = await change_log.changes(self.after)
             document = msgspec.UNSET if self.document is None else await change_log.document(self.document)

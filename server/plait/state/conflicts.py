@@ -21,7 +21,7 @@ path; returns the value to set."""
 
 
 def may_meet(ops: Iterable[Op], others: Iterable[Op]) -> bool:
-    """Tell whether any of two lists of operations may be at one place, wherever the elements of arrays have moved."""
+    """Tell whether two lists of operations may have a place in common, if elements of arrays may have moved."""
     there = {_kind_of_place(other.path) for other in others}
     around = {place[:depth] for place in there for depth in range(len(place))}
     places = [_kind_of_place(op.path) for op in ops] if there else []
@@ -48,10 +48,10 @@ def merge(
     if not callable(policy):
         contested = [op.path for op, origin in pairs if origin.is_contested]
         if contested:
-            raise Conflict("somebody else has changed the same place", path=contested[0])
+            raise Conflict("others have changed the same place", path=contested[0])
         return rebased.ops
     resolved = (
-        # A move has no value to resolve, as the element is removed and inserted unchanged, nor has a part of a text.
+        # Neither a move, which keeps the element unchanged, nor a splice has a value to resolve.
         _resolve(op, origin, base, document, policy)
         if origin.is_contested and not origin.is_moved and op.op != "splice"
         else op
@@ -64,7 +64,7 @@ def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve)
     before, current = _find_at(base, origin.before), _find_at(document, origin.now)
     is_inserted = op.op == "add" and isinstance(_find_at(document, op.path.rpartition("/")[0]), list | tuple)
     if is_inserted:
-        before = current = msgspec.UNSET  # The element at its index is another one, which stays.
+        before = current = msgspec.UNSET  # The element at this index is another one, which stays.
     value = resolve(_copy_json(before), _copy_json(current), _copy_json(op.value), op.path)
     if value is None and (is_inserted or op.op == "remove"):
         return None if is_inserted else op

@@ -20,8 +20,8 @@ class Edit:
     """Turns the edits of a draft in a block into one change, or into none when the block raises.
 
     With `async with`, leaving the block waits until the change is durable and sent. Changes that others make while the
-    block awaits something are kept: the edits are rebased onto them. Leaving raises what `set_state` raises, and
-    Conflict when the edited place no longer exists. An edit and its draft are for one block.
+    block awaits something are kept: the edits are rebased onto them. Leaving the block raises what `set_state` raises,
+    and Conflict when the edited place no longer exists. An edit and its draft are for one block.
     """
 
     __slots__ = ("_base", "_change_log", "_draft", "_older", "_pipeline", "_was_durable", "commit")
@@ -40,7 +40,7 @@ class Edit:
 
     def __enter__(self) -> Any:
         if self._draft is not None:
-            raise RuntimeError("this edit has been entered before: call `edit()` for each block")
+            raise RuntimeError("this edit was already used for a block: call `edit()` for each block")
         history = self._pipeline.history
         self._base = self._pipeline.current
         self._was_durable = self._base is history.durable

@@ -46,6 +46,7 @@ class History:
         "_state_version",
         "_texts",
         "_type",
+        "created_at",
         "current",
         "durable",
         "epoch",
@@ -54,6 +55,7 @@ class History:
         "is_stored",
         "key",
         "secret",
+        "user",
     )
 
     def __init__(
@@ -79,10 +81,14 @@ class History:
         self._recent_bytes = 0
         fresh = b"" if stored else secrets.token_bytes(8 + 16)
         self.epoch = stored.epoch if stored else fresh[:8].hex()
-        # Never sent to anybody; connection ids are derived from it.
+        # Never sent; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
-        # Whether a write has begun the thread, and whether that is durable. A thread may begin without a state.
-        # `on_stored` is called when the write that begins it is durable.
+        # When the thread was created, in microseconds since the epoch, 0 before its first write; and its user's id,
+        # which can be set until then.
+        self.created_at = stored.created_at if stored else 0
+        self.user = stored.user if stored else None
+        # `is_begun`: whether a write that creates the thread was made; `is_stored`: whether it is durable, which is
+        # when `on_stored` is called. A thread may be created without a state.
         self._on_stored = on_stored
         self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
@@ -94,7 +100,9 @@ class History:
         self.current.snapshot_size = len(data)
 
     def diff(self, before: Revision, state: Any, data: bytes, limits: Limits, *, most: int = MOST_OPS) -> Sequence[Op]:
-        """Return the operations from a revision to `state`, whose JSON is `data`; one that replaces all, above `most`.
+        """Return the operations from a revision to `state`, whose JSON is `data`.
+
+        If there would be more than `most`, the result is one operation that replaces the whole.
 
         Raises InvalidState or TooLarge, as StateType.diff does.
         """
@@ -111,11 +119,13 @@ class History:
         after: Revision,
         client: ClientRow | None = None,
         records: Sequence[Record] = (),
+        *,
+        due: int | None = None,
     ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
         encoded = encode_json(ops)
-        # Store the whole state if the operations are longer than they are worth; most changes are too small to ask.
+        # Store the whole state if the operations are much longer; most changes are too small to check.
         size = len(encoded)
         if not before.is_stored or (size > _WORTH_IT and size > after.size and size > _max_ops_size(ops, after.size)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
@@ -128,7 +138,8 @@ class History:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
         self._remember(after.change)
-        follows, secret, first = (before.version, b"", ()) if self.is_begun else self._begin()
+        is_begun = self.is_begun
+        follows, secret, first = (before.version, b"", ()) if is_begun else self._begin()
         last = (Snapshot(after.version, after.require_json()),) if is_rewritten else ()
         return Write(
             self.key,
@@ -143,13 +154,16 @@ class History:
             secret,
             records,
             self.fence,
+            due=due,
+            created_at=0 if is_begun else self.created_at,
+            user=None if is_begun else self.user,
         )
 
-    def put(self, records: Sequence[Record]) -> Write:
-        """Return the write that stores records beside the current revision; without records, that of a new thread."""
+    def put(self, records: Sequence[Record], due: int | None = None) -> Write:
+        """Return the write that stores records with the current revision; without records, it creates the thread."""
         version = self.current.version
         if self.is_begun:
-            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence)
+            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence, due=due)
         after, secret, first = self._begin()
         return Write(
             self.key,
@@ -161,10 +175,13 @@ class History:
             secret=secret,
             records=records,
             fence=self.fence,
+            due=due,
+            created_at=self.created_at,
+            user=self.user,
         )
 
     def delete(self) -> Write | None:
-        """Return the write that deletes the thread after the writes so far, None if none has begun it."""
+        """Return the write that deletes the thread after the writes so far, None if none has created it."""
         if not self.is_begun:
             return None
         version = self.current.version
@@ -223,8 +240,9 @@ class History:
     # Inside
 
     def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:
-        """Return what the first write has in addition: that it follows nothing, the secret, and the initial state."""
+        """Return what only the first write has: that it follows none, the secret, and the snapshot of a first state."""
         self.is_begun = True
+        self.created_at = time.time_ns() // 1000
         initial = self.durable
         return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()
 
@@ -293,7 +311,7 @@ def replay_document(key: ThreadKey, stored: StoredThread) -> Any:
 
 
 def replay_steps(key: ThreadKey, stored: StoredThread) -> Iterator[Any]:
-    """Yield the document after every 100 replayed operations, the stored state last. Raises CorruptThread."""
+    """Yield the document after every 100 replayed operations, and the stored state last. Raises CorruptThread."""
     try:
         document = None if stored.snapshot is None else decode_json(stored.snapshot)
         yield document

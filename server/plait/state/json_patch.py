@@ -1,4 +1,4 @@
-"""Changes as plain JSON Patch (RFC 6902), which has no operations inside of texts."""
+"""Converts changes to plain JSON Patch (RFC 6902), which has no operations inside of texts."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -14,10 +14,10 @@ __all__ = ["to_json_patch"]
 
 
 def to_json_patch(document: Any, rows: Iterable[ChangeRow], *, most: int) -> list[ChangeRow]:
-    """Return the first changes of a document with the whole text in the place of what is done inside of it.
+    """Return the first changes of a document, with each splice replaced by the whole text after it.
 
-    They end after the one at which their operations have `most` bytes, as texts may be long; a change whose texts have
-    more characters than that by themselves replaces the document. Raises PatchError.
+    The last change is the one with which the operations reach `most` bytes, as texts may be long. A change whose texts
+    have more characters than that replaces the whole document. Raises PatchError.
     """
     found: list[ChangeRow] = []
     owned: Owned = {}
@@ -32,9 +32,9 @@ def to_json_patch(document: Any, rows: Iterable[ChangeRow], *, most: int) -> lis
 
 
 def _write_out(document: Any, ops: Iterable[Op], owned: Owned, most: int) -> tuple[Any, list[Op]]:
-    """Return a document after operations, and these with whole texts of at most so many characters in all.
+    """Return a document after operations, and the operations with whole texts of at most `most` characters in total.
 
-    Splices that follow each other are one operation for each text.
+    Consecutive splices become one operation for each text.
     """
     found: list[Op] = []
     for is_inside, run in groupby(ops, lambda op: op.op == "splice"):

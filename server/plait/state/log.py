@@ -10,7 +10,7 @@ import msgspec
 
 from plait.errors import CorruptThread, NotFound, StoreError, operator_message
 from plait.state.history import History, replay_steps
-from plait.state.missed import Missed
+from plait.state.missed import MissedChanges
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, decode_ops
@@ -38,9 +38,9 @@ class Change(msgspec.Struct, frozen=True):
 # Changes per page, and bytes of their operations.
 _PAGE: Final = 500
 _PAGE_SIZE: Final = 1024 * 1024
-# The least bytes of a page of what a reader has missed: such pages get smaller the more it has missed.
+# The fewest bytes of a page for a reader that lags: such pages get smaller the more it has missed.
 _FEW: Final = 16 * 1024
-# To read and to compact so many times what may be sent takes longer than it is worth.
+# The most bytes to read and compact, as a multiple of those that may be sent; more would take too long.
 _MOST_COMPACTED: Final = 8
 # Readers that lag by more get a snapshot; replaying more would stall the loop.
 _FAR: Final = 10_000
@@ -52,7 +52,7 @@ log = logging.getLogger("plait.thread")
 
 
 class ChangeLog:
-    """Reads the log of one thread, a page at a time, so that no other read waits for all of it."""
+    """Reads the log of one thread, a page at a time, so that other reads need not wait for the whole log."""
 
     __slots__ = ("_history", "_key", "_on_error", "_store")
 
@@ -67,7 +67,7 @@ class ChangeLog:
         self._key = key
         self._store = store
         self._history = history
-        # Called when the store could not read.
+        # Called when a read has failed.
         self._on_error = on_error
 
     def since(self, version: int) -> list[ChangeRow] | None:
@@ -89,13 +89,13 @@ class ChangeLog:
                 return None
         return None if rows is None else found
 
-    async def missed(self, after: int, *, most: int) -> Missed | None:
-        """Return the durable changes after a version as operations.
+    async def missed(self, after: int, *, most: int) -> MissedChanges | None:
+        """Return the durable changes after a version, joined into one list of operations.
 
         Returns None when some of the changes are not kept, when the operations have more than `most` bytes, or when
         the changes are too many or more than eight times as large. Raises StoreError.
         """
-        missed = Missed(after)
+        missed = MissedChanges(after)
         left = min(_FAR_SIZE, _MOST_COMPACTED * most)
         while rows := await self.page(missed.version, size=min(max(most - missed.size, _FEW), left, _PAGE_SIZE)):
             missed.add(rows)
@@ -107,8 +107,7 @@ class ChangeLog:
     async def page(self, after: int, *, limit: int = _PAGE, size: int = _PAGE_SIZE) -> list[ChangeRow] | None:
         """Return the first durable changes after a version, in order; None when they are not kept.
 
-        At most `limit` changes are returned, and none after the one at which they reach `size` bytes. Raises
-        StoreError.
+        Returns at most `limit` changes, and ends after the one with which they reach `size` bytes. Raises StoreError.
         """
         durable = self._history.durable.version
         if after < 0:
@@ -118,7 +117,7 @@ class ChangeLog:
             rows = await self._read(self._store.changes(self._key, after=after, limit=limit, size=size))
             if not rows or rows[0].version != after + 1:
                 return None
-        # The store may have more: changes that are written, but have not been sent.
+        # The store may have later changes, which are written but not sent yet.
         return [row for row in rows[:limit] if row.version <= durable]
 
     async def before(self, version: int) -> list[ChangeRow]:
@@ -161,7 +160,7 @@ class ChangeLog:
         document = None
         for step in replay_steps(self._key, stored):
             document = step
-            await asyncio.sleep(0)  # There may be many steps: let other tasks run.
+            await asyncio.sleep(0)  # There may be many steps, so give other tasks a turn.
         return document
 
     async def client(self, id: str) -> ClientRow | None:
@@ -169,7 +168,7 @@ class ChangeLog:
         return await self._read(self._store.client(self._key, id))
 
     async def _read(self, result: Awaitable[T]) -> T:
-        """Return the result of a read. Damage is logged here, as the thread is served in spite of it."""
+        """Return the result of a read. Logs damage, as the thread stays in service."""
         try:
             return await result
         except StoreError as error:

@@ -36,7 +36,7 @@ def make_reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
 
 @lru_cache(maxsize=1024)
 def is_any_text(type_: Any) -> bool:
-    """Tell whether a type takes any string, and makes nothing else of it."""
+    """Tell whether a type accepts any string, and decodes it to a string."""
     return _takes_any_text(inspect.type_info(type_))
 
 
@@ -82,7 +82,7 @@ def find_member_type(type_: Any, container: type) -> Any:
 
 
 def _is_open(type_: Any) -> bool:
-    """Whether a type cannot be decoded by itself, as it has a type variable or UNSET."""
+    """Tell whether a type cannot be decoded by itself, as it has a type variable or UNSET."""
     if isinstance(type_, TypeVar) or type_ is msgspec.UnsetType:
         return True
     arguments = get_args(type_)[:1] if get_origin(type_) is Annotated else get_args(type_)

@@ -1,7 +1,7 @@
-"""Makes changes of what clients push, merged with the changes that they had not seen.
+"""Turns the pushes of clients into changes, merged with the changes that the clients had not seen.
 
-The operations that a client had not seen at a push are rebased over the client's later pushes and kept: its next push
-was made after those, and is rebased over the result (as in Jupiter: Nichols et al., 1995).
+The operations that a client had not seen at a push are kept, and rebased over its later pushes: the client made its
+next push after these, so that is rebased over the result (as in Jupiter: Nichols et al., 1995).
 """
 
 from collections.abc import Callable, Sequence
@@ -54,14 +54,14 @@ class Proposal(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """A push that has been made a change, which is being stored."""
+    """A push that was accepted, and is being stored as a change."""
 
     commit: Commit
     # What the client has not seen, for its next push.
     unseen: ConcurrentOps
     # Whether there were changes that the client had not seen.
     is_rebased: bool
-    # The operations as JSON, if they are other ones than the client's.
+    # The applied operations as JSON, if they differ from those of the client.
     ops: bytes | None
 
 
@@ -83,7 +83,7 @@ class Merger(Pipeline):
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         super().__init__(
             history,
@@ -96,7 +96,7 @@ class Merger(Pipeline):
             instruments=instruments,
             find_trace=find_trace,
         )
-        # What is done when a push changes something that has been changed since.
+        # What to do when a push changes a place that others have changed since.
         self._policy: Policy | Resolve = policy
         # The clients that have joined, and their last pushes.
         self.clients = clients
@@ -106,7 +106,7 @@ class Merger(Pipeline):
         self.after(lambda _: self.clients.leave(client))
 
     def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | MissingChanges:
-        """Make a change of a push, rebased over what its client had not seen.
+        """Apply a push as a change, rebased over the changes that its client had not seen.
 
         Returns what must be read first, if that is neither in memory nor in `loaded`. `accept` is called when the push
         can no longer be refused, and returns the client's row to store. Raises what Pipeline.change raises, Conflict
@@ -128,10 +128,12 @@ class Merger(Pipeline):
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
         if any(map(_is_costly, (base.require_json(), json, encoded))):
-            raise Conflict("the state has too many objects and lists, or too long integers, to be merged")
+            raise Conflict(
+                "the state has too many objects and lists, or too long integers, to merge a change made on it"
+            )
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
         theirs = decode_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
-        ops = decode_ops(encoded)  # Those of a state may have texts or objects for values.
+        ops = decode_ops(encoded)  # The values of a diff may be undecoded JSON, or objects of a type.
         budget, document = Budget(PUSH_BUDGET, charge), current.tree
         budget.charge_rebase(ops, len(theirs))
         budget.charge_ops(ops, document)
@@ -149,14 +151,14 @@ class Merger(Pipeline):
         history = self.history
         epoch, base = push.base
         if epoch != history.epoch:
-            raise Conflict("its base epoch is not the thread's current epoch")
+            raise Conflict("the epoch of its base is not the thread's current epoch; join again")
         if not 0 <= base <= history.current.version:
-            raise Conflict("its base is not a version of this thread")
+            raise Conflict("its base is not a version of this thread; join again")
         if push.made is not None and self._policy != "last-writer":
             if push.made[0] != epoch:
-                raise Conflict("the epoch in which it was made is not the thread's current epoch")
+                raise Conflict("the epoch in `made` is not the thread's current epoch; join again")
             if not 0 <= push.made[1] <= base:
-                raise Conflict("the version on which it was made is not one before its base")
+                raise Conflict("the version in `made` must not be later than its base")
 
     def _is_current(self, push: Push, unseen: ConcurrentOps) -> bool:
         """Whether a push is small, changes no text, and was made when its client had seen every change of others.
@@ -172,9 +174,9 @@ class Merger(Pipeline):
         return base == version or (unseen.to == version and base >= unseen.since and not unseen.ops)
 
     def _find_missing(self, proposal: Proposal) -> MissingChanges | None:
-        """Return what must be read before a push can be rebased, None if it is all there.
+        """Return what must be read before a push can be rebased, None if everything is in memory.
 
-        A `resolve_conflict` gets the state that the push was made on, if others may have changed the same place.
+        `resolve_conflict` needs the state that the push was made on, if others may have changed the same place.
         """
         push, source, unseen, loaded, _ = proposal
         history, policy = self.history, self._policy
@@ -217,7 +219,7 @@ class Merger(Pipeline):
         unseen: Sequence[ConcurrentOp] = (),
         is_rebased: bool = False,
     ) -> Pushed:
-        """Make a change of the operations of a push, which are no longer the client's own where it was rebased."""
+        """Apply the operations of a push as a change; they differ from those that the client sent if it was rebased."""
         before, push = self.history.current, proposal.push
         commit = self.change(ops, proposal.source, accept=accept)
         change = None if commit.revision is before else commit.revision.change
@@ -230,16 +232,16 @@ class Merger(Pipeline):
         )
 
     def _find_unseen(self, proposal: Proposal) -> list[ConcurrentOp]:
-        """Return what the client had not seen when it pushed, rebased over its pushes so far.
+        """Return the operations that the client had not seen when it pushed, rebased over its pushes so far.
 
-        Raises Conflict when the client has already pushed on a later version: an old version tells what it has lost.
+        Raises Conflict when the client has already pushed on a later version.
         """
         push, source, unseen, loaded, _ = proposal
         base = push.base[1]
         rows = loaded.since(self.history, max(base, unseen.to)) or []
         if base < unseen.since or any(row.source == source.id for row in rows):
-            # It was made after other pushes of this client, which were then at other places than they are now.
-            raise Conflict("the push is based on changes that no longer exist")
+            # The push was made after other pushes of this client, whose places have changed since.
+            raise Conflict("the push is based on changes that no longer exist; get the current state and make it again")
         return unseen.find_unseen(base, rows)
 
     def _origins(self, proposal: Proposal, ops: Sequence[Op]) -> list[Origin]:
@@ -250,16 +252,16 @@ class Merger(Pipeline):
         over = [(op, row.source == source.id) for row in rows for op in decode_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        # These are all changes of others since the push was made, some of them a second time: a bound of their own.
+        # These are all changes since the push was made, also those that were charged above: use a separate budget.
         Budget(PUSH_BUDGET, charge).charge_rebase(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.tree, own=own)
 
 
 def _encode_ops(ops: Sequence[Op]) -> bytes:
-    """Encode the differences of two states. Raises Conflict where all is different, before that is encoded."""
+    """Encode the differences of two states. Raises Conflict, without encoding, if a container is replaced whole."""
     if any(op.path == "" and encode_json(op.value)[:1] in (b"{", b"[") for op in ops):
-        raise Conflict("too much has changed at once to be merged")
+        raise Conflict("too much has changed at once to merge; get the current state and make the change again")
     return encode_json(ops)
 
 

@@ -99,7 +99,7 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
     if version == wanted or not stored.has_state:
         return None
     if version > wanted:
-        raise NewerState(f"{key} was stored with state_version {version}, this code has {wanted}: deploy newer code")
+        raise NewerState(f"{key} was stored with state_version {version}, this code has {wanted}; deploy newer code")
     document = replay_document(key, stored)
     what = f"{key} could not be migrated to state_version {wanted}"
     for step in range(version, wanted):
@@ -131,9 +131,9 @@ def find_lost(key: ThreadKey, kind: StateClass, stored: StoredThread) -> list[st
 
 
 def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
-    """Return what will become of members that the type of a thread's state lacks, and what to do about it."""
+    """Return which members a thread's state will lose, because its type lacks them, and what to do about it."""
     places = ", ".join(lost)
-    return f"{key} loses {places} with its next change: the type lacks it; raise state_version, and add a @migrate"
+    return f"{key} loses {places} with its next change, as the type lacks it: raise state_version, and add a @migrate"
 
 
 async def migrate_thread(

@@ -1,4 +1,4 @@
-"""What a reader has missed, as one list of operations."""
+"""The changes that a reader has missed, as one list of operations."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from plait.store.protocol import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, compact, decode_ops
 
-__all__ = ["Missed"]
+__all__ = ["MissedChanges"]
 
 
-class Missed:
-    """The operations from one version to a later one; what was typed or streamed bit by bit is one operation."""
+class MissedChanges:
+    """The operations from one version to a later one; text that was typed or streamed is joined into one operation."""
 
     __slots__ = ("_size", "ops", "version")
 
@@ -18,12 +18,12 @@ class Missed:
         # The version that the operations lead to.
         self.version = version
         self.ops: list[Op] = []
-        # About the bytes of all operations but the last one, which may go on.
+        # The approximate bytes of all operations except the last one, to which more may be joined.
         self._size = 0
 
     @property
     def size(self) -> int:
-        """About the bytes of the operations as JSON."""
+        """The approximate bytes of the operations as JSON."""
         return self._size + len(encode_json(self.ops[-1:]))
 
     def add(self, rows: Sequence[ChangeRow]) -> None:

@@ -47,7 +47,7 @@ class Pipeline(CommitQueue):
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], Any] = lambda *_: None,
+        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         super().__init__(
             history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments, find_trace=find_trace
@@ -88,7 +88,7 @@ class Pipeline(CommitQueue):
 
     @property
     def current(self) -> Revision:
-        """The current revision; inside of a transaction, what it has made of it so far."""
+        """The current revision; inside of a transaction, the one that it has made so far."""
         if self._transaction is None:
             return self.history.current
         transaction = self.find_own_transaction()
@@ -96,11 +96,11 @@ class Pipeline(CommitQueue):
 
     @property
     def shown(self) -> Revision:
-        """The revision that the author's code is shown: the current one, or only what is durable."""
+        """The revision that the author's code may read: the current one, or the last durable one."""
         return self.history.durable if self._shows_durable() else self.current
 
     async def wait_for_shown(self) -> None:
-        """Wait until what the calling code is about to be shown is durable, if it may not see what is not."""
+        """If the calling code may read only durable states, wait until all changes so far are durable."""
         if self._shows_durable():
             await self.wait_until_stored()
 
@@ -142,7 +142,7 @@ class Pipeline(CommitQueue):
         return self._set_whole(self.current, *self._type.from_json(data, self._limits), source)
 
     def replace(self, state: Any, data: bytes, source: Client) -> Commit:
-        """Set the state to a client's, given as decoded by the type and as encoded from that."""
+        """Set the state to one that a client sent, given as an object of the type and as JSON."""
         self.check_open()
         return self._set_whole(self.current, state, data, source)
 
@@ -155,7 +155,7 @@ class Pipeline(CommitQueue):
         name: str | None = None,
         drops_unknown: bool = False,
     ) -> Commit:
-        """Apply operations to the current state; the log names `name` as their source, or else `source`.
+        """Apply operations to the current state; their source in the log is `name`, or else `source`.
 
         `accept` is called when the operations can no longer be refused, and returns the client's row to store. Raises
         InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
@@ -188,33 +188,36 @@ class Pipeline(CommitQueue):
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
     def splice(self, pointer: str, at: int | None, remove: int = 0, insert: str = "") -> Commit:
-        """Remove and insert characters of the text at a JSON pointer, at its end without a place.
+        """Remove and insert characters of the text at a JSON pointer, as a change of the server.
 
-        It is a change of the server.
+        If `at` is None, insert them at its end.
         """
         if at is None:
             at = len(self._find_text(pointer) or "")
         return self.change([splice(pointer, at, remove, insert)], "server")
 
-    def store(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
-        """Store records after the changes made so far; they fail with these. Raises ValueError and TooLarge.
+    def store(
+        self, records: Sequence[Record], due: int | None = None, *, undo: Callable[[], None] | None = None
+    ) -> Commit:
+        """Store records after the changes made so far, and fail if these fail. Raises ValueError and TooLarge.
 
-        `undo` is called as soon as they are rolled back, before other code runs.
+        `due` is when the thread must be awake next, as in `Write`; it is stored with the records. `undo` is called as
+        soon as they are rolled back, before other code runs.
         """
         self.check_open()
         for record in records:
             check_record(record, self._limits)
         if (transaction := self.find_own_transaction()) is not None:
-            commit = transaction.add(transaction.revision, (), records)
-        elif records:
-            commit = self._submit(self.history.put(records), "server")
+            commit = transaction.add(transaction.revision, (), records, due)
+        elif records or due is not None:
+            commit = self._submit(self.history.put(records, due), "server")
         else:
             commit = self._commit_unchanged("server")
         commit.undo = undo
         return commit
 
     def check_open(self) -> None:
-        """Raise what refuses any change now: the thread has ended or lost its store, or another change is decided."""
+        """Raise if no change can be made: the thread has ended or lost its store, or decides about another change."""
         own = self.end_abandoned()
         if own is not None and own.is_open:
             own.check()
@@ -237,7 +240,7 @@ class Pipeline(CommitQueue):
         return own
 
     def ask(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function of the author that decides about a change, and that must not make a change itself."""
+        """Call a function of the author that decides about a change, and must not make one itself."""
         self._is_deciding = True
         try:
             return function(*args)
@@ -252,27 +255,29 @@ class Pipeline(CommitQueue):
         return found if found is not None and found is find_transaction(self) else None
 
     def begin(self, transaction: Transaction) -> None:
-        """Let the calling code's changes be steps of a transaction from now on."""
+        """Make the calling code's changes steps of a transaction."""
         self.check_open()
         self._transaction = transaction
 
     def end(self, transaction: Transaction) -> None:
-        """Let changes be made by themselves again."""
+        """Make changes separate ones again."""
         if self._transaction is transaction:
             self._transaction = None
 
-    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
-        """Make the result of a transaction the current revision, and store it with records."""
+    def commit(
+        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
+    ) -> Commit:
+        """Make the result of a transaction the current revision, and store it with records and the due time."""
         self.check_open()
         if revision is not self.history.current:
-            return self._make_current(revision, ops, "server", records=records)
-        return self._submit(self.history.put(records), "server") if records else self._commit_unchanged("server")
+            return self._make_current(revision, ops, "server", records=records, due=due)
+        return self._put(records, due, "server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
         transaction = self.find_own_transaction()
         ops = None if transaction is None else transaction.ops_since(revision)
-        # A large part of a plain state is a text, which is not looked into.
+        # The values of a plain state may be undecoded JSON.
         return decode_ops(encode_json(ops)) if ops and self._type.is_plain else ops
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
@@ -283,7 +288,7 @@ class Pipeline(CommitQueue):
             if own is self._transaction:
                 own.after(callback)
                 return
-            callback = refuse(callback)  # The block is still running, but was rolled back.
+            callback = refuse(callback)  # The block is still running, but its transaction was rolled back.
         if self._pending:
             self._pending[-1].then(callback)
         else:
@@ -300,7 +305,7 @@ class Pipeline(CommitQueue):
         current = self.current
         text = find(current.tree, parts)
         if not isinstance(text, str) and current.base is not UNDECODED:
-            text = find(current.document, parts)  # In JSON it may be one, or inside of an array.
+            text = find(current.document, parts)  # An object of another type may be a string in JSON.
         return text if isinstance(text, str) else None
 
     def _set_whole(self, current: Revision, state: Any, data: bytes, source: Source) -> Commit:
@@ -316,8 +321,9 @@ class Pipeline(CommitQueue):
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
         records: Sequence[Record] = (),
+        due: int | None = None,
     ) -> Commit:
-        """Make `after` the current revision and store it, unless it is too large, is refused, or changes nothing."""
+        """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
         if not after.size:
             after.size = self.current.size + sum(map(measure_op, ops))
         if after.size > self._limits.state:
@@ -330,16 +336,22 @@ class Pipeline(CommitQueue):
             answer = self.ask(self._validate, after.copy(), source)
             if answer is not None:
                 raise TypeError(
-                    f"validate_state_change returned {type(answer).__name__}: it must raise to refuse a change, for "
-                    "example Reject, and return None to accept it"
+                    f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
+                    "Reject, to refuse a change, and return None to accept it"
                 )
         if not ops:
-            return self._submit(self.history.put(records), source) if records else self._commit_unchanged(source)
+            return self._put(records, due, source)
         client = accept() if accept is not None else None
-        return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
+        return self._submit(self.history.append(ops, name or _name(source), after, client, records, due=due), source)
+
+    def _put(self, records: Sequence[Record], due: int | None, source: Source) -> Commit:
+        """Store records and the due time without a change of the state, if there are any."""
+        if records or due is not None:
+            return self._submit(self.history.put(records, due), source)
+        return self._commit_unchanged(source)
 
     def _commit_unchanged(self, source: Source) -> Commit:
-        """Return the commit of a change that changes nothing: it is done when those before it are."""
+        """Return the commit of a change without effect, which is done when those before it are."""
         commit = Commit(self.history.current, source)
         if self._pending:
             commit.whole = self._pending[-1]

@@ -37,9 +37,9 @@ class ClientPushes:
     def __init__(self, id: str, row: ClientRow | None = None) -> None:
         self.id = id
         self.ref = row.ref if row else 0
-        # Whether its next `ref` is known; otherwise any is taken as the first.
+        # Whether the next `ref` is known; otherwise any `ref` counts as the first.
         self._is_known = row is not None
-        # Whether a push of it was stored, or may be yet.
+        # Whether one of its pushes was stored, or is being stored.
         self.is_stored = row is not None
         # The number of sockets that have joined or are joining.
         self.users = 0
@@ -85,8 +85,8 @@ class ClientPushes:
 class PushLog:
     """The clients that have joined one thread, by connection id.
 
-    `stored` has the ids of all clients that have a row in the store, or is None if these are too many to be known. A
-    client that is none of them has never pushed, so that its row is not looked for. `read` reads one from the store.
+    `stored` has the ids of all clients that have a row in the store; it is None if there are too many to keep. A client
+    that is not in it has never pushed, so its row is not read. `read` reads a row from the store.
     """
 
     __slots__ = ("_members", "_read", "_stored")
@@ -102,9 +102,9 @@ class PushLog:
         return id in self._members
 
     async def enter(self, id: str, *older_ids: str) -> ClientPushes:
-        """Return what is known of a client, and keep it until `leave`. Raises StoreError.
+        """Return the pushes of a client, and keep them until `leave`. Raises StoreError.
 
-        It may have been stored under an older id.
+        The client's row may have been stored under one of `older_ids`.
         """
         row: ClientRow | None = None
         if id not in self._members:

@@ -61,9 +61,11 @@ class Records:
             self._on_error(error)
             raise
 
-    def write(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
-        """Store records after the changes made so far, as one write. Raises what `Pipeline.store` raises.
+    def write(
+        self, records: Sequence[Record], due: int | None = None, *, undo: Callable[[], None] | None = None
+    ) -> Commit:
+        """Store records and when the thread is due, as `Pipeline.store` does, which calls `undo`.
 
-        `undo` is called as soon as they are rolled back, before other code runs.
+        Raises ValueError and TooLarge.
         """
-        return self._pipeline.store(records, undo=undo)
+        return self._pipeline.store(records, due, undo=undo)

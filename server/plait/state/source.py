@@ -1,6 +1,6 @@
 """Who caused a change."""
 
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 __all__ = ["Client", "Source"]
 
@@ -10,7 +10,7 @@ class Client(Protocol):
 
     id: str
     # The trace of its last message, which is the parent of the traces of its changes.
-    trace: Any
+    trace: object
 
 
 Source = Client | Literal["server"]

@@ -1,4 +1,4 @@
-"""Text: strings in which changes are merged, and the places of a state that have them."""
+"""`Text`, a string in which changes are merged, and the places of a state that are such texts."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ __all__ = ["Text", "check_texts", "find_texts"]
 _MARK: Final = "plait_text"
 
 Text = Annotated[str, msgspec.Meta(extra={_MARK: True})]
-"""A string that people write in together: what is changed inside of it is merged with what others have changed."""
+"""A string that people write together: changes inside of it are merged with those of others."""
 
 _MOST: Final = 64
 _DEEPEST: Final = 16
-"""The most places of texts that are found in a type, and the most parts of each: one may contain itself."""
+"""The most places of texts that are found in a type, and the most parts of each, as a type may contain itself."""
 
 _Part = tuple[str, inspect.Type]
 _Fields = inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType
@@ -28,7 +28,7 @@ _ANY: Final = (inspect.AnyType, inspect.RawType, inspect.CustomType)
 def find_texts(type_: Any) -> list[str]:
     """Return the places of the texts of a type as JSON pointers, in which `*` stands for any part.
 
-    Of a type that contains itself they are the first 64, of at most 16 parts each.
+    For a type that contains itself, these are the first 64 places with at most 16 parts.
     """
     try:
         waiting = deque([("", inspect.type_info(type_))])
@@ -69,7 +69,7 @@ def _is_text(info: inspect.Type) -> bool:
 
 
 def _has_text(info: inspect.Type, known: dict[Any, bool]) -> bool:
-    """Tell whether a type has a text anywhere; `known` is what has been found out about classes."""
+    """Tell whether a type has a text anywhere; `known` caches the answers for classes."""
     if _is_text(info):
         return True
     cls = getattr(info, "cls", None)
@@ -91,7 +91,7 @@ def _has_text(info: inspect.Type, known: dict[Any, bool]) -> bool:
 
 
 def _parts(info: inspect.Type) -> Iterator[_Part]:
-    """Yield the types of what a value has inside, each with its part of a JSON pointer."""
+    """Yield the types of the members of a value, each with its part of a JSON pointer."""
     match info:
         case inspect.Metadata(type=inner):
             yield "", inner

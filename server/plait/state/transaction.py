@@ -1,4 +1,4 @@
-"""`with thread.transaction():` makes one change of all that its block does to the state, or none when it raises."""
+"""`with thread.transaction():` makes one change of everything that its block does to the state, none if it raises."""
 
 import asyncio
 import logging
@@ -41,7 +41,9 @@ class Owner(Protocol):
 
     def end(self, transaction: "Transaction") -> None: ...
 
-    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit: ...
+    def commit(
+        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
+    ) -> Commit: ...
 
     def after(self, callback: Callback) -> None: ...
 
@@ -60,16 +62,18 @@ class _Step(NamedTuple):
     revision: Revision
     ops: Sequence[Op]
     records: Sequence[Record]
+    due: int | None
     commit: Commit
 
 
 class Transaction:
-    """Turns all that a block does to the state of a thread into one change, or into none when the block raises.
+    """Turns everything that a block does to the state of a thread into one change, or into none when the block raises.
 
-    A transaction inside of another one joins it: when it raises, what it did is undone; otherwise it is kept if the
-    outer one is. A block must not await: others could change the state meanwhile. If it does, it is rolled back, and
-    leaving it raises RuntimeError. Otherwise leaving it raises what `set_state` raises. `validate_state_change` is
-    asked once, at the end. With `async with`, leaving the outermost block waits until the change is durable and sent.
+    A transaction inside of another one joins it: when its block raises, its changes are undone; otherwise they are kept
+    if those of the outer one are. A block must not await, as others could change the state in between. If it does, it
+    is rolled back, and leaving it raises RuntimeError. Otherwise leaving the block raises what `set_state` raises.
+    `validate_state_change` is called once, at the end. With `async with`, leaving the outermost block waits until the
+    change is durable and sent.
     """
 
     __slots__ = (
@@ -109,7 +113,7 @@ class Transaction:
 
     def __enter__(self) -> Self:
         if self._start is not None:
-            raise RuntimeError("this transaction has been entered before: call `transaction()` for each block")
+            raise RuntimeError("this transaction was already used for a block: call `transaction()` for each block")
         outer = find_transaction(self.owner)
         if outer is not None and outer.is_open:
             outer.check()
@@ -144,8 +148,10 @@ class Transaction:
             return
         ops = [op for step in self._steps for op in step.ops]
         records = {(record.part, record.key): record for step in self._steps for record in step.records}
+        # The last due time of its steps.
+        due = next((step.due for step in reversed(self._steps) if step.due is not None), None)
         try:
-            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()))
+            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()), due)
         except BaseException:
             self._undo()
             raise
@@ -172,7 +178,7 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether its block has been entered and not left; it may have been rolled back nevertheless."""
+        """Whether its block was entered and not left; even then, it may have been rolled back."""
         return self._timer is not None
 
     @property
@@ -181,12 +187,14 @@ class Transaction:
         assert self._start is not None
         return self._steps[-1].revision if self._steps else self._start[0]
 
-    def add(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = ()) -> Commit:
-        """Add a step: operations on the last revision and the revision that they make, or records."""
+    def add(
+        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = (), due: int | None = None
+    ) -> Commit:
+        """Add a step: operations on the last revision and the revision that they make, or records and a due time."""
         assert self._start is not None
         revision.version = self._start[0].version
         commit = Commit(revision, "server")
-        self._steps.append(_Step(revision, ops, records, commit))
+        self._steps.append(_Step(revision, ops, records, due, commit))
         return commit
 
     def after(self, callback: Callback) -> None:
@@ -238,7 +246,7 @@ class Transaction:
             raise failure from error
 
     def _undo(self, steps: int = 0, callbacks: int = 0) -> None:
-        """Undo all but the first steps, and pass an error to what waits, after the changes made before."""
+        """Undo all but the first steps, and pass an error to the waiting callbacks, after the changes made before."""
         assert self._start is not None
         self._start[0].discard_edits()
         _roll_back([step.commit for step in self._steps[steps:]])
@@ -254,14 +262,14 @@ def _roll_back(commits: Sequence[Commit]) -> None:
 
 
 def refuse(callback: Callback) -> Callback:
-    """Return a callback that passes on that there is no change, whatever it is called with."""
+    """Return a callback that passes on RolledBack, whatever it is called with."""
     return lambda _: callback(RolledBack("the transaction was rolled back"))
 
 
 def _drop_overwritten(ops: Iterable[Op]) -> list[Op]:
     """Return the operations without those that the next one overwrites, as when a counter is set in a loop.
 
-    What is done in one text, bit by bit, is done at once.
+    Consecutive splices of one text are joined.
     """
     found: list[Op] = []
     for op in ops:

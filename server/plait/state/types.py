@@ -106,7 +106,7 @@ class StateType:
         try:
             state = self.read(data, limits)
         except InvalidState:
-            if not drops_unknown:  # "Unknown field" tells more than that the correctly spelt one is missing.
+            if not drops_unknown:  # An error about the unknown field says more than one about the missing field.
                 with suppress(*NOT_JSON):
                     check_fields(self._fields, decode_json(data))
             raise
@@ -158,7 +158,7 @@ class StateType:
     ) -> list[Op]:
         """Return the operations from one state to another; each is given as the state and its JSON.
 
-        Where they would be more than `most`, it is one that replaces all.
+        If there would be more than `most`, the result is one operation that replaces the whole.
 
         `texts` caches the comparison of a thread's plain states. Raises InvalidState or TooLarge when a plain state has
         a new part that is not JSON, or is nested too deep.
@@ -236,7 +236,7 @@ def _decode(decode: Callable[[bytes], Any], data: bytes, path: str) -> Any:
 
 
 def _read_part(text: bytes, path: str, depth: int) -> Any:
-    """Decode a part of a plain state; a large object or array is only checked, as it goes to the log as it is."""
+    """Decode a part of a plain state; a large object or array is only checked, as it is stored undecoded."""
     if text[:1] not in (b"{", b"["):
         return _decode(decode_json, text, path)
     if len(text) < _LARGE:

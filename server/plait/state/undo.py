@@ -16,19 +16,19 @@ from plait_schemas.patch import Op, Owned, PatchError, apply, compact, decode_op
 
 __all__ = ["redo", "undo"]
 
-# How far an undo looks back: the most changes, and the most bytes of those that it has to keep.
+# How far an undo looks back: the most changes, and the most bytes of those that it must keep.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 32 * 1024 * 1024
-# What is typed in one text is undone at once, if there are at most so many microseconds between two changes, and each
-# has at most so many characters.
+# Changes of one text are undone together if they are small and follow each other quickly: the most microseconds between
+# two changes, and the most characters of each.
 _PAUSE: Final = 1_000_000
 _MOST_TYPED: Final = 64
-# Longer operations are not looked at.
+# Changes with more bytes of operations count as large, without decoding them.
 _MOST_BYTES: Final = 1024
 
 
 class _Target(NamedTuple):
-    """Changes that are taken back at once, in order, and those after the first of them, the last one first."""
+    """Changes that are undone together, in order, and those after the first of them, the last one first."""
 
     rows: Sequence[ChangeRow]
     later: Sequence[ChangeRow]
@@ -38,17 +38,16 @@ _Find = Callable[[str, ChangeLog, int], AsyncGenerator[_Target, None]]
 
 
 async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit | None:
-    """Undo the last change of `source` that has not been undone, by a new change; None when there is none in reach.
+    """Undo the last change of `source` that was not undone yet, by another change; None when none is in reach.
 
-    What was typed in one text without a pause is undone at once. Changes that others have completely overwritten are
-    skipped. Raises Conflict when somebody else has changed the same place since, or too much has been changed, and
-    StoreError.
+    Text that was typed at one go is undone at once. Changes that others have completely overwritten are skipped. Raises
+    Conflict when others have changed the same place since, or too much has changed, and StoreError.
     """
     return await _take_back(pipeline, change_log, source, UNDO, _find_changes)
 
 
 async def redo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit | None:
-    """Take back the last undo for `source` that has not been taken back; None when it has changed something since.
+    """Redo the last change of `source` that was undone and not redone; None when `source` has made a change since.
 
     Raises what `undo` raises.
     """
@@ -75,7 +74,7 @@ async def _take_back(pipeline: Pipeline, change_log: ChangeLog, source: str, nam
                 try:
                     ops = _invert_changes(target.rows, before, [*reversed(target.later), *newer], budget)
                 except PatchError as error:
-                    raise Conflict(f"the change cannot be taken back on the current state: {error}") from None
+                    raise Conflict(f"the change cannot be undone in the current state: {error}") from None
                 if ops:
                     versions = first if first == last else f"{first}-{last}"
                     # The type may have lost a field that is in the log.
@@ -84,60 +83,60 @@ async def _take_back(pipeline: Pipeline, change_log: ChangeLog, source: str, nam
                 return None
 
 
-# What is taken back
+# Finding changes to undo
 
 
 async def _find_changes(source: str, change_log: ChangeLog, top: int) -> AsyncGenerator[_Target, None]:
-    """Yield the changes of a source up to `top` that have not been undone, the last one first."""
-    past = _Past()
+    """Yield the changes of a source up to `top` that were not undone, the last one first."""
+    reader = _LogReader()
     undone: set[int] = set()
-    # What was typed, the last one first, and how many changes there are after that.
+    # The changes that were typed at one go, the last one first, and the number of changes after them.
     typed: list[ChangeRow] = []
     count = 0
-    async with aclosing(past.read(change_log, top)) as rows:
+    async with aclosing(reader.read(change_log, top)) as rows:
         async for row in rows:
             taken = parse_taken_back(row.source)
-            if taken is not None and taken.source == source and not taken.is_redo and row.version not in past.redone:
+            if taken is not None and taken.source == source and not taken.is_redo and row.version not in reader.redone:
                 undone.update(range(taken.first, taken.last + 1))
             is_own = row.source == source and row.version not in undone
             if typed and is_own and _goes_on(row, typed[-1]):
                 typed.append(row)
-                count = len(past.later)
+                count = len(reader.later)
                 continue
             is_of_source = row.source == source or (taken is not None and taken.source == source)
             if typed and (is_of_source or row.at < typed[-1].at - _PAUSE):
-                yield _Target(typed[::-1], past.later[:count])
+                yield _Target(typed[::-1], reader.later[:count])
                 typed = []
             if is_own:
                 typed = [row]
-                count = len(past.later)
+                count = len(reader.later)
     if typed:
-        yield _Target(typed[::-1], past.later[:count])
+        yield _Target(typed[::-1], reader.later[:count])
 
 
 async def _find_undos(source: str, change_log: ChangeLog, top: int) -> AsyncGenerator[_Target, None]:
-    """Yield the undos for a source since its last change that have not been taken back, the last one first."""
-    past = _Past()
-    async with aclosing(past.read(change_log, top)) as rows:
+    """Yield the undos for a source since its last change that were not redone, the last one first."""
+    reader = _LogReader()
+    async with aclosing(reader.read(change_log, top)) as rows:
         async for row in rows:
             if row.source == source:
                 return
             taken = parse_taken_back(row.source)
-            if taken is not None and taken.source == source and not taken.is_redo and row.version not in past.redone:
-                yield _Target([row], past.later[:])
+            if taken is not None and taken.source == source and not taken.is_redo and row.version not in reader.redone:
+                yield _Target([row], reader.later[:])
 
 
-class _Past:
-    """The changes up to a version, the last one first."""
+class _LogReader:
+    """Reads the changes up to a version, the last one first, and keeps those after the one that was read last."""
 
     def __init__(self) -> None:
-        # The changes after the one that was read last, without those that were taken back at once.
+        # Those changes, without pairs of a change and the undo right after it.
         self.later: list[ChangeRow] = []
-        # The undos that have been taken back.
+        # The versions of the undos that were redone.
         self.redone: set[int] = set()
 
     async def read(self, change_log: ChangeLog, top: int) -> AsyncGenerator[ChangeRow, None]:
-        """Yield the changes in reach."""
+        """Yield the changes that are within reach."""
         size, version = 0, top + 1
         while rows := await change_log.before(version):
             for row in rows:
@@ -147,13 +146,13 @@ class _Past:
                 if (taken := parse_taken_back(row.source)) is not None and taken.is_redo:
                     self.redone.add(taken.first)
                 yield row
-                if self._is_taken_back_at_once(row):
+                if self._is_undone_by_next(row):
                     size -= len(self.later.pop().ops)
                 else:
                     self.later.append(row)
                     size += len(row.ops)
 
-    def _is_taken_back_at_once(self, row: ChangeRow) -> bool:
+    def _is_undone_by_next(self, row: ChangeRow) -> bool:
         taken = parse_taken_back(self.later[-1].source) if self.later else None
         if taken is None or self.later[-1].version in self.redone:
             return False
@@ -161,7 +160,7 @@ class _Past:
 
 
 def _goes_on(row: ChangeRow, newer: ChangeRow) -> bool:
-    """Tell whether two changes are of what was typed in one text without a pause."""
+    """Tell whether two changes were typed in one text without a pause in between."""
     path = _find_text(row)
     return path is not None and newer.at - row.at <= _PAUSE and path == _find_text(newer)
 
@@ -182,7 +181,7 @@ def _has_change_of(source: str, rows: Iterable[ChangeRow] | None) -> bool:
 
 
 def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[ChangeRow], budget: Budget) -> list[Op]:
-    """Return the operations that take back changes, rebased over the others of `later`, which are after the first.
+    """Return the operations that undo changes, rebased over the other changes of `later`, which are after the first.
 
     Raises Conflict and PatchError.
     """
@@ -200,12 +199,12 @@ def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[C
             continue
         document = budget.apply(document, step.ops, own)
         result = budget.rebase(ops, step.ops, document)
-        # Both changes removed the same, and an undo has put it back, where the inverse does not find it.
+        # Both changes removed the same, and an undo has restored it: to undo this one would restore it twice.
         is_back = _count_removed(result.ops) < _count_removed(ops) and any(
             each.first <= step.version <= each.last for each in taken
         )
         if result.is_lost or is_back or (result.conflicts and step.source != targets[0].source):
-            raise Conflict("somebody else has changed the same place since", path=next(iter(result.conflicts), None))
+            raise Conflict("others have changed the same place since", path=next(iter(result.conflicts), None))
         ops = result.ops
     return ops
 

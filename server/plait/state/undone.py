@@ -1,4 +1,4 @@
-"""The changes of a log without those that have been undone."""
+"""Leaves undone changes out of a log."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,7 +12,7 @@ __all__ = ["REDO", "UNDO", "Step", "TakenBack", "drop_undone", "parse_taken_back
 
 UNDO: Final = "undo"
 REDO: Final = "redo"
-"""The source of an undo or a redo begins with this; the version that it takes back and whose that was follow."""
+"""The source of an undo or a redo begins with this word, before the undone versions and the source of these."""
 
 
 class Step(NamedTuple):
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 class TakenBack(NamedTuple):
-    """What an undo takes back: the changes of a source from one version to another. A redo takes back an undo."""
+    """The changes of a source, from one version to another, that an undo takes back; or the undo, of a redo."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class TakenBack(NamedTuple):
 
 
 def parse_taken_back(source: str) -> TakenBack | None:
-    """Return what a change with this source takes back, None if it is no undo and no redo."""
+    """Return what a change with this source takes back, None if it is neither an undo nor a redo."""
     name, _, rest = source.partition(" ")
     if name not in (UNDO, REDO) or not rest:
         return None
@@ -43,10 +43,11 @@ def parse_taken_back(source: str) -> TakenBack | None:
 
 
 def drop_undone(document: Any, rows: Iterable[ChangeRow], budget: Budget) -> list[Step]:
-    """Return the changes of a document, rebased so that those that have been undone, and their undos, are left out.
+    """Return the changes of a document without the undone ones and their undos; the others are rebased.
 
-    So are undos that have been redone, and their redos. An undone change is kept, with its undo, if other changes
-    depend on it, or if it was not undone completely. Raises PatchError, and Conflict when it is too much work.
+    Undos that were redone, and their redos, are left out, too. An undone change is kept, with its undo, if other
+    changes depend on it, or if it was not undone completely. Raises PatchError, and Conflict when it would take too
+    long.
     """
     steps = [Step(row.version, row.source, budget.decode(row)) for row in rows]
     needed: set[int] = set()
@@ -60,7 +61,7 @@ def drop_undone(document: Any, rows: Iterable[ChangeRow], budget: Budget) -> lis
 
 
 def _find_undone(steps: Sequence[Step], needed: Collection[int]) -> dict[int, int]:
-    """Return by which undo or redo each change has been taken back that is left out; those in `needed` take none."""
+    """Return the changes to leave out, each with the version of its undo or redo; undos in `needed` do not count."""
     sources = {step.version: step.source for step in steps}
     taking = [
         (step.version, taken)
@@ -82,33 +83,33 @@ def _find_undone(steps: Sequence[Step], needed: Collection[int]) -> dict[int, in
 
 
 class _NeededError(Exception):
-    """What an undo or a redo takes back cannot be left out: others depend on it, or it was not taken back wholly."""
+    """The changes that an undo or a redo takes back are needed: others depend on them, or the undo was incomplete."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
 
 _Inverse = tuple[int, Sequence[Op]]
-"""What leads back to before a change that has been undone, and the version of its undo."""
+"""The version of an undo, and the operations that invert the changes that it takes back."""
 
 
 class _Walk:
-    """Applies changes to a document, with what leads from there to the same without those that have been undone."""
+    """Applies changes to a document, and keeps the operations that lead from there to it without the undone changes."""
 
     def __init__(self, document: Any, undone: Mapping[int, int], budget: Budget) -> None:
         self._budget = budget
-        # What is left out, by what has taken it back.
+        # The versions that are left out, each with that of its undo or redo.
         self._undone = undone
         self._taking = frozenset(undone.values())
         self._document = document
         self._owned: Owned = {}
-        # The operations that lead to the document without what is left out: the inverses of the changes left out, the
-        # last one first. Those next to each other that one undo takes back are one, as in that undo: what others insert
-        # then comes to the same place.
+        # The operations that lead to the document without the undone changes: the inverses of these, the last one
+        # first. Neighbours that one undo takes back are joined, as in that undo, so that insertions of others come to
+        # the same place.
         self._inverses: list[_Inverse] = []
 
     def take(self, step: Step) -> Step | None:
-        """Apply the next change, and return it as it is without the undone ones; None if it is left out."""
+        """Apply the next change, and return it rebased over the undone ones; None if it is left out."""
         if step.version in self._undone:
             before, self._owned = self._document, {}  # The inverse may share parts with the document.
             self._apply(step.ops)
@@ -126,7 +127,7 @@ class _Walk:
         return step._replace(ops=ops)
 
     def _drop_inverse(self, version: int, ops: Sequence[Op]) -> None:
-        """Drop the inverse of what `ops` have taken back, and rebase the inverses before it over `ops`."""
+        """Drop the inverse of the changes that `ops` take back, and rebase the inverses before it over `ops`."""
         versions = [each for each, _ in self._inverses]
         index = versions.index(version)
         moved, ops = self._bring_past(self._inverses[:index], ops)
@@ -135,9 +136,9 @@ class _Walk:
         self._inverses = _join(moved, self._inverses[index + 1 :])
 
     def _bring_past(self, inverses: Sequence[_Inverse], ops: Sequence[Op]) -> tuple[list[_Inverse], Sequence[Op]]:
-        """Return inverses as they are after the last change, `ops`, and that as it is after the inverses.
+        """Transform inverses and the last change, `ops`, so that each can be applied after the other.
 
-        As with an undo, of two insertions at one place the one that a change has made is the first.
+        As with an undo, of two insertions at one place that of the change comes first.
         """
         document, own, moved = self._document, Owned(), list[_Inverse]()
         for version, inverse in inverses:

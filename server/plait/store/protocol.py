@@ -371,7 +371,7 @@ class Store(Protocol):
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         """Return the threads that are due at `until` or before, the earliest first, after `after`.
 
-        A thread may be returned that is not due any more. One whose due time is durable is never missing.
+        A thread that is not due may be returned, too. One whose due time is durable is never missing.
         """
         ...
 

@@ -63,7 +63,7 @@ async def test_what_is_not_there_is_404(served: Served, method: str, path: str) 
 async def test_a_name_may_have_a_slash(served: Served) -> None:
     async with begun(served.web, "adder/a%2Fb%20%C3%A9") as stream:
         await stream.rest()
-    assert [each async for each in served.app.threads()] == [ThreadKey("conversation", "a/b é")]
+    assert [each.key async for each in served.app.threads()] == [ThreadKey("conversation", "a/b é")]
 
 
 async def test_pages_of_other_origins_and_unknown_hosts_are_refused(served: Served) -> None:

@@ -162,4 +162,4 @@ async def test_events_of_agents_cannot_be_taken_for_those_of_the_run(caplog: pyt
     app.mount("/ag-ui", AgUi(app))
     async with running(app) as address, http(address) as web, begun(web, "liar/one") as stream:
         assert await stream.rest() == ["RUN_STARTED", "STATE_SNAPSHOT", "RUN_ERROR"]
-    check_internal(stream.events[-1]["message"], caplog, "STATE_SNAPSHOT is sent by itself")
+    check_internal(stream.events[-1]["message"], caplog, "STATE_SNAPSHOT cannot be emitted")

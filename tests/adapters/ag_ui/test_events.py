@@ -303,5 +303,5 @@ async def test_it_is_served_in_an_app_that_is_mounted_elsewhere_and_told_to_inst
         async with web.stream("POST", "/api/ag-ui/adder/a%2Fb", json=body()) as answer:
             assert answer.status_code == 200
             assert (await Stream(answer).rest())[-1] == "RUN_FINISHED"
-        assert [each async for each in app.threads()] == [ThreadKey("conversation", "a/b")]
+        assert [each.key async for each in app.threads()] == [ThreadKey("conversation", "a/b")]
         assert "plait_" in (await web.get("/api/metrics")).text

@@ -1,6 +1,7 @@
 """Listing threads by user and metadata, and reading and writing them from outside."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from plait import (
     Store,
     StoreError,
     Thread,
-    ThreadKey,
+    ThreadRow,
     TooMany,
     Values,
 )
@@ -71,7 +72,7 @@ def make_app(store: Store) -> Plait:
 
 
 async def names(app: Plait, **query: Any) -> list[str]:
-    return [key.name async for key in app.threads(**query)]
+    return [row.key.name async for row in app.threads(**query)]
 
 
 # Listing
@@ -142,7 +143,7 @@ async def test_threads_are_found_by_members_of_their_metadata(store: Store) -> N
         await app.thread(Room, "seven").values.set("topic", "tea")
         assert await names(app, metadata={"topic": "tea"}) == ["three", "one", "two"]
         assert await names(app, metadata={"topic": "tea"}, limit=2) == ["three", "one"]
-        after = ThreadKey("hall", "three")
+        (after,) = [row async for row in app.threads() if row.key.name == "three"]
         assert await names(app, metadata={"topic": "tea"}, after=after, limit=1) == ["one"]
         assert await names(app, metadata={"topic": "tea", "n": 1}) == ["one"]
         assert await names(app, metadata={"n": True}) == ["two"]
@@ -156,10 +157,38 @@ async def test_a_listing_goes_on_after_the_last_thread_of_an_earlier_one(store: 
     async with make_app(store) as app:
         await asyncio.gather(*(app.run("note", {}, user_id="ada", session_id=f"{n:03}") for n in range(50)))
         await app.run("note", {}, user_id="grace", session_id="s")
-        found: list[ThreadKey] = []
-        while page := [key async for key in app.threads(user_id="ada", after=found[-1] if found else None, limit=7)]:
+        found: list[ThreadRow] = []
+        while page := [row async for row in app.threads(user_id="ada", after=found[-1] if found else None, limit=7)]:
             found += page
-        assert [key.name for key in found] == [f"ada:{n:03}" for n in range(50)]
+        assert [row.key.name for row in found] == [f"ada:{n:03}" for n in range(50)]
+
+
+async def test_threads_are_listed_with_their_users_and_times_in_the_order_of_these(store: Store) -> None:
+    async with make_app(store) as app:
+        before = time.time_ns() // 1000
+        # A session, a shared room, and a thread that the run creates.
+        await app.run("note", {}, user_id="a/é", session_id="s")
+        await app.run("note", {}, thread="lobby", user_id="a/é")
+        await app.run("note", {}, user_id="a/é")
+        await app.session(Room, "s", user_id="grace").values.set("n", 1)
+        await app.session(Room, "t", user_id="\ud83d").values.set("n", 1)
+        rows = [row async for row in app.threads(kind=Room, order="created")]
+        assert [row.user for row in rows] == [None, "grace", "a/é", None, "a/é"]
+        created = [row.created_at for row in rows]
+        assert created == sorted(created, reverse=True)
+        assert before <= created[-1] <= created[0] <= time.time_ns() // 1000
+        assert all(row.created_at <= row.changed_at for row in rows)
+        ada = [row async for row in app.threads(user_id="a/é", order="created")]
+        assert ada == [rows[2], rows[4]]
+        assert await names(app, user_id="\ud83d") == [rows[0].key.name]
+        await app.session(Room, "s", user_id="a/é").values.set("n", 2)
+        latest = [row async for row in app.threads(kind=Room, order="changed")]
+        assert latest[0].key == rows[4].key
+        assert latest[0].created_at == rows[4].created_at
+        assert latest[0].changed_at > rows[4].changed_at
+        pages = [row async for row in app.threads(kind=Room, order="changed", limit=2)]
+        pages += [row async for row in app.threads(kind=Room, order="changed", after=pages[-1])]
+        assert pages == latest
 
 
 # Inner kinds

@@ -147,7 +147,7 @@ async def test_unknown_fields_are_kept_out_and_missing_ones_get_defaults(stores:
         assert json.loads(await room.to_json())["state"] == {"topic": "none", "turns": 7}
         await app.import_thread(b'{"format":1,"kind":"room","name":"two"}')
         assert await parts_of(app, Room, "two") == (Talk(), [], {})
-        assert [key.name async for key in app.threads()] == ["one", "two"]
+        assert [row.key.name async for row in app.threads()] == ["one", "two"]
 
 
 async def test_an_older_state_is_migrated_and_a_newer_one_refused(stores: tuple[Store, Store]) -> None:
@@ -158,7 +158,7 @@ async def test_an_older_state_is_migrated_and_a_newer_one_refused(stores: tuple[
             await app.import_thread(old % ("two", 3))
         with pytest.raises(MigrationFailed):
             await app.import_thread('{"format":1,"kind":"room","name":"two","state_version":1,"state":{"x":1}}')
-        assert [key.name async for key in app.threads()] == ["one"]
+        assert [row.key.name async for row in app.threads()] == ["one"]
 
 
 async def test_a_thread_that_is_there_is_replaced_only_when_that_is_asked_for(stores: tuple[Store, Store]) -> None:

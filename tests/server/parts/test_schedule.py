@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.parts.workshop import SECOND, SOON, Clock, open_workshop, until
+from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, make_store, open_workshop, until
 
 from plait.actor.connection import Connection
 from plait.actor.rpc import rpc
@@ -18,8 +19,7 @@ from plait.errors import InvalidArguments, TooLarge, TooMany
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.schedule import MOST_ROWS, Schedule
 from plait.parts.values import Values
-from plait.store.memory import MemoryStore
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import ThreadKey
 
 HOUR = 3600.0
 
@@ -75,7 +75,7 @@ async def watched() -> None:
 
 
 async def test_after_returns_an_id_that_the_list_shows_with_name_arguments_and_times(
-    store: Store, clock: Clock
+    store: FlakyStore, clock: Clock
 ) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
@@ -87,7 +87,7 @@ async def test_after_returns_an_id_that_the_list_shows_with_name_arguments_and_t
         assert await shop.due() == {ThreadKey("bell", "one"): found.due}
 
 
-async def test_an_effect_runs_no_earlier_than_due_and_once(store: Store, clock: Clock) -> None:
+async def test_an_effect_runs_no_earlier_than_due_and_once(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         await bell.schedule.after(60, "ring", "a")
@@ -103,7 +103,7 @@ async def test_an_effect_runs_no_earlier_than_due_and_once(store: Store, clock: 
         assert await shop.due() == {}
 
 
-async def test_at_takes_a_time_in_any_zone_and_refuses_one_without(store: Store, clock: Clock) -> None:
+async def test_at_takes_a_time_in_any_zone_and_refuses_one_without(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         when = datetime.fromtimestamp(clock.now // SECOND + 60, timezone(timedelta(hours=5)))
@@ -115,7 +115,9 @@ async def test_at_takes_a_time_in_any_zone_and_refuses_one_without(store: Store,
         await until(rung(bell, "past"))
 
 
-async def test_what_was_due_while_the_server_was_down_runs_once_after_the_restart(store: Store, clock: Clock) -> None:
+async def test_what_was_due_while_the_server_was_down_runs_once_after_the_restart(
+    store: FlakyStore, clock: Clock
+) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         await bell.schedule.after(60, "ring", "once")
@@ -140,7 +142,7 @@ async def _has(bell: Bell, count: int) -> bool:
     return len(await rings(bell)) >= count
 
 
-async def test_a_cancelled_schedule_does_not_run_and_is_cancelled_once(store: Store, clock: Clock) -> None:
+async def test_a_cancelled_schedule_does_not_run_and_is_cancelled_once(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         id = await bell.schedule.after(60, "ring", "a")
@@ -153,7 +155,7 @@ async def test_a_cancelled_schedule_does_not_run_and_is_cancelled_once(store: St
         assert await rings(bell) == []
 
 
-async def test_the_list_of_a_name_has_only_those_that_may_still_run(store: Store, clock: Clock) -> None:
+async def test_the_list_of_a_name_has_only_those_that_may_still_run(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         late = await bell.schedule.after(120, "ring")
@@ -185,14 +187,14 @@ async def test_the_list_of_a_name_has_only_those_that_may_still_run(store: Store
     ],
 )
 async def test_what_could_not_run_is_refused_when_it_is_scheduled(call: Any, error: type[Exception], why: str) -> None:
-    async with MemoryStore() as store, open_workshop(store, Bell) as shop:
+    async with make_store("memory", Path()) as store, open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         with pytest.raises(error, match=why):
             call(bell.schedule)
         assert await bell.schedule.list() == []
 
 
-async def test_while_one_with_a_key_waits_nothing_is_added(store: Store, clock: Clock) -> None:
+async def test_while_one_with_a_key_waits_nothing_is_added(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         first = await bell.schedule.after(60, "ring", "a", key="k")
@@ -206,7 +208,7 @@ async def test_while_one_with_a_key_waits_nothing_is_added(store: Store, clock: 
 
 
 async def test_after_without_a_key_in_on_start_logs_a_warning(
-    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+    store: FlakyStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Hasty(Bell):
         def on_start(self) -> None:
@@ -223,7 +225,7 @@ async def test_after_without_a_key_in_on_start_logs_a_warning(
         assert "without a key in on_start" in message
 
 
-async def test_a_thread_has_at_most_10000_schedules(store: Store, clock: Clock) -> None:
+async def test_a_thread_has_at_most_10000_schedules(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         with bell.transaction():
@@ -241,7 +243,7 @@ async def test_a_thread_has_at_most_10000_schedules(store: Store, clock: Clock) 
         await bell.schedule.after(60, "ring")
 
 
-async def test_a_server_handle_schedules_lists_and_cancels(store: Store, clock: Clock) -> None:
+async def test_a_server_handle_schedules_lists_and_cancels(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         handle = shop.handle(Bell)
         id = await handle.schedule.after(60, "ring", "a")
@@ -253,7 +255,7 @@ async def test_a_server_handle_schedules_lists_and_cancels(store: Store, clock: 
 # Again and again
 
 
-async def test_every_runs_at_each_interval_and_makes_one_of_missed_runs(store: Store, clock: Clock) -> None:
+async def test_every_runs_at_each_interval_and_makes_one_of_missed_runs(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         begin = clock.now
@@ -268,7 +270,7 @@ async def test_every_runs_at_each_interval_and_makes_one_of_missed_runs(store: S
         assert [each.due - begin for each in await bell.schedule.list()] == [13 * 60 * SECOND]
 
 
-async def test_cron_runs_in_its_time_zone(store: Store, clock: Clock) -> None:
+async def test_cron_runs_in_its_time_zone(store: FlakyStore, clock: Clock) -> None:
     clock.set(int(datetime(2026, 3, 28, 12, tzinfo=UTC).timestamp()) * SECOND)
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
@@ -286,7 +288,7 @@ async def test_cron_runs_in_its_time_zone(store: Store, clock: Clock) -> None:
         assert first.due == int(datetime(2026, 3, 30, 0, 30, tzinfo=UTC).timestamp()) * SECOND
 
 
-async def test_every_and_cron_are_the_same_by_name_arguments_and_rule(store: Store, clock: Clock) -> None:
+async def test_every_and_cron_are_the_same_by_name_arguments_and_rule(store: FlakyStore, clock: Clock) -> None:
     for _ in range(2):  # Also after a restart.
         async with open_workshop(store, Bell) as shop:
             bell = await shop.thread(Bell)
@@ -308,7 +310,7 @@ async def test_every_and_cron_are_the_same_by_name_arguments_and_rule(store: Sto
             assert len(await bell.schedule.list()) == 7
 
 
-async def test_what_recurs_goes_on_after_a_failure(store: Store, clock: Clock) -> None:
+async def test_what_recurs_goes_on_after_a_failure(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         begin = clock.now
@@ -336,7 +338,7 @@ def _is_due(at: int) -> bool:
 # Transactions
 
 
-async def test_a_transaction_schedules_with_its_state_and_values_or_not_at_all(store: Store, clock: Clock) -> None:
+async def test_a_transaction_schedules_with_its_state_and_values_or_not_at_all(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         kept = await bell.schedule.after(600, "ring", "kept")
@@ -370,7 +372,7 @@ async def test_a_transaction_schedules_with_its_state_and_values_or_not_at_all(s
 # Effects
 
 
-async def test_an_effect_is_a_turn_of_its_thread_and_no_run_of_an_agent(store: Store, clock: Clock) -> None:
+async def test_an_effect_is_a_turn_of_its_thread_and_no_run_of_an_agent(store: FlakyStore, clock: Clock) -> None:
     seen: list[Any] = []
 
     class Curious(Bell):
@@ -387,7 +389,7 @@ async def test_an_effect_is_a_turn_of_its_thread_and_no_run_of_an_agent(store: S
         assert seen == ["effect look", None, None, None, {"rings": 0}, "one"]
 
 
-async def test_arguments_are_converted_to_their_annotations(store: Store, clock: Clock) -> None:
+async def test_arguments_are_converted_to_their_annotations(store: FlakyStore, clock: Clock) -> None:
     seen: list[Any] = []
 
     class Careful(Bell):
@@ -402,7 +404,7 @@ async def test_arguments_are_converted_to_their_annotations(store: Store, clock:
         await until(lambda: seen == [(when, ("a", "b"), None)])
 
 
-async def test_what_an_effect_writes_is_there_with_its_end_and_not_before(store: Store, clock: Clock) -> None:
+async def test_what_an_effect_writes_is_there_with_its_end_and_not_before(store: FlakyStore, clock: Clock) -> None:
     gate = asyncio.Event()
 
     class Slow(Bell):
@@ -434,7 +436,9 @@ async def _is_gone(bell: Bell, id: str) -> bool:
     return id not in [each.id for each in await bell.schedule.list()]
 
 
-async def test_a_run_that_raises_leaves_nothing_and_is_tried_as_often_as_it_says(store: Store, clock: Clock) -> None:
+async def test_a_run_that_raises_leaves_nothing_and_is_tried_as_often_as_it_says(
+    store: FlakyStore, clock: Clock
+) -> None:
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         id = await bell.schedule.after(0, "crack", "x")
@@ -456,7 +460,9 @@ async def _is_at(bell: Bell, id: str, attempt: int) -> bool:
     ]
 
 
-async def test_an_effect_knows_its_run_and_the_run_has_the_same_id_in_each_attempt(store: Store, clock: Clock) -> None:
+async def test_an_effect_knows_its_run_and_the_run_has_the_same_id_in_each_attempt(
+    store: FlakyStore, clock: Clock
+) -> None:
     seen: list[Any] = []
 
     class Aware(Bell):
@@ -480,7 +486,7 @@ async def test_an_effect_knows_its_run_and_the_run_has_the_same_id_in_each_attem
         assert seen[0].due == seen[1].due == seen[2].due - 60 * SECOND
 
 
-async def test_two_runs_of_one_schedule_never_overlap(store: Store, clock: Clock) -> None:
+async def test_two_runs_of_one_schedule_never_overlap(store: FlakyStore, clock: Clock) -> None:
     running, most, count = 0, 0, 0
 
     class Long(Bell):
@@ -506,7 +512,7 @@ async def test_two_runs_of_one_schedule_never_overlap(store: Store, clock: Clock
 
 
 async def test_a_hung_effect_is_reported_with_its_stack_and_cancelled(
-    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+    store: FlakyStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Hung(Bell):
         @effect(attempts=1, timeout=0.01)
@@ -526,7 +532,7 @@ async def test_a_hung_effect_is_reported_with_its_stack_and_cancelled(
 
 
 async def test_the_queue_runs_one_at_a_time_in_order_and_goes_on_after_one_that_failed(
-    store: Store, clock: Clock
+    store: FlakyStore, clock: Clock
 ) -> None:
     running = 0
 
@@ -567,7 +573,7 @@ async def _are_steps(bell: Bell, steps: list[int]) -> bool:
     return bool(await bell.values.get("steps") == steps)
 
 
-async def test_an_effect_that_cancels_itself_runs_no_more(store: Store, clock: Clock) -> None:
+async def test_an_effect_that_cancels_itself_runs_no_more(store: FlakyStore, clock: Clock) -> None:
     class Modest(Bell):
         @effect
         async def once(self) -> None:
@@ -583,7 +589,7 @@ async def test_an_effect_that_cancels_itself_runs_no_more(store: Store, clock: C
         assert await modest.values.get("done") == 1
 
 
-async def test_an_effect_may_schedule_itself_again_with_its_key(store: Store, clock: Clock) -> None:
+async def test_an_effect_may_schedule_itself_again_with_its_key(store: FlakyStore, clock: Clock) -> None:
     class Chain(Bell):
         @effect
         async def link(self, number: int) -> None:
@@ -604,7 +610,7 @@ async def _has_links(bell: Bell, number: int) -> bool:
     return bool(await bell.values.get("links") == number)
 
 
-async def test_a_schedule_that_is_cancelled_while_it_runs_is_not_tried_again(store: Store, clock: Clock) -> None:
+async def test_a_schedule_that_is_cancelled_while_it_runs_is_not_tried_again(store: FlakyStore, clock: Clock) -> None:
     gate, count = asyncio.Event(), 0
 
     class Slow(Bell):
@@ -628,7 +634,7 @@ async def test_a_schedule_that_is_cancelled_while_it_runs_is_not_tried_again(sto
 
 
 async def test_an_effect_that_the_class_does_not_have_waits_for_one_that_has(
-    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+    store: FlakyStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Old(Thread[Any]):
         kind = "bell"

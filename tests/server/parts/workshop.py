@@ -12,19 +12,20 @@ import pytest
 from plait.actor.actor import Actor
 from plait.actor.thread import Thread
 from plait.agents.runs import Runs
+from plait.errors import StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.store.memory import MemoryStore
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
-__all__ = ["PATIENCE", "SECOND", "SOON", "Clock", "Workshop", "make_store", "open_workshop", "until"]
+__all__ = ["PATIENCE", "SECOND", "SOON", "Clock", "FlakyStore", "Workshop", "make_store", "open_workshop", "until"]
 
 PATIENCE = 10.0
 # Seconds after which timers read the clock.
 SOON = 0.005
-STOP_TIMEOUT = 5.0
+STOP_TIMEOUT = 1.0
 SECOND = 1_000_000
 
 T = TypeVar("T", bound=Thread[Any])
@@ -49,10 +50,37 @@ class Clock:
         self._now = at * 1000
 
 
+class _Flaky:
+    """Refuses writes."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        # Whether a write is refused.
+        self.refuses: Callable[[Write], bool] = lambda _: False
+        self.writes: list[Write] = []
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        self.writes.append(write)
+        if self.refuses(write):
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            future.set_exception(StoreError("the disk is full"))
+            return future
+        future = super().submit(write)  # type: ignore[misc]
+        return future
+
+
+class FlakyMemory(_Flaky, MemoryStore):
+    """A MemoryStore that refuses writes when a test says so."""
+
+
+class FlakySqlite(_Flaky, SqliteStore):
+    """A SqliteStore that refuses writes when a test says so."""
+
+
 class Workshop:
     """A node whose threads read their clock often."""
 
-    def __init__(self, node: Node, store: Store) -> None:
+    def __init__(self, node: Node, store: "FlakyStore") -> None:
         self.node = node
         self.store = store
 
@@ -71,19 +99,35 @@ class Workshop:
     def is_asleep(self, cls: type[Thread[Any]], name: str = "one") -> bool:
         return self.node._threads.find_awake(ThreadKey(cls._kind.name, name)) is None
 
+    def are_asleep(self) -> bool:
+        """Whether all threads are asleep, and none is about to wake or to sleep."""
+        return not self.node._threads._slots
+
     async def due(self) -> dict[ThreadKey, int]:
         """Return when each thread is due, as the store knows it."""
         return {each.key: each.due for each in await self.store.due_threads(until=2**62, limit=1000)}
 
+    async def crash(self) -> None:
+        """End the threads as a kill does: they write nothing more."""
+        await self.node._alarms.stop()
+        for actor in self.node.actors:
+            actor.timer.stop()
+            actor.state.close()
+            actor.cancel_turns()
+        await asyncio.sleep(0)
 
-def make_store(kind: str, folder: Path) -> MemoryStore | SqliteStore:
+
+FlakyStore = FlakyMemory | FlakySqlite
+
+
+def make_store(kind: str, folder: Path) -> FlakyStore:
     """Return a new store of a kind."""
-    return MemoryStore() if kind == "memory" else SqliteStore(folder / "plait.db")
+    return FlakyMemory() if kind == "memory" else FlakySqlite(folder / "plait.db")
 
 
 @asynccontextmanager
 async def open_workshop(
-    store: Store, *classes: type[Thread[Any]], runs: Runs | None = None, expiry_interval: float = 30.0
+    store: FlakyStore, *classes: type[Thread[Any]], runs: Runs | None = None, expiry_interval: float = 30.0
 ) -> AsyncIterator[Workshop]:
     """Run a node on an open store."""
     node = Node(

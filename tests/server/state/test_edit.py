@@ -135,7 +135,7 @@ async def test_a_draft_changes_nothing_after_its_block_and_says_so() -> None:
             lambda: setattr(waited, "title", "late"),
         ]
         for change in changes:
-            with pytest.raises(RuntimeError, match="has been left"):
+            with pytest.raises(RuntimeError, match="has ended"):
                 change()
         assert (thread.version, thread.state["cards"][0]) == (2, {"n": 2})
 
@@ -146,9 +146,9 @@ async def test_an_edit_is_for_one_block() -> None:
         edit = thread.edit()
         with edit as draft:
             draft.title = "kept"
-            with pytest.raises(RuntimeError, match="entered before"):
+            with pytest.raises(RuntimeError, match="already used"):
                 edit.__enter__()
-        with pytest.raises(RuntimeError, match="entered before"):
+        with pytest.raises(RuntimeError, match="already used"):
             await edit.__aenter__()
         assert (thread.version, thread.state["title"]) == (1, "kept")
 

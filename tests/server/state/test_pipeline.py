@@ -20,6 +20,7 @@ from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
+from plait.state.transaction import Transaction
 from plait.state.types import StateType
 from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json
@@ -1410,3 +1411,84 @@ async def test_a_pipeline_that_is_closed_takes_nothing_more() -> None:
         with pytest.raises(Unavailable):
             b.pipeline.put(b"1", make_connection(b.pipeline))
         assert await b.stored() == 0
+
+
+# Due times
+
+
+async def due_of(b: Bench) -> int:
+    found = await b.store.load(KEY)
+    assert found is not None
+    return found.due
+
+
+async def test_a_due_time_is_stored_with_its_records_or_alone() -> None:
+    async with bench() as b:
+        await outcome(b.pipeline.store([Record("values", "a", b"1")], due=7))
+        assert b.store.submitted[-1].due == 7
+        await outcome(b.pipeline.store([Record("values", "a", b"2")]))
+        await outcome(b.set(1))
+        assert await due_of(b) == 7
+        await outcome(b.pipeline.store([], due=0))
+        assert await due_of(b) == 0
+
+
+async def test_the_last_due_time_of_a_transaction_is_stored_in_its_one_write() -> None:
+    async with bench() as b:
+        for value, due in ((1, 7), (2, 8)):
+            submitted = len(b.store.submitted)
+            with Transaction(b.pipeline, KEY) as transaction:
+                b.pipeline.store([Record("values", "a", b"1")], due=99)
+                b.set(value)
+                with Transaction(b.pipeline, KEY):
+                    b.pipeline.store([Record("values", "b", b"1")], due=due)
+                b.pipeline.store([Record("values", "c", b"1")])
+            assert transaction.commit is not None
+            await outcome(transaction.commit)
+            assert [(write.version, write.due) for write in b.store.submitted[submitted:]] == [(value, due)]
+            assert await due_of(b) == due
+        # Nothing but a due time.
+        with Transaction(b.pipeline, KEY) as transaction:
+            b.pipeline.store([], due=0)
+        assert transaction.commit is not None
+        await outcome(transaction.commit)
+        assert await due_of(b) == 0
+
+
+def roll_back(b: Bench, *, due: int) -> None:
+    with Transaction(b.pipeline, KEY):
+        b.pipeline.store([], due=due)
+        raise ZeroDivisionError
+
+
+async def test_the_due_time_of_a_transaction_that_raises_is_not_stored() -> None:
+    async with bench() as b:
+        with pytest.raises(ZeroDivisionError):
+            roll_back(b, due=7)
+        with Transaction(b.pipeline, KEY):
+            b.set(1)
+            with pytest.raises(ZeroDivisionError):
+                roll_back(b, due=8)
+        await outcome(b.pipeline.wait_until_durable())
+        assert await due_of(b) == 0
+        assert await b.stored() == 1
+
+
+async def test_the_first_write_of_a_thread_has_the_time_and_the_user_also_after_one_that_failed() -> None:
+    async with TroubledStore() as store:
+        b = Bench(store, StateType(Any), DEFAULT_LIMITS)
+        b.pipeline.start(0)
+        b.pipeline.history.user = "ada"
+        store.fail_next()
+        assert await settled(b.set(1)) is not None
+        before = time.time_ns() // 1000
+        await outcome(b.set(1))
+        await outcome(b.set(2))
+        await outcome(b.pipeline.store([Record("values", "a", b"1")]))
+        found = await store.load(KEY)
+        assert found is not None
+        assert before <= found.created_at <= time.time_ns() // 1000
+        assert found.user == "ada"
+        assert [(write.created_at > 0, write.user) for write in store.submitted[-2:]] == [(False, None)] * 2
+        history = History(KEY, StateType(Any), found)
+        assert (history.created_at, history.user) == (found.created_at, "ada")

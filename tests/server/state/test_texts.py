@@ -226,8 +226,8 @@ async def test_a_splice_is_taken_in_any_string_and_what_does_nothing_makes_no_ve
         ("/note", True, 0, "are integers"),
         ("/cards", 0, 0, "not a text"),
         ("/cards/0/id", 0, 0, "not a text"),
-        ("/cards/9/body", 0, 0, "exist|past the end|nothing"),
-        ("/more/note", 0, 0, "exist|nothing"),
+        ("/cards/9/body", 0, 0, "exist|past the end|no text"),
+        ("/more/note", 0, 0, "exist|no text"),
         ("note", 0, 0, "starts with a slash"),
     ],
 )

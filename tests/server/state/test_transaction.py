@@ -360,7 +360,7 @@ async def test_it_can_be_entered_once() -> None:
         transaction = thread.transaction()
         with transaction:
             pass
-        with pytest.raises(RuntimeError, match="entered before"), transaction:
+        with pytest.raises(RuntimeError, match="already used"), transaction:
             pass
 
 

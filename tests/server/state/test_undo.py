@@ -350,7 +350,7 @@ async def test_what_somebody_else_has_changed_since_is_a_conflict_and_left_as_it
         t.change("ada", *mine)
         t.change("bob", *theirs)
         before = t.state
-        with pytest.raises(Conflict, match="somebody else") as caught:
+        with pytest.raises(Conflict, match="others have changed") as caught:
             await t.undo("ada")
         assert caught.value.path is not None
         assert t.state == before

@@ -1,4 +1,4 @@
-"""Agents of an app for clients of AG-UI 1.0, over server-sent events."""
+"""Serves the agents of an app to clients of AG-UI 1.0, over server-sent events."""
 
 import secrets
 from collections.abc import Callable
@@ -40,29 +40,29 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 def emit(context: Context[Any], *events: BaseEvent) -> None:
-    """Send events of AG-UI, such as those of tool calls, to those who watch a run, after all changes made so far.
+    """Send events of AG-UI, such as those of tool calls, to the viewers of a run, after all changes made so far.
 
-    Does nothing in a run that did not come by AG-UI. Raises ValueError for events of runs and of the state, which are
-    sent by themselves, and for those that cannot be JSON; then it sends none.
+    Does nothing in a run that was not started by AG-UI. Raises ValueError, without sending any event, for an event that
+    cannot be JSON, and for events of the run and of the state, which plait sends itself.
     """
     if (run := context.get(EventRun)) is not None:
         run.emit(*events)
 
 
 def ask(context: Context[Any], *interrupts: Interrupt) -> None:
-    """Let the run end with the outcome `interrupt`: its client is to answer these with the next run, by `resume`.
+    """Make the run end with the outcome `interrupt`; the client answers these interrupts by `resume` of its next run.
 
-    Does nothing in a run that did not come by AG-UI.
+    Does nothing in a run that was not started by AG-UI.
     """
     if (run := context.get(EventRun)) is not None:
         run.asked += interrupts
 
 
-# RunAgentInput holds the loop for as long as it takes to validate these.
+# Validating RunAgentInput blocks the loop; more items would block it for too long.
 _MOST_ITEMS: Final = 5_000
 
 
-class _Asked(NamedTuple):
+class _AgentRequest(NamedTuple):
     """A request to an agent in one thread."""
 
     request: Request
@@ -74,10 +74,11 @@ class _Asked(NamedTuple):
 class AgUi:
     """Serves the agents of an app by AG-UI 1.0: an ASGI application, `app.mount("/ag-ui", AgUi(app))`.
 
-    `POST /ag-ui/{agent}/{name}` runs an agent in the thread of that name and streams its events; they go on without the
-    client. `GET /ag-ui/{agent}/{name}/events` streams them to anybody else, or to who comes back with `Last-Event-ID`;
-    `POST /ag-ui/{agent}/{name}/interrupt` interrupts the run. `input` makes an agent's input of the RunAgentInput, by
-    default the text of the last message of the user; the agent finds all of it by `ctx.get(RunAgentInput)`.
+    `POST /ag-ui/{agent}/{name}` runs an agent in the thread of that name and streams its events; the run continues when
+    its client disconnects. `GET /ag-ui/{agent}/{name}/events` streams the events to other viewers, and to clients that
+    reconnect with `Last-Event-ID`. `POST /ag-ui/{agent}/{name}/interrupt` interrupts the run. `input` is a function
+    that makes an agent's input from the RunAgentInput; by default, the input is the text of the user's last message.
+    The agent gets the whole RunAgentInput by `ctx.get(RunAgentInput)`.
     """
 
     def __init__(self, app: Plait, *, input: Callable[[RunAgentInput], Any] | None = None) -> None:
@@ -89,7 +90,7 @@ class AgUi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"AG-UI is served over HTTP, not {scope['type']}")
+            raise RuntimeError(f"AG-UI is only served over HTTP, not over {scope['type']}")
         await self._endpoint(scope, receive, send)
 
     async def _answer(self, request: Request, headers: Headers) -> Response:
@@ -111,14 +112,14 @@ class AgUi:
             case _:
                 raise NotFound("the URLs of AG-UI are POST /{agent}/{name} and GET /{agent}/{name}/events")
 
-    def _find(self, request: Request, agent: str, name: str, principal: Any) -> _Asked:
+    def _find(self, request: Request, agent: str, name: str, principal: Any) -> _AgentRequest:
         found = self._app._runs.agents.get(agent)
         if found is None:
             raise NotFound(f"there is no agent {agent!r}")
-        return _Asked(request, found, ThreadKey(found.kind.name, check_name(name)), principal)
+        return _AgentRequest(request, found, ThreadKey(found.kind.name, check_name(name)), principal)
 
-    async def _run(self, asked: _Asked) -> Response:
-        """Begin a run, and stream its events to who has asked for it."""
+    async def _run(self, asked: _AgentRequest) -> Response:
+        """Begin a run, and stream its events to the client that has requested it."""
         await self._check(asked, "call")
         await self._check(asked, "read")
         body = await self._read_body(asked)
@@ -144,21 +145,21 @@ class AgUi:
                 raise
         return _stream(viewer)
 
-    def _begin(self, asked: _Asked, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
-        """Begin a run, which waits for its turn; nobody's leaving ends it."""
+    def _begin(self, asked: _AgentRequest, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
+        """Begin a run, which waits for its turn, and continues when its viewers disconnect."""
         method = asked.agent.kind.method(f"run:{asked.agent.name}")
         actor.turns.call(
             method,
             ([given], {}),
-            run.done,
+            run.finish,
             sink=run.take,
             connection=connection,
             request=asked.request,
             by_client=True,
         )
 
-    async def _watch(self, asked: _Asked) -> Response:
-        """Stream the events of a run to another viewer, or to one that comes back."""
+    async def _watch(self, asked: _AgentRequest) -> Response:
+        """Stream the events of a run to another viewer, or to one that reconnects."""
         await self._check(asked, "read")
         id = asked.request.headers.get("last-event-id")
         cursor = Cursor.parse(id, "Last-Event-ID") if id else None
@@ -166,7 +167,7 @@ class AgUi:
         with actor.keep_awake():
             return _stream(await self._open(asked, actor, cursor=cursor))
 
-    async def _interrupt(self, asked: _Asked) -> Response:
+    async def _interrupt(self, asked: _AgentRequest) -> Response:
         await self._check(asked, "call")
         message = read_interrupt(await self._read_body(asked), self._context.limits.depth)
         return JSONResponse({"interrupted": await self._app.interrupt(asked.key, message)})
@@ -181,16 +182,16 @@ class AgUi:
         except (NotFound, ValueError, KeyError):
             return None
 
-    async def _check(self, asked: _Asked, action: Action) -> None:
+    async def _check(self, asked: _AgentRequest, action: Action) -> None:
         await self._context.identity.check(asked.principal, asked.key, action)
 
-    async def _read_body(self, asked: _Asked) -> bytes:
+    async def _read_body(self, asked: _AgentRequest) -> bytes:
         body = await asked.request.body()
         self._context.requests.charge(asked.request, asked.principal, body)
         return body
 
-    async def _enter(self, asked: _Asked) -> tuple[Actor, Connection]:
-        """Return the thread, and a connection that stands for the request. Use it before awaiting anything else."""
+    async def _enter(self, asked: _AgentRequest) -> tuple[Actor, Connection]:
+        """Return the thread, and a connection for the request. Use both before awaiting anything else."""
         may_write = await self._context.identity.may(asked.principal, asked.key, "write")
         actor = await self._context.actor(asked.principal, asked.key)
         assert isinstance(actor, Actor)
@@ -205,9 +206,9 @@ class AgUi:
         return actor, connection
 
     async def _open(
-        self, asked: _Asked, actor: Actor, *, run: EventRun | None = None, cursor: Cursor | None = None
+        self, asked: _AgentRequest, actor: Actor, *, run: EventRun | None = None, cursor: Cursor | None = None
     ) -> Viewer:
-        """Return a viewer that has joined, which counts as a socket of its address."""
+        """Return a viewer that has joined the thread; it counts as a socket of its address."""
         if (refusal := actor.sockets.find_refusal()) is not None:
             raise refusal
         request, addresses = asked.request, self._context.addresses
@@ -247,15 +248,15 @@ def _parse(body: bytes, depth: int) -> RunAgentInput:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = "".join(f"/{part}" for part in first["loc"])
-        raise InvalidArguments(f"the body is no RunAgentInput: {first['msg']}", path=path) from None
+        raise InvalidArguments(f"the body is not a RunAgentInput: {first['msg']}", path=path) from None
 
 
 def _count_items(body: bytes) -> int:
-    """Return how many items RunAgentInput would validate; each of them costs much more than its bytes."""
+    """Return how many items RunAgentInput would validate, as each takes much more time than its bytes."""
     try:
         given = decode_json(body)
     except NOT_JSON:
-        return 0  # RunAgentInput tells what is wrong.
+        return 0  # Validation reports the error.
     if not isinstance(given, dict):
         return 0
     lists = [given.get(name) for name in ("messages", "tools", "context")]

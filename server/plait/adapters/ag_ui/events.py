@@ -1,4 +1,4 @@
-"""The events of AG-UI as frames of server-sent events, without their ids."""
+"""Encodes the events of AG-UI as frames of server-sent events, without ids."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from plait_schemas.patch import Op, decode_ops, find, parse
 
 __all__ = [
     "Cursor",
-    "Encoded",
+    "EncodedEvent",
     "Opened",
     "encode",
     "encode_custom",
@@ -35,7 +35,7 @@ __all__ = [
 _ENCODER: Final = EventEncoder()
 _CURSOR: Final = re.compile(r"(.+):(\d{1,18})(?::([0-9a-f]+)\.(\d{1,18})(?:\.(start|end))?)?", re.DOTALL)
 
-# What must be ended before its run: the events that begin it and end it, and the member that names it.
+# The events that begin something that must end before its run: the event that ends it, and the member with its id.
 _PAIRS: Final[dict[EventType, tuple[Callable[..., BaseEvent], str]]] = {
     EventType.TEXT_MESSAGE_START: (TextMessageEndEvent, "message_id"),
     EventType.TOOL_CALL_START: (ToolCallEndEvent, "tool_call_id"),
@@ -57,9 +57,9 @@ _BEGUN_BY: Final = {
 
 
 class Cursor(NamedTuple):
-    """How far a viewer has come: `epoch:version`, and for a frame that is no version `:feed.position` and a mark.
+    """The position of a viewer: `epoch:version`, and, after a frame that is not a version, `:feed.position` and a mark.
 
-    The mark is `start` after RUN_STARTED, when the state has not come yet, and `end` after the last event of a run.
+    The mark is `start` after RUN_STARTED, before the state was sent, and `end` after the last event of a run.
     """
 
     version: Version
@@ -69,15 +69,15 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, name: str) -> Self:
-        """Read a cursor. Raises InvalidArguments, which names where it was sent."""
+        """Parse a cursor. Raises InvalidArguments with the `name` of the header or member that has it."""
         if (match := _CURSOR.fullmatch(text)) is None:
-            raise InvalidArguments(f"{name}={text[:80]}: that is not epoch:version", path=f"/{name}")
+            raise InvalidArguments(f"{name}={text[:80]}: must be epoch:version, as sent by the server", path=f"/{name}")
         epoch, version, feed, position, mark = match.groups()
         return cls((epoch, int(version)), feed, int(position or 0), mark)
 
 
 class Opened(NamedTuple):
-    """Something that an event begins: a text, a tool call, a step."""
+    """Something that one event begins and another one ends: a text, a tool call, a step."""
 
     type: EventType
     id: str
@@ -88,19 +88,19 @@ class Opened(NamedTuple):
         return make(**{member: self.id})
 
 
-class Encoded(NamedTuple):
-    """An event as it was when it was sent, as its author may change it later."""
+class EncodedEvent(NamedTuple):
+    """An event that was encoded when it was sent, because the agent may change the object later."""
 
     type: EventType
     frame: bytes
-    # What it begins; what it continues or ends; and whether it ends that.
+    # What the event begins; what it continues or ends; and whether it ends that.
     opens: Opened | None
     of: Opened | None
     is_end: bool
 
     @classmethod
     def make(cls, event: BaseEvent) -> Self:
-        """Encode an event. Raises ValueError for one that cannot be JSON, or whose beginning could not be ended."""
+        """Encode an event. Raises ValueError for one that cannot be JSON, or that begins something without an id."""
         opens = of = end = None
         if (pair := _PAIRS.get(event.type)) is not None:
             opens = Opened(event.type, getattr(event, pair[1]))
@@ -123,7 +123,7 @@ def encode_custom(name: str, value: Any) -> bytes:
 
 def encode_snapshot(epoch: str, revision: Revision) -> bytes:
     """Return the frame of a whole state."""
-    json = revision.require_json().translate(None, b"\r\n")  # There are none inside of tokens.
+    json = revision.require_json().translate(None, b"\r\n")  # Strings in JSON have no raw line breaks.
     return b'data: {"type":"STATE_SNAPSHOT","snapshot":%b,%b}\n\n' % (json, _metadata(epoch, revision.version))
 
 
@@ -144,9 +144,9 @@ def _metadata(epoch: str, version: int) -> bytes:
 
 
 def _write_plain(ops: list[Op], revision: Revision) -> list[Op]:
-    """Return operations of JSON Patch for those that led to a revision, with whole texts in the place of splices.
+    """Return plain JSON Patch for the operations that led to a revision, with whole texts instead of splices.
 
-    Where a text may have moved in the same change, the whole state is replaced.
+    If a text may have moved in the same change, the whole state is replaced.
     """
     texts = dict.fromkeys(op.path for op in ops if op.op == "splice")
     plain = [msgspec.structs.replace(op, moved=msgspec.UNSET) for op in ops if op.op != "splice"]
@@ -156,6 +156,6 @@ def _write_plain(ops: list[Op], revision: Revision) -> list[Op]:
 
 
 def _may_move(op: Op, path: str) -> bool:
-    """Whether an operation may change where a place is, or what is there."""
+    """Whether an operation may move a place, or change its value."""
     around = op.path if op.op == "replace" else op.path.rpartition("/")[0]
     return path == around or path.startswith(f"{around}/")

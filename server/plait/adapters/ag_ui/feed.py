@@ -1,4 +1,4 @@
-"""The events of the runs of one thread, and the changes of its state meanwhile, in one order for all viewers."""
+"""The events of the runs of one thread, and the changes of its state during the runs, in the same order for all."""
 
 import secrets
 from collections import deque
@@ -26,13 +26,13 @@ class RunEvent(NamedTuple):
     # Whether it is the first or the last one of its run.
     is_first: bool = False
     is_last: bool = False
-    # What it begins, and what it continues or ends.
+    # What the event begins, and what it continues or ends.
     opens: Opened | None = None
     of: Opened | None = None
 
 
 class Change:
-    """A version of the state in a run. The frames of older ones are dropped, as they may have whole texts."""
+    """A change of the state during a run. The frames of old changes are dropped, as they may contain whole texts."""
 
     __slots__ = ("frame", "run", "version")
 
@@ -43,7 +43,7 @@ class Change:
 
 
 class _Wire(PlainWire):
-    """Puts each change into the feed, once for all viewers."""
+    """Adds each change to the feed, once for all viewers."""
 
     def __init__(self, put: Callable[[Revision], None]) -> None:
         self._put = put
@@ -58,33 +58,33 @@ _NOTHING: Final = Frame(b"")
 
 
 class Feed:
-    """What has happened in the last runs of a thread, up to a number of bytes; the oldest is dropped first."""
+    """The events of the last runs of a thread, up to a number of bytes; the oldest are dropped first."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
         self.wire = _Wire(self._put_change)
-        # Names this feed in cursors, as there is a new one when the thread wakes.
+        # Names this feed in cursors; a thread that wakes again gets another feed.
         self.id = secrets.token_hex(4)
         # The run that has started and not ended, its first frame, and the position after that.
         self.run: object = None
         self.started = b""
         self.start = 0
         self._entries: deque[RunEvent | Change] = deque()
-        # The position of the first entry that is kept, and the bytes of all.
+        # The position of the first entry that is kept, and the bytes of all entries.
         self.first = 0
         self._size = 0
         self._changes: deque[Change] = deque()
         self._changes_size = 0
-        # Called when there is more.
+        # Called when an entry is added.
         self._viewers: set[Callable[[], None]] = set()
 
     @property
     def next(self) -> int:
-        """The position of the entry that will come next."""
+        """The position of the next entry."""
         return self.first + len(self._entries)
 
     def entry(self, position: int) -> RunEvent | Change:
-        """Return the entry at a position, which must be kept."""
+        """Return the entry at a position, which must not have been dropped."""
         return self._entries[position - self.first]
 
     def begin(self, run: object, frame: bytes) -> None:
@@ -100,7 +100,7 @@ class Feed:
             self.run, self.started = None, b""
 
     def find(self, cursor: Cursor) -> int | None:
-        """Return the position at which a viewer goes on, None if what it has missed is not kept."""
+        """Return the position at which a viewer continues, None if an entry that it has missed was dropped."""
         epoch, version = cursor.version
         if epoch != self.actor.state.epoch:
             return None
@@ -113,11 +113,11 @@ class Feed:
         return None
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever there is more."""
+        """Call `wake` whenever an entry is added."""
         self._viewers.add(wake)
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` no more."""
+        """Stop calling `wake`."""
         self._viewers.discard(wake)
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""The state that a client of AG-UI sends: a push against the version that it had."""
+"""Applies the state that a client of AG-UI sends, as a push on the version that the client had."""
 
 from collections.abc import Callable
 
@@ -26,9 +26,10 @@ async def push_state(
     scheduler: FairScheduler,
     charge: Callable[[float], None],
 ) -> None:
-    """Change the state as a client has changed it since the version in `forwardedProps.stateVersion`.
+    """Apply the changes that a client has made to the state since the version in `forwardedProps.stateVersion`.
 
-    Without a version its state is ignored: nobody can tell what it has changed. Raises PlaitError when it is refused.
+    Without a version, the client's state is ignored, as its changes are unknown. Raises PlaitError when a change is
+    refused.
     """
     props = given.forwarded_props
     have = props.get("stateVersion") if isinstance(props, dict) else None
@@ -39,10 +40,10 @@ async def push_state(
     epoch, version = Cursor.parse(have, "forwardedProps/stateVersion").version
     try:
         if epoch != actor.state.epoch:
-            raise NotFound("its history is gone")
+            raise NotFound("the thread has another history since then")
         before = await actor.log.json(version)
     except NotFound as error:
-        raise Conflict(f"the state cannot be compared with that at {have[:80]}: {error}") from None
+        raise Conflict(f"the state cannot be compared with the version {have[:80]}: {error}") from None
     await scheduler.wait_for_slot()
     try:
         with scheduler.measure():

@@ -1,4 +1,4 @@
-"""One run that a client of AG-UI has begun, as the events that its viewers see."""
+"""One run that a client of AG-UI has started, as the events that its viewers get."""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -19,14 +19,14 @@ from ag_ui.core import (
     TextMessageStartEvent,
 )
 
-from plait.adapters.ag_ui.events import Encoded, Opened, encode, encode_custom
+from plait.adapters.ag_ui.events import EncodedEvent, Opened, encode, encode_custom
 from plait.adapters.ag_ui.feed import Feed, RunEvent
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
 
 __all__ = ["EventRun"]
 
-# What only this module sends.
+# The events that only plait sends.
 _RESERVED: Final = frozenset(
     {
         EventType.RUN_STARTED,
@@ -39,28 +39,28 @@ _RESERVED: Final = frozenset(
 
 
 class EventRun:
-    """Makes events of what an agent yields and emits, and of how it ends."""
+    """Turns what an agent yields and emits, and its outcome, into events."""
 
     def __init__(self, feed: Feed, thread_id: str, run_id: str) -> None:
         self._feed = feed
         self._thread_id = thread_id
         self._run_id = run_id
-        # What the agent waits for.
+        # The interrupts that the client has to answer.
         self.asked: list[Interrupt] = []
-        # The frame of the error for which it was not let in; only who has begun it is told.
+        # The frame of the error with which the run was refused; only the viewer that has requested the run gets it.
         self.refusal: bytes | None = None
-        # Whether its client needs the state, as its own was refused.
+        # Whether the client needs the state, because its own was refused.
         self.shows_state = False
         self._has_started = False
         self._is_over = False
         self._is_cancelled = False
-        # What has begun and must be ended before the run, in order; and the text that is being streamed.
+        # What has begun and must end before the run, in order; and the text that is being streamed.
         self._open: dict[Opened, None] = {}
         self._text: Opened | None = None
 
     def start(self) -> None:
-        """Tell that the agent has been let in."""
-        if self._has_started:  # It has called another one.
+        """Begin the feed's run, when the agent starts."""
+        if self._has_started:  # The agent has called another one.
             return
         self._has_started = True
         self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
@@ -70,20 +70,20 @@ class EventRun:
         return encode(RunStartedEvent(thread_id=self._thread_id, run_id=self._run_id, protocol_version="1.0"))
 
     def refuse(self, error: PlaitError) -> None:
-        """Show the state as it is, and end the run before it has begun."""
+        """Send the current state, and end the run before it has begun."""
         self.shows_state = True
         self._fail(RunErrorEvent(message=str(error), code=error.code))
 
     def emit(self, *events: BaseEvent) -> None:
-        """Send events as they are at this moment, when all changes made so far are durable.
+        """Encode events at once, and send them when all changes made so far are durable.
 
-        Raises ValueError for one that cannot be sent.
+        Raises ValueError for an event that cannot be sent.
         """
         encoded = [_encode(event) for event in events]
         self._feed.actor.state.after(lambda error: None if error else self._put_all(encoded))
 
     def take(self, what: str, value: Any) -> Callable[[], None]:
-        """Return what sends a chunk, as a sink of streams does. Raises TypeError or ValueError if it cannot be sent."""
+        """Return the function that sends a chunk, as the sink of a stream. Raises TypeError or ValueError."""
         match what, value:
             case "chunk", str():
                 value.encode()
@@ -99,7 +99,7 @@ class EventRun:
             case _:
                 return lambda: None
 
-    def done(self, result: Any, error: BaseException | None) -> None:
+    def finish(self, result: Any, error: BaseException | None) -> None:
         """End the run with its outcome."""
         if error is not None:
             self._fail_with(error)
@@ -111,7 +111,7 @@ class EventRun:
             outcome = RunFinishedInterruptOutcome(interrupts=self.asked)
         try:
             plain = msgspec.to_builtins(result)
-            finished = encode(self._finished(plain, outcome))
+            finished = encode(self._make_finished(plain, outcome))
         except (TypeError, ValueError) as failure:
             self._fail_with(CallFailed(f"the result is not JSON: {failure}"))
             return
@@ -123,7 +123,7 @@ class EventRun:
 
     # Inside
 
-    def _finished(self, result: Any, outcome: Any) -> RunFinishedEvent:
+    def _make_finished(self, result: Any, outcome: Any) -> RunFinishedEvent:
         return RunFinishedEvent(thread_id=self._thread_id, run_id=self._run_id, result=result, outcome=outcome)
 
     def _cancel(self) -> None:
@@ -134,23 +134,25 @@ class EventRun:
         if not text:
             return
         if self._text is None:
-            start = Encoded.make(TextMessageStartEvent(message_id=f"msg_{secrets.token_hex(16)}", role="assistant"))
+            start = EncodedEvent.make(
+                TextMessageStartEvent(message_id=f"msg_{secrets.token_hex(16)}", role="assistant")
+            )
             self._put_encoded(start)
             self._text = start.opens
         assert self._text is not None
         self._put_event(TextMessageContentEvent(message_id=self._text.id, delta=text))
 
-    def _put_all(self, events: Iterable[Encoded]) -> None:
+    def _put_all(self, events: Iterable[EncodedEvent]) -> None:
         for event in events:
             if self._text is not None and event.type in (EventType.TEXT_MESSAGE_START, EventType.TOOL_CALL_START):
-                # What is yielded after it is another message.
+                # Text that is yielded after this event is another message.
                 self._put_event(self._text.end())
             self._put_encoded(event)
 
     def _put_event(self, event: BaseEvent) -> None:
-        self._put_encoded(Encoded.make(event))
+        self._put_encoded(EncodedEvent.make(event))
 
-    def _put_encoded(self, event: Encoded) -> None:
+    def _put_encoded(self, event: EncodedEvent) -> None:
         if event.opens is not None:
             self._open[event.opens] = None
         elif event.of is not None and event.is_end:
@@ -181,7 +183,7 @@ class EventRun:
             self._feed.wake()
 
 
-def _encode(event: BaseEvent) -> Encoded:
+def _encode(event: BaseEvent) -> EncodedEvent:
     if event.type in _RESERVED:
-        raise ValueError(f"{event.type.value} is sent by itself, from the run and the state of its thread")
-    return Encoded.make(event)
+        raise ValueError(f"{event.type.value} cannot be emitted: plait sends it, from the run and its thread's state")
+    return EncodedEvent.make(event)

@@ -25,16 +25,16 @@ __all__ = ["Viewer"]
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
 
-# An empty id lets the viewer come back as a new one.
+# With an empty id, the client does not send its old position when it reconnects.
 _LOST: Final = b"id:\n" + encode(
-    RunErrorEvent(message="the events of this run are no longer kept; connect anew", code="gone")
+    RunErrorEvent(message="the events of this run are no longer kept; connect again", code="gone")
 )
 
 
 class Viewer(Lines):
-    """Reads the feed of a thread to the end of one run: `run`, the one of its cursor, the present or the next one.
+    """Reads the feed of a thread until one run ends: `run`, the run of its cursor, the running one or the next one.
 
-    It is a connection of the thread, and its session.
+    It is a transport and a session of its connection to the thread.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Viewer(Lines):
         self._position = 0
         self._version = 0
         self._has_state = False
-        # Whether the run is to be announced, as the viewer came after its beginning.
+        # Whether the viewer has joined after the beginning of the run, and must still get RUN_STARTED.
         self._is_late = False
-        # What has begun since the viewer came, if it has not seen the beginning of the run; None for all.
+        # What has begun since the viewer joined; None if it has all events of the run.
         self._opened: set[Opened] | None = None
         self._is_lost = False
         self._is_closed = False
@@ -124,7 +124,7 @@ class Viewer(Lines):
     # Inside
 
     def _begin(self, run: object, cursor: Cursor | None) -> None:
-        """Find the place in the feed."""
+        """Find the position in the feed at which the viewer begins."""
         feed = self._feed
         found = None if cursor is None else feed.find(cursor)
         self._run, self._position = run, feed.next
@@ -141,7 +141,7 @@ class Viewer(Lines):
             self._opened = None if self._position == feed.start else set()
 
     def _take(self) -> Iterator[bytes]:
-        """Yield what has come."""
+        """Yield the frames that the viewer does not have yet."""
         if self._is_lost:
             yield _LOST
             self.close(1000, "")
@@ -163,7 +163,7 @@ class Viewer(Lines):
             yield from self._read(entry)
         is_running = not self._is_closed and self._run is not None and self._run is self._feed.run
         if is_running and (not self._has_state or self._version < self._actor.state.durable.version):
-            yield from self._snapshot()  # What it has missed is not in the feed.
+            yield from self._snapshot()  # The feed does not have the changes that it has missed.
 
     def _read(self, entry: RunEvent | Change) -> Iterator[bytes]:
         if isinstance(entry, Change):
@@ -192,7 +192,7 @@ class Viewer(Lines):
         yield b"id: %b:%d\n%b" % (self._actor.state.epoch.encode(), change.version, change.frame)
 
     def _announce(self, frame: bytes) -> Iterator[bytes]:
-        """Yield RUN_STARTED and the state."""
+        """Yield RUN_STARTED, which is `frame`, and the state."""
         self._has_state = False
         yield self._with_id(frame, b".start")
         yield from self._snapshot()
@@ -204,7 +204,7 @@ class Viewer(Lines):
             yield self._with_id(encode_snapshot(self._actor.state.epoch, durable))
 
     def _knows(self, event: RunEvent) -> bool:
-        """Whether the viewer has the beginning of what an event continues."""
+        """Whether the viewer has the event that begins what this event continues."""
         if self._opened is None:
             return True
         if event.opens is not None:

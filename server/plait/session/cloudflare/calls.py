@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -76,7 +75,7 @@ class CloudflareCalls:
 
     # Inside
 
-    def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, trace: object, result: object, error: BaseException | None) -> None:
         if method.is_stream:
             self._streams.pop(id(call), None)
         if error is not None:
@@ -88,8 +87,9 @@ class CloudflareCalls:
         if not method.is_stream:
             self._actor.instruments.message_ended(trace, "ok" if error is None else find_outcome(error))
 
-    def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
+    def _stream(self, call: Call, what: Sent, value: object) -> Callable[[], None]:
         if what == "error":
+            assert isinstance(value, str)
             send = partial(self.fail, call, printable(value))
         else:
             send = partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))

@@ -9,7 +9,7 @@ answered with the merged state.
 import asyncio
 import math
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 
@@ -276,11 +276,11 @@ class CloudflareSession:
         self._forget_departure()
         commit.then(partial(self._pushed, sent, is_as_sent, commit.version, trace))
 
-    def _end_push(self, trace: Any, outcome: str, code: str) -> None:
+    def _end_push(self, trace: object, outcome: str, code: str) -> None:
         self._actor.instruments.push_answered(self._actor.key.kind, code)
         self._actor.instruments.message_ended(trace, outcome)
 
-    def _pushed(self, sent: int, is_as_sent: bool, version: int, trace: Any, error: BaseException | None) -> None:
+    def _pushed(self, sent: int, is_as_sent: bool, version: int, trace: object, error: BaseException | None) -> None:
         if error is not None:
             self._reject(REJECTED, error, trace)
             return
@@ -309,7 +309,7 @@ class CloudflareSession:
         self._confirmation = None
         self._actor.state.after(self._send_state)
 
-    def _reject(self, reason: Reason, error: BaseException, trace: Any) -> None:
+    def _reject(self, reason: Reason, error: BaseException, trace: object) -> None:
         log_error(error, self._actor.key, self._connection)
         tell_limit(self._actor.instruments, error)
         # Whatever an author's hook raises refuses the change.

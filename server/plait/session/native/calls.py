@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -75,7 +74,7 @@ class Calls:
         if method.is_stream:
             actor.turns.end_message(connection.trace, turn)
 
-    def _finish(self, call: Call, method: Method, trace: Any, result: Any, error: BaseException | None) -> None:
+    def _finish(self, call: Call, method: Method, trace: object, result: object, error: BaseException | None) -> None:
         is_cancelled = self._calls.get(call.ref) is not call
         if not is_cancelled:
             error = self._answer(call.ref, method, result, error)
@@ -83,7 +82,7 @@ class Calls:
             outcome = "ok" if error is None else "cancelled" if is_cancelled else find_outcome(error)
             self._actor.instruments.message_ended(trace, outcome)
 
-    def _answer(self, ref: int, method: Method, result: Any, error: BaseException | None) -> BaseException | None:
+    def _answer(self, ref: int, method: Method, result: object, error: BaseException | None) -> BaseException | None:
         """Send the outcome of a call, and return its error, which is another one if the result is not JSON."""
         del self._calls[ref]
         self._turns.pop(ref, None)
@@ -98,8 +97,9 @@ class Calls:
             self._fail(ref, self._actor.explain(error, self._connection))
         return error
 
-    def _stream(self, call: Call, what: Sent, value: Any) -> Callable[[], None]:
+    def _stream(self, call: Call, what: Sent, value: object) -> Callable[[], None]:
         if what == "error":
+            assert isinstance(value, str)
             frame = Frame(encode(Error(CallFailed.code, printable(value), call.ref)))
         else:
             frame = _make_result(call.ref, value, done=what == "end")
@@ -120,6 +120,6 @@ class Calls:
         self._actor.state.after(lambda _: self._send(frame))
 
 
-def _make_result(ref: int, value: Any, *, done: bool) -> Frame:
+def _make_result(ref: int, value: object, *, done: bool) -> Frame:
     raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_json(value))
     return Frame(encode(Result(ref, done, raw)))

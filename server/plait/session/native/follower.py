@@ -9,7 +9,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, PlainWire
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
-from plait.state.missed import Missed
+from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
@@ -87,7 +87,7 @@ class Follower:
         # Whether the reader has missed changes of presence.
         self._misses_presence = False
 
-    async def read_missed(self, have: Version | None) -> Missed | None:
+    async def read_missed(self, have: Version | None) -> MissedChanges | None:
         """Return the changes after the version `have`, for `join`; None if the whole state is sent instead.
 
         Raises StoreError.
@@ -99,7 +99,9 @@ class Follower:
         except CorruptThread:  # The state is intact; the client would otherwise ask for the changes forever.
             return None
 
-    def join(self, connection: Connection, have: Version | None, read: Missed | None, last_ref: int = 0) -> Joined:
+    def join(
+        self, connection: Connection, have: Version | None, read: MissedChanges | None, last_ref: int = 0
+    ) -> Joined:
         """Begin at the durable state, and return the `joined` frame.
 
         `read` is the result of `read_missed`.
@@ -120,7 +122,7 @@ class Follower:
         if have is None or have[0] != epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
             missed = None
         else:
-            missed = self._find_missed(read or Missed(have[1]))
+            missed = self._find_missed(read or MissedChanges(have[1]))
         if missed is None:
             return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
         return joined if have == (epoch, durable.version) else msgspec.structs.replace(joined, ops=missed.ops)
@@ -199,7 +201,7 @@ class Follower:
         """Up to how many bytes of operations are sent instead of the whole state."""
         return max(self._actor.state.durable.size, _WORTH_IT)
 
-    def _find_missed(self, missed: Missed) -> Missed | None:
+    def _find_missed(self, missed: MissedChanges) -> MissedChanges | None:
         """Return what is missed up to the durable version; None if changes are not in memory, or it is not worth it."""
         rows = self._actor.log.since(missed.version)
         if rows is None:
@@ -222,7 +224,7 @@ class Follower:
         durable = self._actor.state.durable
         if durable.version <= self.version:
             return
-        missed = self._find_missed(Missed(self.version))
+        missed = self._find_missed(MissedChanges(self.version))
         if missed is not None:
             frame = encode(Changes(self.version, durable.version, missed.ops))
         else:

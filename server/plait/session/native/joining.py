@@ -13,7 +13,7 @@ from plait.session.native.follower import Follower
 from plait.session.native.session import PlaitSession
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
-from plait.state.missed import Missed
+from plait.state.missed import MissedChanges
 from plait.state.push_log import ClientPushes
 from plait.state.revision import Revision
 from plait_schemas.messages import SUBPROTOCOL, Join, encode
@@ -52,7 +52,7 @@ class Joining:
         tokens: Tokens,
         attach: Callable[[Receiver], None],
         follower: Follower,
-        missed: Missed | None,
+        missed: MissedChanges | None,
         client: ClientPushes,
     ) -> None:
         self._actor = actor

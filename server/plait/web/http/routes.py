@@ -167,7 +167,7 @@ class _Exchange(Exchange):
         return await self.context.node.stored_actor(self.key)
 
 
-def _encode_line(what: str, value: Any) -> tuple[bytes, bool]:
+def _encode_line(what: str, value: object) -> tuple[bytes, bool]:
     value = str(value) if isinstance(value, PlaitError) else value
     return encode_json({what: value}) + b"\n", what != "chunk"
 

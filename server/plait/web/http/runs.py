@@ -170,7 +170,7 @@ def read_interrupt(body: bytes, depth: int) -> Any:
         raise InvalidArguments(f'the body must be {{"message": …}}: {message}', path=path) from None
 
 
-def answer_json(value: Any) -> Response:
+def answer_json(value: object) -> Response:
     """Answer with a value. Raises CallFailed if it is not JSON."""
     try:
         return Response(encode_json(value), media_type="application/json")
@@ -207,21 +207,22 @@ def _choose_form(request: Request, agent: Agent) -> tuple[str, Encode]:
     return (_TEXT, _encode_text) if agent.output_type is str else (_LINES, _encode_line)
 
 
-def _encode_event(what: str, value: Any) -> tuple[bytes, bool]:
+def _encode_event(what: str, value: object) -> tuple[bytes, bool]:
     what, value = _describe(what, value)
     head = b"" if what == "chunk" else f"event: {what}\n".encode()
     return head + b"data: " + encode_json(value) + b"\n\n", what != "chunk"
 
 
-def _encode_line(what: str, value: Any) -> tuple[bytes, bool]:
+def _encode_line(what: str, value: object) -> tuple[bytes, bool]:
     what, value = _describe(what, value)
     return encode_json({what: value}) + b"\n", what != "chunk"
 
 
-def _encode_text(what: str, value: Any) -> tuple[bytes | None, bool]:
+def _encode_text(what: str, value: object) -> tuple[bytes | None, bool]:
     what, value = _describe(what, value)
     match what:
         case "chunk":
+            assert isinstance(value, str)
             return value.encode(), False
         case "error" | "interrupted":
             return None, True
@@ -229,7 +230,7 @@ def _encode_text(what: str, value: Any) -> tuple[bytes | None, bool]:
             return b"", True
 
 
-def _describe(what: str, value: Any) -> tuple[str, Any]:
+def _describe(what: str, value: object) -> tuple[str, Any]:
     """Return what a stream sends as it is for a client."""
     if isinstance(value, Interruption):
         return "interrupted", value

@@ -63,7 +63,7 @@ class StreamedCall:
 
     # Inside
 
-    def _sink(self, what: str, value: Any) -> Callable[[], None]:
+    def _sink(self, what: str, value: object) -> Callable[[], None]:
         value = None if value is msgspec.UNSET else CallFailed(str(value)) if what == "error" else value
         return partial(self._put, what, value, self._encode(what, value))
 
@@ -85,7 +85,7 @@ class StreamedCall:
     def _fail(self, error: PlaitError) -> None:
         self._put("error", error, self._encode("error", error))
 
-    def _done(self, _: Any, error: BaseException | None) -> None:
+    def _done(self, _: object, error: BaseException | None) -> None:
         if error is not None:
             self._fail(self._actor.explain(error))
 

@@ -90,10 +90,10 @@ async def test_a_string_that_is_no_text_by_declaration_is_spliced_too_and_set_wh
         (splice(4, 2, "x"), "past the end"),
         (splice(-1, 0, "x"), "negative"),
         (splice(0, -1, "x"), "negative"),
-        ({"op": "splice", "path": "/note", "insert": "x"}, "does not say where"),
+        ({"op": "splice", "path": "/note", "insert": "x"}, "has no position `at`"),
         (splice(0, 0, "x") | {"value": 1}, "has a value"),
         (splice(0, 0, "x", path=""), "not a text"),
-        (splice(0, 0, "x", path="/nothing"), "there is nothing"),
+        (splice(0, 0, "x", path="/nothing"), "there is no text"),
     ],
 )
 async def test_a_splice_that_does_not_fit_is_refused_with_its_place_and_the_client_goes_on(
