@@ -199,7 +199,7 @@ class Changes:
 
     def _end(self, place: StreamPlace, status: Status) -> None:
         self.is_edit = True
-        self._streams = [each for each in self._streams if each is not place]
+        self._streams = tuple(each for each in self._streams if each is not place)
         for key, number in (("streaming", -1), (status, 1)):
             self._add(count_key(place.depth, key, silent=place.silent), number)
         if self._is_live and not place.silent:
