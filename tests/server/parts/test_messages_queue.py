@@ -12,6 +12,7 @@ from plait import Context, Limits, MemoryStore, Plait, StoreError, Thread, TooLa
 from plait.parts.messages.attempts import CRASHES, FAILURES
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import MOST_QUEUED, Messages
+from plait_schemas.codec import decode_json
 
 
 def statuses(messages: list[Message]) -> list[str]:
@@ -45,6 +46,22 @@ async def test_the_agent_is_called_for_what_is_queued(chats: MessagesLab) -> Non
     assert found[0].id == message.id
     assert found[0].position > message.position
     assert chats.calls == 1
+
+
+async def test_the_first_attempt_is_stored_with_its_message(troubled: MessagesLab) -> None:
+    messages = await troubled.messages()
+    await messages.inject("user", "a")
+    troubled.store.is_held = True
+    messages.queue("b")
+    await asyncio.sleep(0)
+    write = troubled.store.submitted[-1]
+    head = next(decode_json(record.value) for record in write.records if record.key == "head")
+    assert [record.key[:2] for record in write.records] == ["q/", "he"]
+    assert head["attempts"]["process"] == troubled.app._node._process
+    assert write.due == head["attempts"]["due"] > 0
+    assert troubled.calls == 0
+    troubled.store.resume()
+    await troubled.until(lambda found: contents(found) == ["a", "b", "re b"])
 
 
 async def test_what_comes_while_the_agent_runs_stands_after_what_that_writes(chats: MessagesLab) -> None:
