@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,14 @@ def find_packages() -> list[str]:
     return re.findall(r"^  (\w+) {2,}\S", drawing, flags=re.MULTILINE)
 
 
-def defined_in(path: Path) -> Iterator[str]:
-    """Yield the classes, functions and methods of a module, methods as `Class.method`."""
-    for node in ast.parse(path.read_text()).body:
+@cache
+def defined_in(path: Path) -> frozenset[str]:
+    """Return the classes, functions and methods of a module, methods as `Class.method`."""
+    return frozenset(_find_definitions(ast.parse(path.read_text())))
+
+
+def _find_definitions(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield node.name
             functions = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.peer import Link, Peer
 
+from plait_client.events import Acked, Nacked
 from plait_client.fold import Pending
-from plait_client.happenings import Acked, Nacked
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.messages import ClientMessage, ServerMessage
@@ -27,7 +27,7 @@ class Member:
 
     def __init__(self, name: str, world: "World") -> None:
         self.name = name
-        self.session = Session(name, clock=lambda: world.now)
+        self.session = Session(name, now=lambda: world.now)
         self.outcomes: dict[str, list[str]] = {}
         self.up: deque[ClientMessage] = deque()
         self.down: deque[ServerMessage] = deque()
@@ -41,16 +41,16 @@ class Member:
             return
         name = f"{self.name}{len(self._names)}"
         ops = [Op("add", "/log/-", name), *_edit(self.session.shown, kind, at, name)]
-        push = self.session.edit(ops)
+        push = self.session.push(ops)
         assert push is not None
         self._names[push] = name
         self.outcomes[name] = []
 
     def gather(self) -> None:
-        """Note what has become of pushes, and check what is shown."""
-        for happening in self.session.take_happenings():
-            if isinstance(happening, Acked | Nacked):
-                self.outcomes[self._names[happening.push]].append(type(happening).__name__)
+        """Note the outcomes of pushes, and check what is shown."""
+        for event in self.session.take_events():
+            if isinstance(event, Acked | Nacked):
+                self.outcomes[self._names[event.push]].append(type(event).__name__)
         self.up += (frame for frame in self.session.take_frames() if not isinstance(frame, bytes))
         assert self.session.shown == self._fold()
 
@@ -129,7 +129,7 @@ class World:
 
     def connect(self, member: Member) -> None:
         if member.link is None:
-            member.session.opened()
+            member.session.open()
             member.link = Link(lambda frame: member.down.append(_copy(frame)))
             member.gather()
 
@@ -152,7 +152,7 @@ class World:
             member.session.receive(member.down.popleft())
 
     def quiet(self) -> None:
-        """Let everything arrive and everybody come back."""
+        """Deliver everything, and connect all clients again."""
         self.peer.hasty = 0
         for _ in range(2_000):
             for member in self.members:

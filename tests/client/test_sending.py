@@ -18,14 +18,14 @@ class Clock:
 
 
 def join(session: Session) -> None:
-    session.opened()
+    session.open()
     session.receive(messages.Joined("s1", "note/a", "e", 1, state=msgspec.Raw(b"{}")))
-    session.take_happenings()
+    session.take_events()
 
 
 def build_session() -> tuple[Session, Clock]:
     clock = Clock()
-    session = Session("c1", clock=clock)
+    session = Session("c1", now=clock)
     join(session)
     session.take_frames()
     return session, clock
@@ -135,7 +135,7 @@ def test_a_change_alone_waits_for_the_messages_before_it_that_are_sent_again_too
     session.send("a")
     answer(session, 0)
     session.receive(refusal("message", 0))
-    session.edit([Op("add", "/n", 1)])
+    session.push([Op("add", "/n", 1)])
     assert answer(session, 0) == [Ping(1)]
     *frames, push = wait(session, clock)
     assert data(frames) == [Ping(0), "a", Ping(1)]
@@ -186,7 +186,7 @@ def test_messages_that_wait_when_a_socket_is_lost_are_sent_on_the_next() -> None
     session.receive(refusal("message", 1))
     session.lost(1006)
     session.take_frames()
-    session.opened()
+    session.open()
     assert session.due == 40
     join(session)
     assert data(session.take_frames())[1:] == [Ping(0), "b", Ping(1)]
@@ -233,7 +233,7 @@ def test_who_closes_while_messages_are_to_be_sent_again_on_the_next_socket_waits
     session.send("a")
     session.receive(refusal("message", 0))
     session.lost(1006)
-    session.opened()
+    session.open()
     session.finish()
     session.receive(messages.Joined("s1", "note/a", "e", 1, state=msgspec.Raw(b"{}")))
     assert "a" in data(answer(session, 1))
@@ -255,12 +255,12 @@ def test_of_presences_that_come_too_fast_the_last_one_is_sent_and_from_then_on_t
     session.set_presence(None)
     assert session.take_frames() == []
     assert (data(wait(session, clock)), clock.now) == ([None], 2.05)
-    assert session.take_happenings() == []
+    assert session.take_events() == []
 
 
 def test_a_fresh_token_that_came_too_fast_is_sent_again() -> None:
     session, clock = build_session()
-    session.renew("fresh")
+    session.auth("fresh")
     session.take_frames()
     session.receive(refusal("auth"))
     assert wait(session, clock) == [messages.Auth("fresh")]
@@ -270,4 +270,4 @@ def test_any_other_error_is_told() -> None:
     session, _ = build_session()
     error = messages.Error("too_large", "a presence has too many bytes")
     session.receive(error)
-    assert session.take_happenings() == [error]
+    assert session.take_events() == [error]

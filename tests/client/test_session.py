@@ -9,7 +9,7 @@ import pytest
 from tests.client.peer import Link, Peer
 
 from plait_client.errors import TooLarge
-from plait_client.happenings import Acked, CallLost, Changed, Dropped, Joined, Nacked
+from plait_client.events import Acked, CallLost, Changed, Dropped, Joined, Nacked
 from plait_client.sending import CALLS_AT_ONCE
 from plait_client.session import Session
 from plait_schemas import messages
@@ -30,11 +30,11 @@ class Clock:
 
 def build_session(state: Any = None, version: int = 3, *, clock: Clock | None = None, **joined: Any) -> Session:
     """Return a session that has joined a thread with this state."""
-    session = Session("c1", clock=clock or Clock())
-    session.opened()
+    session = Session("c1", now=clock or Clock())
+    session.open()
     join(session, version, state=state or {"n": 1}, **joined)
     session.take_frames()
-    session.take_happenings()
+    session.take_events()
     return session
 
 
@@ -57,7 +57,7 @@ def is_count(frame: object) -> bool:
 
 
 def set_n(session: Session, value: Any) -> None:
-    session.edit([Op("replace", "/n", value)])
+    session.push([Op("replace", "/n", value)])
 
 
 # Changing
@@ -68,13 +68,13 @@ def test_a_call_whose_arguments_cannot_be_encoded_leaves_nothing_behind() -> Non
     with pytest.raises(TypeError):
         session.call("add", [object()])
     session.lost(1006)
-    assert session.take_happenings() == []
+    assert session.take_events() == []
 
 
 def test_what_does_not_fit_what_is_shown_is_refused_at_once_and_not_pushed() -> None:
     session = build_session()
     with pytest.raises(PatchError):
-        session.edit([Op("replace", "/n", 2), Op("remove", "/nowhere")])
+        session.push([Op("replace", "/n", 2), Op("remove", "/nowhere")])
     assert session.shown == {"n": 1}
     assert session.take_frames() == []
     set_n(session, 2)
@@ -84,7 +84,7 @@ def test_what_does_not_fit_what_is_shown_is_refused_at_once_and_not_pushed() -> 
 def test_keys_that_mean_something_else_in_javascript_are_keys_like_any_other() -> None:
     session = build_session()
     ops = [Op("add", "/__proto__", {}), Op("add", "/__proto__/constructor", 1), Op("add", "/prototype", 2)]
-    session.edit(ops)
+    session.push(ops)
     assert session.shown == {"n": 1, "__proto__": {"constructor": 1}, "prototype": 2}
     assert [op["path"] for op in take(session)[0]["ops"]] == [op.path for op in ops]
 
@@ -92,7 +92,7 @@ def test_keys_that_mean_something_else_in_javascript_are_keys_like_any_other() -
 def test_what_is_pushed_is_a_copy() -> None:
     session = build_session()
     tags = ["a"]
-    session.edit([Op("add", "/tags", tags)])
+    session.push([Op("add", "/tags", tags)])
     tags.append("b")
     assert session.shown == {"n": 1, "tags": ["a"]}
     assert take(session)[0]["ops"] == [{"op": "add", "path": "/tags", "value": ["a"]}]
@@ -124,7 +124,7 @@ def test_all_that_is_pending_goes_out_again_in_windows() -> None:
     session.lost(1006)
     for value in range(2, 72):
         set_n(session, value)
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3)
     assert [frame["ref"] for frame in take(session)] == list(range(1, 65))
@@ -142,8 +142,8 @@ def test_a_call_waits_for_the_pushes_before_it_to_be_sent_and_for_no_others() ->
         set_n(session, value)
     session.take_frames()
     session.lost(1006)
-    assert session.take_happenings() == []
-    session.opened()
+    assert session.take_events() == []
+    session.open()
     join(session, 3)
     session.take_frames()
     for ref in range(1, 7):
@@ -174,8 +174,8 @@ def test_a_call_that_waits_for_others_to_end_is_sent_on_the_next_socket_and_may_
     session.cancel(refs[-1])
     assert take(session) == []
     session.lost(1006)
-    assert len(session.take_happenings()) == CALLS_AT_ONCE
-    session.opened()
+    assert len(session.take_events()) == CALLS_AT_ONCE
+    session.open()
     join(session, 3)
     assert [frame.get("ref") for frame in take(session)] == [None, refs[-2]]
 
@@ -247,7 +247,7 @@ def test_pending_pushes_keep_their_operations_and_not_the_states_that_they_make(
     tracemalloc.start()
     try:
         for index in range(300):
-            session.edit([Op("replace", f"/numbers/{index}", -1)])
+            session.push([Op("replace", f"/numbers/{index}", -1)])
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -300,9 +300,9 @@ def test_a_frame_that_is_read_when_the_time_of_a_message_has_come_does_not_put_i
 def test_a_server_that_takes_so_many_messages_a_second_refuses_nothing_but_pushes() -> None:
     clock = Clock()
     peer = Peer({"n": 1})
-    session = Session("c1", clock=clock)
+    session = Session("c1", now=clock)
     link = Link(session.receive)
-    session.opened()
+    session.open()
     tokens, refused, taken = 5.0, [], []
 
     def deliver() -> None:
@@ -351,7 +351,7 @@ def test_messages_that_wait_for_pushes_are_sent_on_the_next_socket_when_this_one
     session.send("text")
     session.send_binary(b"bytes")
     session.lost(1006)
-    session.opened()
+    session.open()
     join(session, 3)
     assert {frame["type"] for frame in take(session)} == {"join", "push"}
     for ref in range(1, 7):
@@ -365,7 +365,7 @@ def test_a_binary_message_is_not_sent_before_the_answer_to_the_join() -> None:
     session = build_session()
     session.lost(1006)
     session.send_binary(b"bytes")
-    session.opened()
+    session.open()
     assert [frame["type"] for frame in take(session)] == ["join"]
     join(session, 3)
     assert take(session) == [b"bytes"]
@@ -387,7 +387,7 @@ def test_messages_that_were_on_their_way_are_lost_with_the_socket() -> None:
     session = build_session()
     session.send("text")
     session.send_binary(b"bytes")
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3)
     assert take(session) == []
@@ -407,7 +407,7 @@ def test_pushes_that_never_left_are_not_among_those_that_were_answered_for() -> 
     session.lost(1006)
     set_n(session, 2)
     set_n(session, 3)
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3, last_ref=4)
     assert [frame["ref"] for frame in take(session)] == [5, 6]
@@ -418,12 +418,10 @@ def test_a_settled_push_that_the_server_no_longer_counts_is_refused() -> None:
     session = build_session()
     set_n(session, 2)
     for last_ref in (1, 0):
-        session.opened()
+        session.open()
         join(session, 3, last_ref=last_ref, state={"n": 1})
         assert session.shown == {"n": 1}
-    assert [happening.answer.code for happening in session.take_happenings() if isinstance(happening, Nacked)] == [
-        "conflict"
-    ]
+    assert [event.answer.code for event in session.take_events() if isinstance(event, Nacked)] == ["conflict"]
     assert session.pending == []
 
 
@@ -434,7 +432,7 @@ def test_a_settled_push_of_the_largest_size_is_asked_about_in_a_frame_that_the_s
     (first,) = session.take_frames()
     assert isinstance(first, messages.Push)
     assert len(messages.encode(first)) == limit
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 4, last_ref=1, state={"n": "x" * 414}, max_frame=limit)
     (again,) = session.take_frames()
@@ -446,11 +444,11 @@ def test_a_settled_push_of_the_largest_size_is_asked_about_in_a_frame_that_the_s
 def test_a_settled_push_is_done_with_whatever_version_its_answer_names() -> None:
     session = build_session()
     set_n(session, 2)
-    session.opened()
+    session.open()
     join(session, 1, epoch="f", last_ref=1, state={"n": 0})
-    session.take_happenings()
+    session.take_events()
     receive(session, "ack", ref=1, version=900)
-    (acked,) = session.take_happenings()
+    (acked,) = session.take_events()
     assert isinstance(acked, Acked)
     assert not session.needs_socket
     assert (session.version, session.confirmed) == (1, {"n": 0})
@@ -460,7 +458,7 @@ def test_an_answer_to_nothing_that_is_pending_is_ignored() -> None:
     session = build_session()
     receive(session, "ack", ref=9, version=3)
     receive(session, "nack", ref=9, code="rejected", message="no", version=3)
-    assert session.take_happenings() == []
+    assert session.take_events() == []
     assert not session.needs_socket
 
 
@@ -473,7 +471,7 @@ def test_an_ack_of_a_later_version_for_nothing_that_is_pending_is_a_gap() -> Non
 def test_an_ack_with_operations_for_nothing_that_is_pending_is_a_change() -> None:
     session = build_session()
     receive(session, "ack", ref=9, version=4, ops=[{"op": "replace", "path": "/n", "value": 2}])
-    (changed,) = session.take_happenings()
+    (changed,) = session.take_events()
     assert isinstance(changed, Changed)
     assert (changed.version, session.shown, session.status) == (4, {"n": 2}, "online")
 
@@ -532,7 +530,7 @@ def test_a_new_socket_ends_the_wait_of_the_old_one() -> None:
     session = build_session()
     set_n(session, 2)
     receive(session, "nack", ref=1, code="rate_limited", message="slow", version=3, retry_after=1000)
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3)
     assert [frame["ref"] for frame in take(session)] == [1]
@@ -544,7 +542,7 @@ def test_a_new_socket_ends_the_wait_of_the_old_one() -> None:
 def test_what_did_not_change_is_the_same_object() -> None:
     session = build_session({"a": {"x": [1]}, "b": {"y": 1}})
     a, b = session.shown["a"], session.shown["b"]
-    session.edit([Op("replace", "/b/y", 2)])
+    session.push([Op("replace", "/b/y", 2)])
     assert session.shown["a"] is a
     receive(session, "change", version=4, ops=[{"op": "add", "path": "/c", "value": 1}], source="s2")
     assert session.shown["a"] is a
@@ -563,7 +561,7 @@ def test_an_accepted_push_leaves_the_very_object_that_is_shown() -> None:
 
 def test_an_ack_without_operations_means_those_that_were_sent() -> None:
     session = build_session({"items": ["a", "b"]})
-    session.edit([Op("replace", "/items/0", "m")])
+    session.push([Op("replace", "/items/0", "m")])
     receive(session, "change", version=4, ops=[{"op": "add", "path": "/items/0", "value": "o"}], source="s2")
     assert session.shown == {"items": ["o", "m", "b"]}
     receive(session, "ack", ref=1, version=5, rebased=True)
@@ -572,8 +570,8 @@ def test_an_ack_without_operations_means_those_that_were_sent() -> None:
 
 def test_pushes_after_one_that_was_applied_otherwise_are_moved() -> None:
     session = build_session({"items": ["a", "b"]})
-    session.edit([Op("replace", "/items/0", "m")])
-    session.edit([Op("replace", "/items/1", "B")])
+    session.push([Op("replace", "/items/0", "m")])
+    session.push([Op("replace", "/items/1", "B")])
     applied = [{"op": "replace", "path": "/items/0", "value": "M"}, {"op": "add", "path": "/items/0", "value": "z"}]
     receive(session, "ack", ref=1, version=4, rebased=True, ops=applied)
     assert session.shown == {"items": ["z", "M", "B"]}
@@ -581,10 +579,10 @@ def test_pushes_after_one_that_was_applied_otherwise_are_moved() -> None:
 
 def test_a_push_made_on_settled_ones_is_moved_only_over_what_others_did() -> None:
     session = build_session({"items": ["a"]})
-    session.edit([Op("add", "/items/0", {"t": "m"})])
+    session.push([Op("add", "/items/0", {"t": "m"})])
     session.take_frames()
-    session.edit([Op("replace", "/items/0/t", "M")])
-    session.opened()
+    session.push([Op("replace", "/items/0/t", "M")])
+    session.open()
     session.take_frames()
     join(
         session,
@@ -601,7 +599,7 @@ def test_a_push_made_on_settled_ones_is_moved_only_over_what_others_did() -> Non
 
 def test_a_pending_push_is_moved_over_a_whole_state() -> None:
     session = build_session({"items": ["a", "b"]})
-    session.edit([Op("replace", "/items/1", "B")])
+    session.push([Op("replace", "/items/1", "B")])
     receive(session, "snapshot", epoch="e", version=9, state={"items": ["x", "a", "b"]})
     assert session.shown == {"items": ["x", "a", "B"]}
 
@@ -610,10 +608,10 @@ def test_a_pending_push_is_moved_over_a_whole_state() -> None:
 @pytest.mark.parametrize("is_join", [False, True])
 def test_a_pending_removal_hits_its_own_element_in_a_whole_state_or_none(items: list[str], is_join: bool) -> None:
     session = build_session({"items": ["a", "b", "c"]})
-    session.edit([Op("remove", "/items/1")])
+    session.push([Op("remove", "/items/1")])
     state = {"items": items}
     if is_join:
-        session.opened()
+        session.open()
         join(session, 9, state=state)
     else:
         receive(session, "snapshot", epoch="e", version=9, state=state)
@@ -626,10 +624,10 @@ def test_what_is_typed_keeps_its_place_in_a_whole_state_that_others_have_changed
     texts: list[str], is_join: bool
 ) -> None:
     session = build_session({"note": "abcdef"}, texts=texts)
-    session.edit([splice("/note", 3, 0, "!")])
+    session.push([splice("/note", 3, 0, "!")])
     state = {"note": "aXbcdYef"}
     if is_join:
-        session.opened()
+        session.open()
         join(session, 9, state=state, texts=texts)
     else:
         receive(session, "snapshot", epoch="e", version=9, state=state)
@@ -638,8 +636,8 @@ def test_what_is_typed_keeps_its_place_in_a_whole_state_that_others_have_changed
 
 def test_what_is_deleted_in_a_text_is_not_brought_back_by_a_whole_state() -> None:
     session = build_session({"cards": [{"id": 1, "body": "abcdef"}, {"id": 2, "body": ""}]}, texts=["/cards/*/body"])
-    session.edit([splice("/cards/0/body", 2, 1)])
-    session.opened()
+    session.push([splice("/cards/0/body", 2, 1)])
+    session.open()
     join(session, 9, state={"cards": [{"id": 2, "body": ""}, {"id": 1, "body": "aXbcdYef"}]}, texts=["/cards/*/body"])
     assert session.shown["cards"][1] == {"id": 1, "body": "aXbdYef"}
     assert session.shown["cards"][0] == {"id": 2, "body": ""}
@@ -649,17 +647,17 @@ def test_what_is_deleted_in_a_text_is_not_brought_back_by_a_whole_state() -> Non
 def test_thousands_of_letters_typed_offline_in_a_long_text_are_all_there_after_it(is_whole: bool) -> None:
     peer = Peer({"note": "word " * 20_000, "n": 0})
     peer.texts = ["/note"]
-    session = Session("c1", clock=Clock())
+    session = Session("c1", now=Clock())
     arrived: list[messages.ServerMessage] = []
-    session.opened()
+    session.open()
     peer.join(link := Link(arrived.append), messages.Join("c1"))
     session.receive(arrived.pop())
     session.lost(1006)
     peer.leave(link)
     for count in range(2000):
-        session.edit([splice("/note", 50_000 + count, 0, "x")])
+        session.push([splice("/note", 50_000 + count, 0, "x")])
     peer.change([splice("/note", 49_990, 20, "12345")])
-    session.opened()
+    session.open()
     session.take_frames()
     peer.join(link := Link(arrived.append), messages.Join("c1", None if is_whole else ("e", 0)), whole=is_whole)
     while arrived:
@@ -679,7 +677,7 @@ def test_thousands_of_letters_typed_offline_in_a_long_text_are_all_there_after_i
 
 def test_a_string_of_which_no_push_changes_a_part_is_replaced_whole() -> None:
     session = build_session({"note": "abcdef", "status": "open"})
-    session.edit([Op("replace", "/status", "closed")])
+    session.push([Op("replace", "/status", "closed")])
     receive(session, "snapshot", epoch="e", version=9, state={"note": "abc", "status": "opened"})
     assert session.shown == {"note": "abc", "status": "closed"}
 
@@ -687,8 +685,8 @@ def test_a_string_of_which_no_push_changes_a_part_is_replaced_whole() -> None:
 def test_a_push_that_was_applied_otherwise_does_not_let_those_after_it_hit_others() -> None:
     session = build_session({"items": ["a", "b", "c"]})
     set_items = Op("replace", "/items", ["b", "c"])
-    session.edit([Op("remove", "/items/0")])
-    session.edit([Op("remove", "/items/1")])
+    session.push([Op("remove", "/items/0")])
+    session.push([Op("remove", "/items/1")])
     session.take_frames()
     receive(session, "change", version=4, ops=[{"op": "add", "path": "/other", "value": 1}], source="s2")
     applied = [{"op": set_items.op, "path": set_items.path, "value": ["c", "b"]}]
@@ -698,10 +696,10 @@ def test_a_push_that_was_applied_otherwise_does_not_let_those_after_it_hit_other
 
 def test_a_join_that_tells_nothing_but_a_version_that_is_not_known_is_a_gap() -> None:
     session = build_session()
-    session.opened()
+    session.open()
     join(session, 4)
     assert session.needs_socket
-    session.opened()
+    session.open()
     assert take(session) == [{"type": "join", "client": "c1"}]
 
 
@@ -710,7 +708,7 @@ def test_a_change_is_told_with_what_was_before_and_whose_it_was() -> None:
     receive(session, "change", version=4, ops=[{"op": "replace", "path": "/n", "value": 2}], source="s2")
     set_n(session, 3)
     receive(session, "ack", ref=1, version=5)
-    first, second, acked = session.take_happenings()
+    first, second, acked = session.take_events()
     assert isinstance(first, Changed)
     assert isinstance(second, Changed)
     assert (first.before, first.after, first.version, first.source) == ({"n": 1}, {"n": 2}, 4, "s2")
@@ -722,7 +720,7 @@ def test_a_refusal_is_told_with_the_answer() -> None:
     session = build_session()
     set_n(session, 2)
     receive(session, "nack", ref=1, code="rejected", message="no", version=3, path="/n")
-    (nacked,) = session.take_happenings()
+    (nacked,) = session.take_events()
     assert isinstance(nacked, Nacked)
     assert (nacked.push.ref, nacked.answer.path) == (1, "/n")
 
@@ -731,8 +729,8 @@ def test_a_refusal_is_told_with_the_answer() -> None:
 
 
 def test_the_join_shows_what_the_client_is() -> None:
-    session = Session("c1", clock=Clock(), schema="9c41")
-    session.opened("secret")
+    session = Session("c1", now=Clock(), schema="9c41")
+    session.open("secret")
     assert take(session) == [{"type": "join", "client": "c1", "schema": "9c41", "token": "secret"}]
 
 
@@ -745,11 +743,11 @@ def test_what_comes_on_a_socket_that_was_given_up_is_not_looked_at() -> None:
 
 
 def test_what_comes_before_the_answer_to_the_join_is_not_looked_at() -> None:
-    session = Session("c1", clock=Clock())
-    session.opened()
+    session = Session("c1", now=Clock())
+    session.open()
     receive(session, "change", version=4, ops=[], source="s2")
     receive(session, "message", data=1)
-    assert session.take_happenings() == []
+    assert session.take_events() == []
     join(session, 3, state={"n": 1})
     assert session.shown == {"n": 1}
 
@@ -766,13 +764,13 @@ def test_a_joined_session_says_who_and_where_it_is() -> None:
 
 
 def test_a_session_is_connecting_until_it_has_joined_or_failed_to() -> None:
-    session = Session("c1", clock=Clock())
+    session = Session("c1", now=Clock())
     statuses = [session.status]
-    session.opened()
+    session.open()
     statuses.append(session.status)
     session.lost(1006)
     statuses.append(session.status)
-    session.opened()
+    session.open()
     statuses.append(session.status)
     join(session, 1, state={"n": 1})
     assert [*statuses, session.status] == ["connecting", "connecting", "offline", "offline", "online"]
@@ -782,9 +780,9 @@ def test_a_socket_that_is_closed_for_the_size_of_a_frame_before_the_join_was_not
     session = build_session()
     set_n(session, "x" * 70_000)
     session.lost(1006)
-    session.opened()
+    session.open()
     session.lost(1009)
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3)
     assert [frame["ref"] for frame in take(session)] == [1]
@@ -798,7 +796,7 @@ def push_frame(value: Any, ref: int = 1) -> bytes:
 
 
 def refusals(session: Session) -> list[tuple[int, str]]:
-    return [(each.push.ref, each.answer.code) for each in session.take_happenings() if isinstance(each, Nacked)]
+    return [(each.push.ref, each.answer.code) for each in session.take_events() if isinstance(each, Nacked)]
 
 
 def test_a_push_of_the_size_that_the_server_takes_is_sent_and_one_that_is_a_byte_larger_is_refused() -> None:
@@ -808,7 +806,7 @@ def test_a_push_of_the_size_that_the_server_takes_is_sent_and_one_that_is_a_byte
     assert not isinstance(sent, bytes)
     assert messages.encode(sent) == push_frame("éé")
     receive(session, "nack", ref=1, code="rejected", message="no", version=3)
-    session.take_happenings()
+    session.take_events()
     set_n(session, "éé!")
     assert take(session) == []
     assert refusals(session) == [(2, "too_large")]
@@ -817,9 +815,9 @@ def test_a_push_of_the_size_that_the_server_takes_is_sent_and_one_that_is_a_byte
 
 def test_a_push_that_is_refused_for_its_size_leaves_no_gap_and_those_after_it_are_moved() -> None:
     session = build_session({"items": ["a", "b"]}, max_frame=200)
-    session.edit([Op("add", "/items/-", "c")])
-    session.edit([Op("add", "/items/0", {"text": "x" * 200})])
-    session.edit([Op("replace", "/items/1", "B")])
+    session.push([Op("add", "/items/-", "c")])
+    session.push([Op("add", "/items/0", {"text": "x" * 200})])
+    session.push([Op("replace", "/items/1", "B")])
     assert [(frame["ref"], frame["ops"][0]["path"]) for frame in take(session)] == [(1, "/items/-"), (2, "/items/1")]
     assert session.shown == {"items": ["a", "B", "c"]}
     receive(session, "ack", ref=1, version=4)
@@ -830,11 +828,11 @@ def test_a_push_that_is_refused_for_its_size_leaves_no_gap_and_those_after_it_ar
 def test_what_was_changed_without_a_connection_is_looked_at_for_its_size_when_the_client_has_joined() -> None:
     session = build_session({"items": ["a"]})
     session.lost(1006)
-    session.edit([Op("replace", "/items/0", "A")])
-    session.edit([Op("add", "/items/0", {"text": "x" * 200})])
-    session.edit([Op("replace", "/items/0/text", "y")])
-    session.edit([Op("replace", "/items/1", "AA")])
-    session.opened()
+    session.push([Op("replace", "/items/0", "A")])
+    session.push([Op("add", "/items/0", {"text": "x" * 200})])
+    session.push([Op("replace", "/items/0/text", "y")])
+    session.push([Op("replace", "/items/1", "AA")])
+    session.open()
     session.take_frames()
     join(session, 3, max_frame=200)
     assert [(frame["ref"], frame["ops"][0]["path"]) for frame in take(session)] == [(1, "/items/0"), (2, "/items/0")]
@@ -846,7 +844,7 @@ def test_what_was_changed_without_a_connection_is_looked_at_for_its_size_when_th
 def test_a_push_that_has_been_answered_for_is_not_refused_for_its_size() -> None:
     session = build_session()
     set_n(session, "x" * 200)
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 4, last_ref=1, ops=[{"op": "replace", "path": "/n", "value": "x" * 200}], max_frame=200)
     assert [frame["ref"] for frame in take(session)] == [1]
@@ -877,13 +875,13 @@ def test_a_call_or_message_that_waited_for_a_socket_that_takes_less_is_not_sent(
     ref = session.call("add", ["x" * 300])
     session.call("count")
     session.lost(1006)
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3, max_frame=200)
-    assert session.take_happenings() == [Joined()]
+    assert session.take_events() == [Joined()]
     receive(session, "ack", ref=1, version=4)
     assert [frame["type"] for frame in take(session)][-2:] == ["push", "call"]
-    (dropped,) = [each for each in session.take_happenings() if isinstance(each, Dropped)]
+    (dropped,) = [each for each in session.take_events() if isinstance(each, Dropped)]
     assert (dropped.ref, dropped.error.limit) == (ref, 200)
     assert len(caplog.records) == 1
 
@@ -896,7 +894,7 @@ def test_a_presence_that_is_too_large_raises_and_the_one_before_is_kept() -> Non
     session.lost(1006)
     with pytest.raises(TooLarge):
         session.set_presence({"name": "A" * 100})
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3, max_frame=100)
     assert [frame["data"] for frame in take(session)] == [{"name": "Ada"}]
@@ -907,16 +905,16 @@ def test_a_presence_that_is_too_large_for_a_socket_is_sent_on_the_next_that_take
 ) -> None:
     session = build_session()
     session.set_presence({"name": "A" * 100})
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3, max_frame=100)
     assert take(session) == []
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3, max_frame=100)
     assert take(session) == []
     assert len(caplog.records) == 1
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3)
     assert [frame["data"] for frame in take(session)] == [{"name": "A" * 100}]
@@ -936,7 +934,7 @@ def test_calls_have_numbers_of_their_own_and_each_gets_its_results() -> None:
     receive(session, "result", ref=2, value=1, done=False)
     receive(session, "error", ref=1, code="call_failed", message="no")
     receive(session, "result", ref=2, value=3, done=True)
-    assert [getattr(each, "ref", None) for each in session.take_happenings()] == [2, 1, 2]
+    assert [getattr(each, "ref", None) for each in session.take_events()] == [2, 1, 2]
 
 
 def test_a_call_under_way_is_lost_with_the_socket_and_not_sent_again() -> None:
@@ -944,8 +942,8 @@ def test_a_call_under_way_is_lost_with_the_socket_and_not_sent_again() -> None:
     session.call("add")
     session.take_frames()
     session.lost(1006)
-    assert session.take_happenings() == [CallLost(1)]
-    session.opened()
+    assert session.take_events() == [CallLost(1)]
+    session.open()
     session.take_frames()
     join(session, 3)
     assert take(session) == []
@@ -956,10 +954,10 @@ def test_a_call_that_is_answered_as_in_doubt_is_not_sent_again() -> None:
     session.call("add")
     session.take_frames()
     receive(session, "error", ref=1, code="indeterminate", message="a part is stored")
-    assert [getattr(each, "ref", None) for each in session.take_happenings()] == [1]
+    assert [getattr(each, "ref", None) for each in session.take_events()] == [1]
     assert take(session) == []
     session.lost(1006)
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3)
     assert take(session) == []
@@ -972,7 +970,7 @@ def test_only_a_call_under_way_is_cancelled() -> None:
     session.cancel(ref)
     receive(session, "result", ref=ref, value=1, done=True)
     assert [frame["type"] for frame in take(session)] == ["call", "cancel"]
-    assert session.take_happenings() == []
+    assert session.take_events() == []
 
 
 # Presence and tokens
@@ -994,7 +992,7 @@ def test_presence_is_said_again_when_the_client_has_joined_anew() -> None:
     session.set_presence({"name": "Ada"})
     session.lost(1006)
     session.set_presence({"name": "Ada L."})
-    session.opened()
+    session.open()
     session.take_frames()
     set_n(session, 2)
     join(session, 3)
@@ -1006,7 +1004,7 @@ def test_presence_that_was_taken_away_is_not_said_again() -> None:
     session.set_presence(1)
     session.set_presence(None)
     assert [frame["data"] for frame in take(session)] == [1, None]
-    session.opened()
+    session.open()
     session.take_frames()
     join(session, 3)
     assert take(session) == []
@@ -1015,16 +1013,16 @@ def test_presence_that_was_taken_away_is_not_said_again() -> None:
 def test_a_token_that_expires_is_told_and_a_fresh_one_shown() -> None:
     session = build_session()
     receive(session, "auth_expiring", **{"in": 30})
-    assert session.take_happenings() == [messages.AuthExpiring(30)]
-    session.renew("fresh")
+    assert session.take_events() == [messages.AuthExpiring(30)]
+    session.auth("fresh")
     assert take(session) == [{"type": "auth", "token": "fresh"}]
 
 
 def test_a_token_that_comes_while_a_socket_joins_is_shown_when_it_has_joined() -> None:
     session = build_session()
     session.lost(1006)
-    session.opened("old")
-    session.renew("fresh")
+    session.open("old")
+    session.auth("fresh")
     assert [frame["type"] for frame in take(session)] == ["join"]
     join(session, 3)
     assert take(session) == [{"type": "auth", "token": "fresh"}]
@@ -1050,8 +1048,8 @@ def test_a_session_knows_when_it_is_to_be_woken() -> None:
 
 def test_a_server_that_does_not_answer_the_join_is_given_up() -> None:
     clock = Clock()
-    session = Session("c1", clock=clock)
-    session.opened()
+    session = Session("c1", now=clock)
+    session.open()
     session.take_frames()
     clock.now += 39
     session.tick()

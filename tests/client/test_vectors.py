@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait_client.happenings import Acked, Changed, Happening, Nacked
+from plait_client.events import Acked, Changed, Nacked, SessionEvent
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json, encode_json
@@ -22,7 +22,7 @@ class Replay:
 
     def __init__(self, client: str) -> None:
         self.now = 1000.0
-        self.session = Session(client, clock=lambda: self.now)
+        self.session = Session(client, now=lambda: self.now)
         self.ended: dict[str, str] = {}
         self.sources: list[str | None] = []
         self.has_asked = False
@@ -31,25 +31,25 @@ class Replay:
         ((name, argument),) = step.items()
         getattr(self, f"do_{name}")(argument)
         self.has_asked |= self.session.needs_socket and name not in ("lost", "open")
-        happenings = self.session.take_happenings()
-        self.ended |= dict(_outcomes(happenings))
+        events = self.session.take_events()
+        self.ended |= dict(_outcomes(events))
         if name == "receive" and argument["type"] in ("change", "changes", "snapshot"):
-            self.sources += [each.source for each in happenings if isinstance(each, Changed)]
+            self.sources += [each.source for each in events if isinstance(each, Changed)]
 
     # What happens
 
     def do_open(self, _: bool) -> None:
         self.has_asked = False
-        self.session.opened()
+        self.session.open()
 
     def do_lost(self, code: int) -> None:
         self.session.lost(code)
 
     def do_edit(self, ops: list[Any]) -> None:
-        self.session.edit([Op(**op) for op in ops])
+        self.session.push([Op(**op) for op in ops])
 
     def do_set(self, state: Any) -> None:
-        self.session.edit(self.session.diff(self.session.shown, state))
+        self.session.push(self.session.diff(self.session.shown, state))
 
     def do_receive(self, frame: Any) -> None:
         self.session.receive(messages.decode_server(encode_json(frame)))
@@ -113,9 +113,9 @@ def _written(frame: messages.ClientMessage | bytes, *, as_in: dict[str, Any]) ->
     return {name: written[name] for name in ("type", "ref")} if as_in.keys() == {"type", "ref"} else written
 
 
-def _outcomes(happenings: Iterable[Happening]) -> Iterator[tuple[str, str]]:
-    for happening in happenings:
-        match happening:
+def _outcomes(events: Iterable[SessionEvent]) -> Iterator[tuple[str, str]]:
+    for event in events:
+        match event:
             case Acked(push, version):
                 yield str(push.ref), f"ack {version}"
             case Nacked(push, answer):

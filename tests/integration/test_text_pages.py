@@ -83,10 +83,10 @@ EDITOR = """
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { EditorView, keymap } from "@codemirror/view";
 import { plaitText } from "./src/codemirror.ts";
-import { ThreadClient } from "./src/index.ts";
+import { ThreadClient, text } from "./src/index.ts";
 
 const [path, user] = location.hash.slice(1).split(",");
-const room = new ThreadClient({ url: `/threads/${path}` });
+const room = new ThreadClient({ url: `/threads/${path}`, text });
 room.setPresence({ name: user, color: "teal" });
 const extensions = [history(), keymap.of([...defaultKeymap, ...historyKeymap])];
 const view = new EditorView({

@@ -4,14 +4,8 @@ import { readFile, writeFile } from "node:fs/promises";
 import { build } from "esbuild";
 
 const TARGET = new URL("../../../server/plait/web/client.js", import.meta.url);
-const ENTRY = `
-export { bindText } from "./bind-text.js";
-export { ThreadClient } from "./client.js";
-export { PlaitError } from "./errors.js";
-`;
-
 const result = await build({
-  stdin: { contents: ENTRY, resolveDir: new URL("../src", import.meta.url).pathname, loader: "ts" },
+  entryPoints: [new URL("../src/full.ts", import.meta.url).pathname],
   bundle: true,
   minify: true,
   format: "esm",

@@ -5,27 +5,28 @@ import { Link } from "./link.js";
 import { storageKey } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import { claimAbandoned, pageLocks } from "./storage.js";
-import type { Slot } from "./storage.js";
+import type { Slot, StorageLike } from "./storage.js";
 
 export class AbandonedQueues {
+  readonly #storage: StorageLike;
   readonly #options: ThreadOptions<unknown>;
   readonly #onEvent: (event: SessionEvent) => void;
   readonly #links = new Set<Link>();
   #isClosed = false;
 
   /** `onEvent` is told of their pushes that the server refuses. */
-  constructor(options: ThreadOptions<unknown>, onEvent: (event: SessionEvent) => void) {
+  constructor(storage: StorageLike, options: ThreadOptions<unknown>, onEvent: (event: SessionEvent) => void) {
+    this.#storage = storage;
     this.#options = options;
     this.#onEvent = onEvent;
   }
 
   /** Finds such queues and sends their pushes. */
   async send(): Promise<void> {
-    const { storage, client } = this.#options;
     const locks = pageLocks();
     // A client id that the app has set belongs to no other tab.
-    if (!storage || !locks || client !== undefined) return;
-    for await (const slot of claimAbandoned(storage, storageKey(this.#options), locks)) {
+    if (!locks || this.#options.client !== undefined) return;
+    for await (const slot of claimAbandoned(this.#storage, storageKey(this.#options), locks)) {
       if (!this.#isClosed && slot.read()?.fold) this.#connect(slot);
       else slot.release();
     }

@@ -3,13 +3,11 @@
 import type { ThreadClient } from "./client.js";
 import { fieldOf, positionIn } from "./fields.js";
 import type { Field, Selection, TextElement } from "./fields.js";
-import { parse } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
-import { TextComparison } from "./text-diff.js";
+import { parse, textAt } from "./patch.js";
+import type { TextChange, TextEdit } from "./parts.js";
+import type { Document } from "./json.js";
 import { compose, spliced, transform } from "./text.js";
 import type { Region } from "./text.js";
-import { textAt } from "./texts.js";
-import type { TextChange } from "./texts.js";
 import { endOf, follow, toEdits, toRegions, typed } from "./typing.js";
 
 /**
@@ -67,7 +65,7 @@ class Binding {
     this.#allow();
   }
 
-  /** Lets go of the element, which keeps what it shows. */
+  /** Ends the binding; the element keeps what it shows. */
   close(): void {
     this.#closing.abort();
     if (this.#isComposing) this.#client.resumeHistory();
@@ -89,10 +87,12 @@ class Binding {
   /** Sends what is different in the element. */
   #read(): void {
     const { value, selection } = this.#field;
-    const edits = typed(this.#field.show(this.#text), value, selection?.[1]).map(({ at, remove, insert }) => {
-      const start = positionIn(this.#text, this.#field, at);
-      return { at: start, remove: positionIn(this.#text, this.#field, at + remove) - start, insert };
-    });
+    const edits = typed(this.#field.show(this.#text), value, selection?.[1], this.#client.editsBetween).map(
+      ({ at, remove, insert }) => {
+        const start = positionIn(this.#text, this.#field, at);
+        return { at: start, remove: positionIn(this.#text, this.#field, at + remove) - start, insert };
+      },
+    );
     this.#edit(edits);
   }
 
@@ -140,7 +140,8 @@ class Binding {
     if (this.#isComposing) return;
     const text = this.#shared ?? "";
     const field = this.#field;
-    if (spliced(this.#text, this.#held) !== text) this.#held = new TextComparison().compare(this.#text, text);
+    if (spliced(this.#text, this.#held) !== text)
+      this.#held = toRegions(this.#text, this.#client.editsBetween(this.#text, text));
     const edits = this.#shownEdits(toEdits(this.#text, this.#held));
     const next = field.show(text);
     this.#text = text;
@@ -162,7 +163,7 @@ class Binding {
     if (show(this.#text).length === this.#text.length && edits.every(({ insert }) => show(insert) === insert))
       return [...edits];
     const [before, after] = [show(this.#text), show(this.#shared ?? "")];
-    return toEdits(before, new TextComparison().compare(before, after));
+    return this.#client.editsBetween(before, after);
   }
 
   // Keys and input methods
@@ -201,7 +202,7 @@ class Binding {
     const text = isBreak ? "\n" : (event.dataTransfer?.getData("text/plain") ?? event.data);
     if (text === null || !(isPaste || /[\r\n]/.test(text))) return;
     event.preventDefault();
-    // It may be a part of something larger, of which the element has got the part before it.
+    // It may be a part of something larger, and the element has the part before it.
     this.#read();
     const { selection } = this.#field;
     if (!selection || this.#shared === undefined) return;

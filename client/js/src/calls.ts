@@ -26,7 +26,7 @@ export class Calls {
     this.#early = early;
   }
 
-  /** Calls a method. A failure that nobody awaits is an unhandled rejection, unless the user closed or cancelled. */
+  /** Calls a method. A failure that is not awaited is an unhandled rejection, unless the user closed or cancelled. */
   call(method: string, options: CallOptions): Promise<unknown> {
     return this.#settled(this.stream(method, options).result, options);
   }

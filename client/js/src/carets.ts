@@ -91,7 +91,7 @@ class Carets implements PluginValue {
     this.#client.setPresence({ ...own, [this.#key]: selection });
   }
 
-  /** Returns what somebody's presence says of this text, if anything. */
+  /** Returns what another's presence says of this text, if anything. */
   #selectionOf(data: Json): JsonObject | undefined {
     const selection = isObject(data) ? data[this.#key] : undefined;
     return isObject(selection) && selection["pointer"] === this.#pointer ? selection : undefined;

@@ -1,6 +1,5 @@
 /** A thread, live: its state, its methods, its messages and events. */
 
-import { AbandonedQueues } from "./abandoned.js";
 import { Calls } from "./calls.js";
 import type { CallOptions, RpcStream } from "./calls.js";
 import { Deferred, whenFound } from "./deferred.js";
@@ -11,24 +10,21 @@ import { raise } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { freeze, plain } from "./json.js";
-import type { DeepReadonly, Json } from "./json.js";
+import type { DeepReadonly, Document, Json } from "./json.js";
 import { Link } from "./link.js";
 import type { Status } from "./link.js";
 import { Listeners, ThreadListeners } from "./listeners.js";
 import type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 import { messageOf } from "./messages.js";
-import type { ThreadOptions } from "./options.js";
-import { parse } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
-import { pointAt } from "./points.js";
+import type { Keeper, ThreadOptions } from "./options.js";
+import { textComparison } from "./parts.js";
+import type { CompareTexts, History, TextChange, TextEdit, TextPart, TextWatchers } from "./parts.js";
+import { parse, textAt } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { AgentOf, InputOf, OutputOf, YieldOf } from "./runs.js";
 import type { Session } from "./session.js";
-import { Texts, textAt } from "./texts.js";
-import type { TextChange } from "./texts.js";
-import { UndoHistory } from "./undo.js";
 
 export type Unsubscribe = () => void;
 
@@ -44,13 +40,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
   readonly #closed = new Deferred<void>();
-  readonly #early = new EarlyQueue(() => this.status === "closed" || this.#session.at !== undefined);
+  readonly #early = new EarlyQueue(() => this.status === "closed" || this.#session.epoch !== undefined);
   readonly #edits: Edits;
   readonly #calls: Calls;
   readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
-  readonly #abandoned: AbandonedQueues;
-  readonly #history = new UndoHistory(() => performance.now());
-  readonly #texts = new Texts();
+  readonly #abandoned: ReturnType<Keeper["newQueues"]> | undefined;
+  readonly #text: TextPart | undefined;
+  readonly #compareTexts: CompareTexts;
+  readonly #history: History | undefined;
+  readonly #texts: TextWatchers | undefined;
 
   constructor(options: ThreadOptions<State>) {
     bindMethods(this, ThreadClient.prototype);
@@ -64,16 +62,22 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       onBytes: (data) => this.#listeners.message.tell(data),
       onUpdate: () => this.#compare(),
       onShown: (change) => {
-        this.#history.handle(change);
-        this.#texts.add(change);
+        this.#history?.handle(change);
+        this.#texts?.add(change);
       },
       onClosed: () => this.#handleClosed(),
     });
     this.#edits = new Edits(this.#link, this.#early, this.#listeners, this.initialState as Document);
     this.#calls = new Calls(this.#link, this.#early);
-    this.#abandoned = new AbandonedQueues(options as ThreadOptions<unknown>, (event) =>
+    this.#abandoned = options.storage?.newQueues(options as ThreadOptions<unknown>, (event) =>
       this.#listeners.dispatch(event),
     );
+    const { text, undo } = options;
+    this.#text = text;
+    // Each comparison has a budget of its own.
+    this.#compareTexts = (before, after) => textComparison(options)?.(before, after) ?? [];
+    this.#texts = text?.newWatchers(this.#compareTexts);
+    this.#history = undo?.newHistory(() => performance.now(), options);
     if (options.connect !== false) this.connect();
   }
 
@@ -99,7 +103,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** The version of `confirmed`; undefined before the first join. */
   get version(): number | undefined {
-    return this.#session.at?.[1];
+    return this.#session.version;
   }
 
   get status(): Status {
@@ -118,17 +122,17 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** How many changes of this client the server has neither applied nor refused. */
   get pending(): number {
-    return this.#session.pushes.filter((push) => !push.isSettled).length + this.#early.edits;
+    return this.#session.pending.length + this.#early.edits;
   }
 
   /** The id by which others see this client; it stays the same over reconnects. Undefined before the first join. */
   get connection(): string | undefined {
-    return this.#session.joined?.connection;
+    return this.#session.connection;
   }
 
   /** Whether this connection may not change the state. */
   get readonly(): boolean {
-    return this.#session.joined?.readonly ?? false;
+    return this.#session.isReadonly;
   }
 
   /** The presence of each connection, including this one, by its id; while offline, as last received. */
@@ -181,12 +185,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   splice(pointer: string, at: number, remove?: number, insert?: string): Promise<number>;
   splice(pointer: string, edits: readonly TextEdit[]): Promise<number>;
   splice(pointer: string, at: number | readonly TextEdit[], remove = 0, insert = ""): Promise<number> {
-    return this.#edits.splice(pointer, typeof at === "object" ? at : [{ at, remove, insert }]);
+    const part = needs(this.#text, "text");
+    const edits = typeof at === "object" ? at : [{ at, remove, insert }];
+    return this.#edits.make((shown) => part.splice(shown, pointer, edits));
   }
 
   /** Appends to the string at a JSON pointer; only what is appended is sent. */
   append(pointer: string, text: string): Promise<number> {
-    return this.#edits.append(pointer, text);
+    const part = needs(this.#text, "text");
+    return this.#edits.make((shown) => part.append(shown, pointer, text));
   }
 
   /**
@@ -195,7 +202,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    */
   goesOn(pointer: string, at: number): boolean {
     const text = textAt(this.#edits.shown, parse(pointer));
-    return text !== undefined && !this.#edits.isEarly && this.#session.goesOn(pointer, pointAt(text, at) ?? at);
+    if (text === undefined || this.#edits.isEarly) return false;
+    return this.#session.goesOn(pointer, this.#text?.pointAt(text, at) ?? at);
+  }
+
+  /** Returns edits that lead from one text to another, as few as the options find. For editors. */
+  editsBetween(before: string, after: string): TextEdit[] {
+    return needs(this.#text, "text").toEdits(before, this.#compareTexts(before, after));
   }
 
   // Undo and redo
@@ -227,11 +240,11 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Each pause needs a call of `resumeHistory`.
    */
   pauseHistory(): void {
-    this.#history.pause();
+    this.#history?.pause();
   }
 
   resumeHistory(): void {
-    this.#history.resume();
+    this.#history?.resume();
   }
 
   // Calling methods
@@ -272,7 +285,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#calls.stream(`run:${agent}`, { args: input }) as RpcStream<YieldOf<Rpcs, Name>, undefined>;
   }
 
-  /** Interrupts the agent that runs in this thread, whoever began that; resolves to whether one runs. */
+  /** Interrupts the agent that runs in this thread, also one that another client began; resolves to whether one runs. */
   interrupt(message?: unknown): Promise<boolean> {
     const args = message === undefined ? [] : [message];
     return this.#calls.call("run:interrupt", { args }) as Promise<boolean>;
@@ -288,7 +301,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#checkOpen();
     const message = messageOf(data);
     this.#early.inTurn(() => {
-      this.#session.message(message);
+      this.#session.send(message);
       this.#link.pump();
     });
   }
@@ -306,7 +319,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Listeners
 
   /**
-   * Calls `fn` with each refused change of any client that nobody awaits and whose client has no listener of its own.
+   * Calls `fn` with each refused change of any client that is not awaited and whose client has no listener of its own.
    * Without such a function, it is logged to the console.
    */
   static onRefused(fn: (refusal: Refusal, client: ThreadClient) => void): Unsubscribe {
@@ -331,7 +344,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * the edits that led there. For editors, which `bindText` has for the elements of a page.
    */
   onText(pointer: string, fn: (change: TextChange) => void): Unsubscribe {
-    return this.#texts.watch(pointer, this.#edits.shown, fn);
+    return needs(this.#texts, "text").watch(pointer, this.#edits.shown, fn);
   }
 
   /** Calls `fn` with each message of the thread; a binary one is an ArrayBuffer. */
@@ -380,12 +393,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #run(what: "undo" | "redo", pointer: string): Promise<number> | undefined {
+    const history = needs(this.#history, "undo");
     if (this.#edits.isEarly) return undefined;
-    return this.#history.run(what, parse(pointer), this.#session.shown, (ops) => this.#edits.push(ops));
+    return history.run(what, parse(pointer), this.#session.shown, (ops) => this.#edits.make(() => ops));
   }
 
   #can(what: "undo" | "redo", pointer: string): boolean {
-    return !this.#edits.isEarly && this.#history.can(what, parse(pointer), this.#session.shown);
+    return !this.#edits.isEarly && needs(this.#history, "undo").can(what, parse(pointer), this.#session.shown);
   }
 
   #checkOpen(): void {
@@ -400,7 +414,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     const answer = event.type === "refused" ? this.#edits.answerOf(event.push) : undefined;
     this.#edits.settle(event);
     if (event.type === "applied" || event.type === "refused") {
-      this.#history.settle(event.push, event.type === "refused");
+      this.#history?.settle(event.push, event.type === "refused");
     }
     this.#calls.settle(event);
     this.#listeners.dispatch(event, answer);
@@ -408,7 +422,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     if (event.type === "joined") {
       this.#ready.resolve();
       // A page that is denied the locks cannot send them.
-      this.#abandoned.send().catch(() => undefined);
+      this.#abandoned?.send().catch(() => undefined);
     } else if (event.type === "dropped") raise(event.error);
     // A page that awaits nothing would otherwise stop without a word.
     else if (event.type === "stopped" && this.error) console.error(this.error);
@@ -416,10 +430,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   #handleClosed(): void {
     const error = this.#link.closedError;
-    this.#abandoned.close();
+    this.#abandoned?.close();
     this.#ready.reject(error);
     this.#early.run();
-    const dropped = this.#link.isKept ? [] : this.#session.pushes.filter((push) => !push.isSettled);
+    const dropped = this.#link.isKept ? [] : this.#session.pending;
     for (const push of dropped) this.#listeners.dispatch({ type: "refused", push, error }, this.#edits.answerOf(push));
     this.#edits.rejectAll(error);
     this.#calls.failAll(error);
@@ -436,13 +450,19 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #compare(): void {
-    this.#texts.tell(this.#edits.shown, !this.#edits.isEarly);
+    this.#texts?.tell(this.#edits.shown, !this.#edits.isEarly);
     const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
     this.#listeners.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
   }
 }
 
-/** Lets methods be called without their object, as after `const { subscribe } = room`. */
+/** Returns a part of the client. Throws a TypeError where the options lack it. */
+function needs<Part>(part: Part | undefined, option: "text" | "undo"): Part {
+  if (part === undefined) throw new TypeError(`This needs the option ${option}, which plait-client exports`);
+  return part;
+}
+
+/** Binds methods to their object, as after `const { subscribe } = room`. */
 function bindMethods(object: object, prototype: object): void {
   for (const name of Object.getOwnPropertyNames(prototype)) {
     const { value } = Object.getOwnPropertyDescriptor(prototype, name) ?? {};

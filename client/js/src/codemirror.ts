@@ -7,10 +7,9 @@ import type { PluginValue, ViewUpdate } from "@codemirror/view";
 
 import { remoteCarets } from "./carets.js";
 import type { ThreadClient } from "./client.js";
-import { parse } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
-import { textAt } from "./texts.js";
-import type { TextChange } from "./texts.js";
+import { parse, textAt } from "./patch.js";
+import type { TextChange, TextEdit } from "./parts.js";
+import type { Document } from "./json.js";
 import { typed } from "./typing.js";
 
 export interface PlaitTextOptions {
@@ -116,7 +115,7 @@ class Binding implements PluginValue {
     const locks = readonly || status === "closed" || text === undefined;
     if (locks !== this.#view.state.field(isLocked)) this.#view.dispatch({ effects: lock.of(locks) });
     const there = this.#view.state.doc.toString();
-    if (there !== (text ?? "")) this.#change(typed(there, text ?? "", 0));
+    if (there !== (text ?? "")) this.#change(typed(there, text ?? "", 0, this.#client.editsBetween));
   }
 
   #change(edits: readonly TextEdit[]): void {

@@ -1,6 +1,6 @@
 /** Promises that are settled from outside, and waiting that an AbortSignal may end. */
 
-/** A promise that knows whether somebody awaits it. */
+/** A promise that knows whether it is awaited. */
 class Watched<T> extends Promise<T> {
   isAwaited = false;
 
@@ -17,7 +17,7 @@ class Watched<T> extends Promise<T> {
     return super.then(onValue, onError);
   }
 
-  /** Lets a rejection that nobody awaits pass silently. */
+  /** Keeps a rejection that is not awaited silent. */
   ignore(): void {
     super.then(undefined, () => undefined);
   }
@@ -25,7 +25,7 @@ class Watched<T> extends Promise<T> {
 
 export class Deferred<T> {
   resolve!: (value: T) => void;
-  /** Rejects; where nobody awaits it, as an unhandled rejection. */
+  /** Rejects; where it is not awaited, as an unhandled rejection. */
   raise!: (error: unknown) => void;
   readonly #promise: Watched<T>;
 
@@ -37,12 +37,12 @@ export class Deferred<T> {
     return this.#promise;
   }
 
-  /** Whether somebody awaits it; a caller that does so as soon as it is returned, two microtasks later. */
+  /** Whether it is awaited; by a caller that does so as soon as it is returned, two microtasks later. */
   get isAwaited(): boolean {
     return this.#promise.isAwaited;
   }
 
-  /** Rejects; silently where nobody awaits it. */
+  /** Rejects; silently where it is not awaited. */
   readonly reject = (error: unknown): void => {
     this.#promise.ignore();
     this.raise(error);

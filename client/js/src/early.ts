@@ -4,7 +4,7 @@ import type { Keys } from "./elements.js";
 import { raise } from "./errors.js";
 import { difference } from "./fold.js";
 import { PatchError, apply, find, parse, replace } from "./patch.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 
@@ -41,7 +41,7 @@ export class EarlyQueue {
     if (isEdit) this.#edits++;
   }
 
-  /** Runs all that waits, and what is added meanwhile after it. */
+  /** Runs all that waits, and after it what is added by that. */
   run(): void {
     for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
       if (next.isEdit) this.#edits--;
@@ -55,7 +55,7 @@ export class EarlyQueue {
 }
 
 /** Returns the operations of an edit on the state that is shown; throws a PatchError where its place is missing. */
-export type Rebase = (shown: Document, keys: Keys | undefined) => readonly Op[];
+export type Rebase = (shown: Document, keys: Keys) => readonly Op[];
 
 /** The initial state with the edits made on it, which are rebased onto the thread's state when that comes. */
 export class InitialState {
@@ -82,21 +82,21 @@ export class InitialState {
     return (shown, keys) => this.#rebase(inTexts(ops, before, keys), after, shown, keys);
   }
 
-  #rebase(ops: readonly Op[], after: Document, shown: Document, keys: Keys | undefined): readonly Op[] {
+  #rebase(ops: readonly Op[], after: Document, shown: Document, keys: Keys): readonly Op[] {
     if (shown === undefined) {
       // The thread has no state: it gets the initial one with the edit.
       this.#over = [];
       return after === undefined ? [] : [{ op: "add", path: "", value: after }];
     }
-    const moved = rebase(ops, this.#over ?? difference(this.document, shown, keys), shown);
+    const moved = rebase(ops, this.#over ?? difference(this.document, shown, keys), shown, keys.parts.text);
     this.#over = moved.over;
     if (moved.isLost) throw new PatchError("the state of the thread lacks what this edit of the initial state changes");
     return moved.ops;
   }
 }
 
-/** Returns operations on a document, of which those that replace a text change only what is different. */
-function inTexts(ops: readonly Op[], document: Document, keys: Keys | undefined): Op[] {
+/** Returns operations on a document; those that replace a text change only what is different. */
+function inTexts(ops: readonly Op[], document: Document, keys: Keys): Op[] {
   return ops.flatMap((op) => {
     const old = find(document, parse(op.path));
     document = apply(document, [op]);

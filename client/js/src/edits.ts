@@ -7,13 +7,12 @@ import type { EarlyQueue } from "./early.js";
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { difference } from "./fold.js";
-import type { Pending } from "./fold.js";
+import type { Pending } from "./pending.js";
 import { plain } from "./json.js";
-import type { Json } from "./json.js";
+import type { Document, Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
-import { PatchError, diff, find, parse, replace, spliceUnits, textIn } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
+import { PatchError, diff, find, parse, replace } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
@@ -38,7 +37,7 @@ export class Edits {
   /** What the user sees; until the thread has sent its state, the initial one with its edits. */
   get shown(): Document {
     if (this.#initial && this.#waiting > 0) return this.#initial.shown;
-    return this.#session.at === undefined ? this.#initial?.document : this.#session.shown;
+    return this.#session.epoch === undefined ? this.#initial?.document : this.#session.shown;
   }
 
   /** Sets the state to what `make` returns for the one that is shown; `make` may make edits of its own. */
@@ -59,27 +58,14 @@ export class Edits {
     });
   }
 
-  /** Changes the text at a JSON pointer. */
-  splice(pointer: string, edits: readonly TextEdit[]): Promise<number> {
-    return this.#edit(() => spliceUnits(this.shown, pointer, edits));
-  }
-
-  /** Appends to the text at a JSON pointer. */
-  append(pointer: string, insert: string): Promise<number> {
-    return this.#edit(() => {
-      const at = textIn(this.shown, pointer).length;
-      return spliceUnits(this.shown, pointer, [{ at, remove: 0, insert }]);
-    });
-  }
-
-  /** Pushes operations on what is shown. */
-  push(ops: readonly Op[]): Promise<number> {
-    return this.#edit(() => ops);
+  /** Pushes the operations that `make` returns for what is shown. */
+  make(make: (shown: Document) => readonly Op[]): Promise<number> {
+    return this.#edit(() => make(this.shown));
   }
 
   /** Whether what is shown is not the session's, as edits of the initial state wait for the thread's. */
   get isEarly(): boolean {
-    return this.#waiting > 0 || this.#session.at === undefined;
+    return this.#waiting > 0 || this.#session.epoch === undefined;
   }
 
   get #session(): Session {
@@ -89,7 +75,7 @@ export class Edits {
   #edit(make: () => readonly Op[]): Promise<number> {
     const answer = new Deferred<number>();
     // An edit that is made while others are rebased onto the thread's state is rebased after them.
-    const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.at === undefined);
+    const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.epoch === undefined);
     if (this.#initial && isEarly) this.#editInitial(this.#initial, make, answer);
     else this.#early.inTurn(() => this.#push(make, answer), { isEdit: true });
     this.#link.pump();
@@ -115,7 +101,7 @@ export class Edits {
     this.#attempt(make, answer, (ops) => {
       const push = session.push(ops);
       if (push) this.#answers.set(push, answer);
-      else answer.resolve(session.at?.[1] as number);
+      else answer.resolve(session.version as number);
     });
     this.#link.pump();
   }
@@ -125,6 +111,7 @@ export class Edits {
     let ops: readonly Op[] = [];
     try {
       ops = make();
+      checkTexts(ops, this.#session.keys);
       applyOps(ops);
     } catch (error) {
       if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
@@ -162,13 +149,22 @@ export class Edits {
   }
 }
 
+/** Throws a TypeError where a text is replaced whole, as all that others type in it would be lost. */
+function checkTexts(ops: readonly Op[], keys: Keys): void {
+  if (keys.parts.text) return;
+  for (const { op, path, value } of ops) {
+    if (op === "replace" && typeof value === "string" && keys.hasText(path))
+      throw new TypeError(`${path} is a text: this needs the option text, which plait-client exports`);
+  }
+}
+
 /**
  * Returns the operations that make `next`, which was made from `before`, from what is shown. Throws a PatchError where
  * an edit in between has removed the place that they change.
  */
-function opsTo(next: Json, before: Document, shown: Document, keys: Keys | undefined): Op[] {
+function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] {
   const between = before === undefined ? [] : difference(before, shown, keys);
-  const { ops, isLost } = rebase(diff(before, next, keys), between, shown);
+  const { ops, isLost } = rebase(diff(before, next, keys), between, shown, keys.parts.text);
   if (isLost) throw new PatchError("an edit made within this one has removed what it changes");
   return ops;
 }

@@ -1,12 +1,14 @@
-/** What identifies the elements of lists: their ids, or without one their JSON and how they look; which are texts. */
+/** What identifies the elements of lists: their ids, or without one their JSON; and where lists and texts are. */
 
-import { canonical, isEqual, isObject, originOf } from "./json.js";
-import type { Json, JsonObject } from "./json.js";
+import { canonical, isObject, originOf } from "./json.js";
+import type { Json } from "./json.js";
+import type { Parts } from "./parts.js";
 
 /** The members that may hold an element's id; the first one with a text or an integer counts. */
 const ID_KEYS: readonly string[] = ["id", "key", "_id"];
 
 type Id = string | number | bigint | undefined;
+
 // Names
 
 /** Returns a name for each element of two lists: its id, or without one its JSON. */
@@ -21,7 +23,7 @@ export function namesOf(old: readonly Json[], next: readonly Json[], key: string
 }
 
 /** Returns the ids of the elements of two lists; an edited element without an id shares one with the old element. */
-function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefined): readonly [Id[], Id[]] {
+export function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefined): readonly [Id[], Id[]] {
   const ids = [old.map((element) => idOf(element, key)), next.map((element) => idOf(element, key))] as const;
   const origins = next.map(originOf);
   if (origins.every((origin) => origin === undefined)) return ids;
@@ -36,11 +38,6 @@ function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefi
   return ids;
 }
 
-/** Returns how many elements of two lists have no id. */
-export function countUnknown(old: readonly Json[], next: readonly Json[], key: string | undefined): number {
-  return idsOf(old, next, key).reduce((sum, ids) => sum + ids.filter((id) => id === undefined).length, 0);
-}
-
 /** Returns the id of an element, undefined where it has none; `key` is the member that holds it, if declared. */
 export function idOf(element: Json, key?: string): Id {
   if (!isObject(element)) return undefined;
@@ -51,13 +48,18 @@ export function idOf(element: Json, key?: string): Id {
   return undefined;
 }
 
-/** The places of a state's lists and texts, as JSON pointers in which `*` is any part; "" is the whole state. */
+/**
+ * The places of a state's lists and texts, as JSON pointers in which `*` is any part, and what compares them; "" is the
+ * whole state.
+ */
 export class Keys {
   readonly #keys: readonly (readonly [readonly string[], string])[];
   readonly #texts: readonly (readonly string[])[];
+  readonly parts: Parts;
 
   /** `keys` are the declared members that identify elements, by their lists; `texts` are the strings that merge. */
-  constructor(keys: Readonly<Record<string, string>>, texts: readonly string[] = []) {
+  constructor(keys: Readonly<Record<string, string>>, texts: readonly string[] = [], parts: Parts = {}) {
+    this.parts = parts;
     this.#keys = Object.entries(keys).map(([pointer, key]) => [pointer.split("/"), key]);
     this.#texts = texts.map((pointer) => pointer.split("/"));
   }
@@ -68,7 +70,7 @@ export class Keys {
     return this.#keys.find(([pattern]) => isAt(parts, pattern))?.[1];
   }
 
-  /** Tells whether a string at a JSON pointer is a text, of which only what is different changes. */
+  /** Tells whether a string at a JSON pointer is a text: only what is different in it changes. */
   hasText(path: string): boolean {
     const parts = path.split("/");
     return this.#texts.some((pattern) => isAt(parts, pattern));
@@ -95,55 +97,4 @@ export function numberRepeated(names: readonly string[]): readonly string[] {
     counts.set(name, count + 1);
     return count > 0 ? `${name}#${count}` : name;
   });
-}
-
-// Elements without an id
-
-/**
- * Tells whether two elements without ids in one place of a list look like one that was changed: objects with the same
- * scalars, rows with most of their values in common, or rows with an element of the same id.
- */
-export function isSameElement(old: Json, next: Json): boolean {
-  if (isEqual(old, next)) return true;
-  if (Array.isArray(old) && Array.isArray(next)) return isSameRow(old, next);
-  const outline = outlineOf(old);
-  return outline !== undefined && outline === outlineOf(next);
-}
-
-function isSameRow(old: readonly Json[], next: readonly Json[]): boolean {
-  const alike = old.filter((value, at) => isEqual(value, next[at]));
-  if (old.length === next.length && 2 * alike.length > old.length) return true;
-  return hasCommonId(old, next);
-}
-
-/**
- * Returns the JSON of an object without the content of its lists and, if it has a text, of its objects; undefined for
- * any other value.
- */
-export function outlineOf(element: Json): string | undefined {
-  if (!isObject(element)) return undefined;
-  const hasText = Object.values(element).some((value) => typeof value === "string" && value !== "");
-  return canonical(withoutLists(element, hasText));
-}
-
-function withoutLists(object: JsonObject, hasText: boolean): JsonObject {
-  const outline = (value: Json): Json => {
-    if (Array.isArray(value)) return [];
-    return isObject(value) ? (hasText ? {} : withoutLists(value, false)) : value;
-  };
-  return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, outline(value)]));
-}
-
-/** Tells whether two objects have, at the same key, lists with an element of the same id. */
-export function sharesIds(old: Json, next: Json): boolean {
-  if (!isObject(old) || !isObject(next)) return false;
-  return Object.entries(old).some(([key, list]) => {
-    const other = Object.hasOwn(next, key) ? next[key] : undefined;
-    return Array.isArray(list) && Array.isArray(other) && hasCommonId(list, other);
-  });
-}
-
-function hasCommonId(old: readonly Json[], next: readonly Json[]): boolean {
-  const ids = new Set(old.map((element) => idOf(element)));
-  return next.some((element) => idOf(element) !== undefined && ids.has(idOf(element)));
 }

@@ -1,7 +1,8 @@
 /** What happens in a session, as it tells its owner; the state itself is read from the session. */
 
 import type { PlaitError } from "./errors.js";
-import type { Fold, Pending } from "./fold.js";
+import type { Fold } from "./fold.js";
+import type { Pending } from "./pending.js";
 import { diff } from "./patch.js";
 import type { AuthExpiring, Change, Changes, Event, Message, Op, Result, Snapshot } from "./protocol.js";
 

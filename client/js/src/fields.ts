@@ -1,6 +1,6 @@
 /** The elements of a page in which a text can be typed: what they show, their selection, and how they are changed. */
 
-import type { TextEdit } from "./patch.js";
+import type { TextEdit } from "./parts.js";
 
 /** From where to where; both are the same for a caret. Its direction is kept by the field. */
 export type Selection = readonly [start: number, end: number];

@@ -2,35 +2,13 @@
 
 import { Keys } from "./elements.js";
 import { takingBack } from "./inverse.js";
-import { LastInsertion } from "./insertion.js";
 import { freeze, isEqual, share } from "./json.js";
+import type { Insertion, Parts } from "./parts.js";
 import { PatchError, apply, diff, withoutOwn } from "./patch.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
+import type { Pending, ShownChange } from "./pending.js";
 import type { Joined, Op, Version } from "./protocol.js";
 import { rebase } from "./rebase.js";
-import { TextComparison } from "./text-diff.js";
-
-/** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
-export interface Pending {
-  ref: number;
-  /** The version on which the user made it. */
-  readonly made: Version;
-  /** What it does to the confirmed state after the pushes before it. */
-  ops: readonly Op[];
-  /** What was sent last; undefined as long as nothing was. */
-  sent: readonly Op[] | undefined;
-  /** A place that it leads into is gone: the last version on which it stood. It is left out of what is shown. */
-  lostOn: Version | undefined;
-  /**
-   * It was refused, or made on an own push that is refused or lost: the server, which may know nothing of that, is not
-   * to be asked.
-   */
-  isOrphan: boolean;
-  /** The server's state has it, or does without it: only its answer is to come. */
-  isSettled: boolean;
-  /** Whether it is shown; else it is left out. */
-  isShown: boolean;
-}
 
 export interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial<Answerable> {
   /**
@@ -49,18 +27,6 @@ export interface KeptFold extends Places {
   pushes: KeptPush[];
 }
 
-/** A change of what is shown. */
-export interface ShownChange {
-  before: Document;
-  after: Document;
-  /** What leads from one to the other; where something is taken back, without values, and with unknown characters. */
-  ops: readonly Op[];
-  /** The push that was made; undefined for what the server has said. */
-  push?: Pending | undefined;
-  /** The refused push that is taken back. */
-  refused?: Pending | undefined;
-}
-
 /** Where the lists are that have declared keys, and the texts. */
 type Places = { [Name in "list_keys" | "texts"]?: Joined[Name] | undefined };
 
@@ -74,11 +40,15 @@ export class Fold {
   #shown: Document = undefined;
   #pushes: Pending[] = [];
   #places: Places = {};
-  #keys: Keys | undefined = undefined;
-  readonly #insertion = new LastInsertion();
+  #keys: Keys;
+  readonly #parts: Parts;
+  readonly #insertion: Insertion | undefined;
   readonly #onShown: (change: ShownChange) => void;
 
-  constructor(onShown: (change: ShownChange) => void) {
+  constructor(onShown: (change: ShownChange) => void, parts: Parts = {}) {
+    this.#parts = parts;
+    this.#keys = new Keys({}, [], parts);
+    this.#insertion = parts.text?.newInsertion();
     this.#onShown = onShown;
   }
 
@@ -93,7 +63,7 @@ export class Fold {
   }
 
   /** The declared members that identify elements when states of the thread are compared, and its texts. */
-  get keys(): Keys | undefined {
+  get keys(): Keys {
     return this.#keys;
   }
 
@@ -140,7 +110,7 @@ export class Fold {
   /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
   add(ref: number, ops: readonly Op[]): Pending {
     const after = apply(this.#shown, ops);
-    const marked = ops.map((op) => this.#insertion.add(op));
+    const marked = ops.map((op) => this.#insertion?.add(op) ?? op);
     const push = newPush(ref, this.#at as Version, marked);
     push.isShown = true;
     this.#pushes.push(push);
@@ -150,7 +120,7 @@ export class Fold {
 
   /** Tells whether what this client inserts at a place of a text goes on after what it has inserted last. */
   goesOn(path: string, at: number): boolean {
-    return this.#insertion.goesOn(path, at);
+    return this.#insertion?.goesOn(path, at) ?? false;
   }
 
   /** A push is without effect: what is shown is folded again without it. */
@@ -193,7 +163,7 @@ export class Fold {
 
   #declare(places: Places): void {
     this.#places = places;
-    this.#keys = new Keys(places.list_keys ?? {}, places.texts);
+    this.#keys = new Keys(places.list_keys ?? {}, places.texts, this.#parts);
   }
 
   /** The server has applied the operations of the versions after `from`, up to `to`. Throws as `advance` does. */
@@ -255,11 +225,11 @@ export class Fold {
     this.#at = at;
   }
 
-  /** Returns what others may have done. A string of which a push changes a part is a text, whether declared or not. */
+  /** Returns what others may have done. A string that a push splices is a text, whether declared or not. */
   #difference(before: Document, after: Document): Op[] {
     const { list_keys = {}, texts = [] } = this.#places;
     const spliced = this.#pushes.flatMap(({ ops }) => ops.filter(({ op }) => op === "splice").map(({ path }) => path));
-    return difference(before, after, new Keys(list_keys, [...new Set([...texts, ...spliced])]));
+    return difference(before, after, new Keys(list_keys, [...new Set([...texts, ...spliced])], this.#parts));
   }
 
   /** Returns the confirmed state with the first pushes. It is not kept with each: long texts would be kept many times. */
@@ -272,7 +242,7 @@ export class Fold {
   }
 
   /**
-   * Lets `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
+   * Brings `over`, which led to `confirmed`, before what is shown of the pushes from the index `start` on.
    * With `takesBack`, it may take back what they were made on, as what the `refused` push did.
    */
   #refold(
@@ -285,7 +255,7 @@ export class Fold {
       if (push.lostOn && index >= start) push.isOrphan ||= takesBack;
       if (push.lostOn || push.isSettled) continue;
       const isMoved = index >= start && over.length > 0;
-      const moved = rebase(push.ops, isMoved ? over : [], document);
+      const moved = rebase(push.ops, isMoved ? over : [], document, this.#parts.text);
       if (moved.isLost) {
         push.lostOn = this.#at;
         push.isOrphan = takesBack;
@@ -302,7 +272,7 @@ export class Fold {
       if (isMoved) over = moved.over;
     }
     const shown = freeze(share(this.#shown, document));
-    this.#insertion.follow(over, this.#shown, shown);
+    this.#insertion?.follow(over, this.#shown, shown);
     this.#show(shown, over, of);
     if (!this.#pushes.some(isShown)) this.#confirmed = this.#shown;
   }
@@ -327,7 +297,7 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 
 /** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
-  return diff(before ?? null, after ?? null, keys, new TextComparison({ byLetters: true }));
+  return diff(before ?? null, after ?? null, keys, { byLetters: true });
 }
 
 function carriedOut(document: Document, ops: readonly Op[]): Document {

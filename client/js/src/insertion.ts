@@ -1,11 +1,13 @@
 /** Where this client has inserted last in a text, so that what it inserts next there says that it goes on. */
 
+import type { Insertion } from "./parts.js";
 import { find, isPlace, parse, regionOf } from "./patch.js";
-import type { Document, Splice } from "./patch.js";
+import type { Splice } from "./patch.js";
+import type { Document } from "./json.js";
 import { countPoints } from "./points.js";
 import type { Op } from "./protocol.js";
 
-/** Characters of a text, all of which this client has inserted. */
+/** Characters of a text that were all inserted by this client. */
 interface Range {
   readonly path: string;
   readonly start: number;
@@ -13,7 +15,7 @@ interface Range {
 }
 
 /** The last contiguous insertion of this client, as it is in the state that is shown. */
-export class LastInsertion {
+export class LastInsertion implements Insertion {
   #range: Range | undefined = undefined;
 
   /** Tells whether what is inserted at a place is right after the range, or inside it. */

@@ -1,7 +1,7 @@
 /** What takes operations back. The same as `inverse.py` of the server. */
 
 import { PatchError, apply, find, parse, regionOf, splices } from "./patch.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
 import { countPoints } from "./points.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";

@@ -6,6 +6,9 @@ export type Json = null | boolean | number | bigint | string | readonly Json[] |
 
 export type JsonObject = { readonly [key: string]: Json };
 
+/** A state, or a part of one; undefined where there is none. */
+export type Document = Json | undefined;
+
 /** A type whose values may not be changed, at any depth. */
 export type DeepReadonly<T> = 0 extends 1 & T
   ? T

@@ -1,7 +1,7 @@
-/** The smallest change of a text, which somebody has most likely made where only its result is known. */
+/** The smallest change of a text: the most likely one where only its result is known. */
 
-import { longestIncreasing } from "./align.js";
-import type { Pair } from "./align.js";
+import { longestIncreasing } from "./lists.js";
+import type { Pair } from "./lists.js";
 import { longestCommon } from "./subsequence.js";
 import type { Region } from "./text.js";
 

@@ -3,15 +3,15 @@
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import { parse, stringify } from "./exact.js";
-import type { ShownChange } from "./fold.js";
-import { checkNamed, hasHost, socketUrl, storageKey } from "./options.js";
+import type { ShownChange } from "./pending.js";
+import { checkNamed, hasHost, socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import { SUBPROTOCOL } from "./protocol.js";
 import type { ServerMessage } from "./protocol.js";
 import { Session } from "./session.js";
 import { Socket } from "./socket.js";
 import type { WebSocketClass } from "./socket.js";
-import { claimSlot, pageLocks, randomId } from "./storage.js";
+import { randomId } from "./storage.js";
 import type { Slot } from "./storage.js";
 
 /**
@@ -63,6 +63,7 @@ export class Link {
       client: options.client ?? randomId(),
       now,
       schema: options.schema,
+      parts: options,
       onShown: (change) => listener.onShown?.(change),
     });
   }
@@ -99,7 +100,8 @@ export class Link {
     const { storage } = this.#options;
     if (slot || !storage) return this.#start(socket, slot);
     // Without a slot a client works, and keeps nothing.
-    void claimSlot(storage, storageKey(this.#options), pageLocks(), () => this.#isClosing)
+    void storage
+      .claim(this.#options, () => this.#isClosing)
       .catch(() => undefined)
       .then((claimed) => this.#start(socket, claimed));
   }
@@ -191,7 +193,7 @@ export class Link {
   #receive(data: string | ArrayBuffer): void {
     if (typeof data === "string") this.session.receive(parse(data) as ServerMessage);
     else {
-      this.session.receive(undefined);
+      this.session.heard();
       this.#listener.onBytes(data);
     }
     this.pump();
@@ -230,7 +232,7 @@ export class Link {
   }
 
   #schedule(): void {
-    const due = this.session.due() ?? Infinity;
+    const due = this.session.due ?? Infinity;
     // A timer that fires too early finds nothing due, and is set again.
     if (due >= this.#timerAt) return;
     clearTimeout(this.#timer);

@@ -67,7 +67,7 @@ export class ThreadListeners {
   readonly #onUnhandled: (refusal: Refusal) => void;
   #values: readonly unknown[] = [];
 
-  /** `onUnhandled` is told of each refusal that nobody listens to or awaits. */
+  /** `onUnhandled` is told of each refusal without a listener that is not awaited. */
   constructor(onUnhandled: (refusal: Refusal) => void) {
     this.#onUnhandled = onUnhandled;
   }

@@ -1,9 +1,11 @@
 /** What a client is made with, and the address of its thread. */
 
 import { PlaitError } from "./errors.js";
+import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
+import type { ComparePart, TextPart, UndoPart } from "./parts.js";
 import type { WebSocketClass } from "./socket.js";
-import type { StorageLike } from "./storage.js";
+import type { Slot, StorageLike } from "./storage.js";
 
 export interface ThreadOptions<State> {
   /** kebab-case of the Thread subclass's name. */
@@ -21,14 +23,32 @@ export interface ThreadOptions<State> {
   token?: string | (() => string | undefined | Promise<string | undefined>) | undefined;
   /** The hash of the state's schema that the app was built for. */
   schema?: string | undefined;
-  /** Keeps the client's id and unanswered changes for the next page: localStorage, sessionStorage or the like. */
-  storage?: StorageLike | undefined;
+  /** Keeps the client's id and unanswered changes for the next page: `keepIn(localStorage)` or the like. */
+  storage?: Keeper | undefined;
+  /** `text` of this package: typing in texts, and listening to what is typed there. */
+  text?: TextPart | undefined;
+  /** `undo` of this package: undo and redo. */
+  undo?: UndoPart | undefined;
+  /** `compare` of this package: finds changes within texts, and in lists of elements without ids. */
+  compare?: ComparePart | undefined;
   /** The WebSocket class, such as that of the package `ws`. By default the global one, which Node 20 does not have. */
   WebSocket?: WebSocketClass | undefined;
   /** The value of `state` until the thread has sent its own, as a server rendered it. */
   initialState?: DeepReadonly<State> | undefined;
   /** Whether to connect at once, by default true; `connect()` does it later. */
   connect?: boolean | undefined;
+}
+
+/** What keeps a client's unanswered changes in a storage; `keepIn` makes it. */
+export interface Keeper {
+  readonly storage: StorageLike;
+  /** Returns a place of the storage that only this client uses until it releases it. */
+  claim(options: ThreadOptions<unknown>, isClosing: () => boolean): Promise<Slot>;
+  /** Returns what sends the changes that closed tabs have left; `onEvent` is told of those that the server refuses. */
+  newQueues(
+    options: ThreadOptions<unknown>,
+    onEvent: (event: SessionEvent) => void,
+  ): { send(): Promise<void>; close(): void };
 }
 
 type Address = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" | "url">;

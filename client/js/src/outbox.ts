@@ -99,7 +99,7 @@ export class Outbox {
   }
 }
 
-/** Frames of which only the last one counts: it is sent as soon as the server takes it. */
+/** Frames that replace each other: the last one is sent as soon as the server takes it. */
 export class Latest<Frame> {
   #frame: Frame | undefined = undefined;
   #isWaiting = false;

@@ -1,17 +1,15 @@
 /** Makes and applies JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, and `splice` in a text. */
 
-import { ListBudget, edits } from "./align.js";
 import type { Keys } from "./elements.js";
 import { freeze, isObject, isWellFormed } from "./json.js";
-import type { Json, JsonObject } from "./json.js";
+import type { Document, Json, JsonObject } from "./json.js";
+import { compareLists } from "./lists.js";
+import { textComparison } from "./parts.js";
+import type { CompareLists, CompareTexts, TextEdit } from "./parts.js";
 import { countPoints, pointAt } from "./points.js";
 import type { Op } from "./protocol.js";
-import { TextComparison } from "./text-diff.js";
 import { inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
-
-/** A state, or a part of one; undefined where there is none. */
-export type Document = Json | undefined;
 
 /** An operation that does not fit the document that it is applied to. */
 export class PatchError extends Error {
@@ -49,19 +47,21 @@ export function isPlace(part: string | undefined): boolean {
 /**
  * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements
  * of lists are compared by identity, not by position; `keys` are the declared members that identify them, and the
- * texts, in which only what is different changes.
+ * texts, in which only what is different changes where the client has the part for that.
  */
-export function diff(old: Document, next: Json, keys?: Keys, texts = new TextComparison()): Op[] {
+export function diff(old: Document, next: Json, keys?: Keys, { byLetters = false } = {}): Op[] {
+  const parts = keys?.parts ?? {};
   const ops: Op[] = [];
-  addDifference(old, next, "", { ops, keys, texts, lists: new ListBudget() });
+  const lists = parts.compare?.newLists() ?? compareLists;
+  addDifference(old, next, "", { ops, keys, texts: textComparison(parts, { byLetters }), lists });
   return ops;
 }
 
 interface Difference {
   readonly ops: Op[];
   readonly keys: Keys | undefined;
-  readonly texts: TextComparison;
-  readonly lists: ListBudget;
+  readonly texts: CompareTexts | undefined;
+  readonly lists: CompareLists;
 }
 
 function addDifference(old: Document, next: Json, path: string, found: Difference): void {
@@ -77,11 +77,11 @@ export function replace(
   next: Json,
   path: string,
   keys: Keys | undefined,
-  texts = new TextComparison(),
+  compare = keys && textComparison(keys.parts),
 ): Op[] {
-  if (typeof old !== "string" || typeof next !== "string" || !keys?.hasText(path))
+  if (!compare || typeof old !== "string" || typeof next !== "string" || !keys?.hasText(path))
     return [{ op: "replace", path, value: next }];
-  return splices(path, texts.compare(old, next));
+  return splices(path, compare(old, next));
 }
 
 function addObjects(old: JsonObject, next: JsonObject, path: string, found: Difference): void {
@@ -96,7 +96,7 @@ function addObjects(old: JsonObject, next: JsonObject, path: string, found: Diff
 
 function addArrays(old: readonly Json[], next: readonly Json[], path: string, found: Difference): void {
   const { ops, keys, texts } = found;
-  const list = edits(old, next, keys?.at(path), found.lists);
+  const list = found.lists(old, next, keys?.at(path));
   if (!list) {
     ops.push({ op: "replace", path, value: next });
     return;
@@ -221,13 +221,6 @@ function checkRegion(path: string, { at, remove, insert }: Region, length: numbe
   }
 }
 
-/** A part of a text that is replaced; positions are those of JavaScript strings, UTF-16 units. */
-export interface TextEdit {
-  readonly at: number;
-  readonly remove: number;
-  readonly insert: string;
-}
-
 /** Returns the text that is to be changed. Throws a PatchError where there is none. */
 export function textIn(document: Document, path: string): string {
   const text = find(document, parse(path));
@@ -275,4 +268,10 @@ export function find(document: Document, parts: readonly string[]): Document {
 function member(node: Document, part: string): Document {
   if (Array.isArray(node)) return isIndex(part) ? (node[Number(part)] as Document) : undefined;
   return isObject(node) && Object.hasOwn(node, part) ? node[part] : undefined;
+}
+
+/** Returns the string at a place, undefined where there is none. */
+export function textAt(document: Document, parts: readonly string[]): string | undefined {
+  const text = find(document, parts);
+  return typeof text === "string" ? text : undefined;
 }

@@ -92,7 +92,7 @@ function isWithin(code: number, start: number): boolean {
   return code >= start && code < start + 0x400;
 }
 
-/** Returns the place to which it is not far any more, from the nearest one that is known. */
+/** Returns the place at no distance, found from the nearest one that is known. */
 function walk({ text, count: points, near }: Known, distance: (place: Place) => number): Place {
   const places = [near, { point: 0, unit: 0 }, { point: points, unit: text.length }];
   const start = places.reduce((best, each) => (Math.abs(distance(each)) < Math.abs(distance(best)) ? each : best));

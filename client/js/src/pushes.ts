@@ -5,9 +5,10 @@ import { PlaitError } from "./errors.js";
 import type { Applied, Refused } from "./events.js";
 import { stringify } from "./exact.js";
 import { Fold } from "./fold.js";
-import type { Pending, ShownChange } from "./fold.js";
+import type { Pending, ShownChange } from "./pending.js";
 import { isEqual, isWellFormed } from "./json.js";
 import { byteLength, isTooLarge, tooLarge } from "./messages.js";
+import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
 import type { Ack, Joined, Nack, Op, Push, Version } from "./protocol.js";
 import { SendWindow } from "./window.js";
@@ -31,9 +32,9 @@ export class Pushes {
   #isDirty = false;
   #keptAt: Version | undefined = undefined;
 
-  constructor(client: string, now: () => number, onShown: (change: ShownChange) => void) {
+  constructor(client: string, now: () => number, onShown: (change: ShownChange) => void, parts: Parts = {}) {
     this.client = client;
-    this.fold = new Fold(onShown);
+    this.fold = new Fold(onShown, parts);
     this.#window = new SendWindow(now);
   }
 
@@ -123,7 +124,7 @@ export class Pushes {
       base,
       ...(isMoved && { made }),
       ...(answered < ref - 1 && { answered }),
-      // The server knows what a settled one was, and is only asked what became of it.
+      // The server knows what a settled one was, and is only asked for its answer.
       ops: isSettled ? [] : ops,
     };
   }

@@ -8,16 +8,14 @@ import { PlaitError } from "./errors.js";
 import type { TextElement } from "./fields.js";
 import { useCommit, useHandlers, useLatest, usePickedClient, useSubscribe } from "./hooks.js";
 import type { ThreadHandlers } from "./hooks.js";
-import type { DeepReadonly } from "./json.js";
+import type { DeepReadonly, Document } from "./json.js";
 import type { AnyEvents } from "./listeners.js";
 import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
-import { parse } from "./patch.js";
-import type { Document } from "./patch.js";
+import { parse, textAt } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import type { AnyRpcs, ArgsOf, ResultOf } from "./rpc.js";
 import { SharedClients } from "./shared.js";
-import { textAt } from "./texts.js";
 
 export type { ThreadHandlers } from "./hooks.js";
 

@@ -8,7 +8,8 @@
  */
 
 import { takingBack } from "./inverse.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
+import type { TextPart } from "./parts.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
 import { Step, isOf, isPair, isWithin, leadsThrough } from "./step.js";
@@ -26,15 +27,18 @@ export interface Rebased {
   over: Op[];
 }
 
-/** Rebases `ops` onto `document`, which `over` has made from the state that both were made on. */
-export function rebase(ops: readonly Op[], over: readonly Op[], document: Document): Rebased {
+/**
+ * Rebases `ops` onto `document`, which `over` has made from the state that both were made on. Without the part for texts,
+ * operations on a text that others have changed are lost.
+ */
+export function rebase(ops: readonly Op[], over: readonly Op[], document: Document, text?: TextPart): Rebased {
   if (over.length === 0) return { ops: [...ops], conflicts: [], isLost: false, over: [] };
   const shape = new Shape(document);
   const isExact = ops.some(({ op }) => op === "remove");
   const others = undone(over, shape, isExact);
   const theirs = unitsOf(others);
   let lostAt = others.length;
-  const steps = done(ops, shape).flatMap((unit) => {
+  const steps = done(ops, shape, text).flatMap((unit) => {
     lostAt = Math.min(lostAt, passAll(unit, theirs, others.length));
     return unit;
   });
@@ -43,7 +47,7 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
     ops: steps.filter((step) => !step.isDone).flatMap((step) => step.toOps()),
     conflicts: steps.filter((step) => step.isContested).map((step) => step.pointer),
     isLost,
-    over: isLost ? without(ops, over, lostAt, document) : present(others),
+    over: isLost ? without(ops, over, lostAt, document, text) : present(others),
   };
 }
 
@@ -62,9 +66,9 @@ function unitsOf(steps: readonly Step[]): (readonly [number, Unit])[] {
 }
 
 /** Returns the units of operations that are carried out on a shape. */
-function done(ops: readonly Op[], shape: Shape): Unit[] {
+function done(ops: readonly Op[], shape: Shape, text: TextPart | undefined): Unit[] {
   const steps = ops.map((op) => {
-    const step = new Step(op);
+    const step = new Step(op, text);
     step.lookUp(shape);
     shape.do(step.name, step.parts, op.value);
     return step;
@@ -90,11 +94,17 @@ function undone(over: readonly Op[], shape: Shape, isExact = true): Step[] {
 }
 
 /** Returns `over`, and what takes `ops` back before the one at `lostAt`. */
-function without(ops: readonly Op[], over: readonly Op[], lostAt: number, document: Document): Op[] {
+function without(
+  ops: readonly Op[],
+  over: readonly Op[],
+  lostAt: number,
+  document: Document,
+  text: TextPart | undefined,
+): Op[] {
   const shape = new Shape(document);
   const rest = undone(over.slice(lostAt), shape);
   const there = shape.look([]);
-  const before = rebase(ops, over.slice(0, lostAt), there);
+  const before = rebase(ops, over.slice(0, lostAt), there, text);
   return [...before.over, ...takingBack(before.ops, there), ...present(rest)];
 }
 
@@ -102,7 +112,7 @@ function present(steps: readonly Step[]): Op[] {
   return steps.filter((step) => !step.isGone).flatMap((step) => step.toOps());
 }
 
-/** Lets `others` come before `mine`; returns the index of the one that removes its place, or `count` if none does. */
+/** Brings `others` before `mine`; returns the index of the one that removes its place, or `count` if none does. */
 function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count: number): number {
   for (const [index, other] of others) {
     if (other.every((step) => step.isGone)) continue;
@@ -113,7 +123,7 @@ function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count
   return count;
 }
 
-/** Lets `other` come before `mine`: each becomes what it is after the other. */
+/** Brings `other` before `mine`: each becomes what it is after the other. */
 function passUnit(mine: Unit, other: Unit): void {
   if (mine.length === 2 && other.length === 2 && mine[0].pointer === other[0].pointer) {
     // Of two moves of one element the later wins.
@@ -140,7 +150,7 @@ function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
   mine.parts = [...into.parts, ...rest];
 }
 
-/** Lets `mine` move the element with what `other` has changed. */
+/** Makes `mine` move the element with what `other` has changed. */
 function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   const rest = other.parts.slice(out.parts.length);
   const isWhole = rest.length === 0 && (other.name === "remove" || other.name === "replace");
@@ -153,7 +163,7 @@ function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
   other.parts = [...into.parts, ...rest];
 }
 
-/** Lets `other` come before `mine`: each becomes what it is after the other. */
+/** Brings `other` before `mine`: each becomes what it is after the other. */
 function pass(mine: Step, other: Step): void {
   const place = mine.parts;
   const otherPlace = other.parts;

@@ -2,7 +2,7 @@
 
 import { PlaitError } from "./errors.js";
 import type { Dropped, Failed, Unsent } from "./events.js";
-import type { Pending } from "./fold.js";
+import type { Pending } from "./pending.js";
 import type { Json, JsonObject } from "./json.js";
 import { isTooLarge, tooLarge } from "./messages.js";
 import type { Bytes, Outgoing } from "./messages.js";

@@ -1,4 +1,11 @@
-/** A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given. */
+/**
+ * A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given.
+ *
+ * The same as `session.py` of the Python client, with the same names. What differs is a habit of the languages: here the
+ * owner is told by events that the session stops or wants another socket, where Python waits on `status`, `needs_socket`
+ * and `stopped`; `send` is given a frame, where Python's encodes; and only this one has what a page's storage and editors
+ * need. `tests/client/test_names.py` lists these names.
+ */
 
 import type { Keys } from "./elements.js";
 import type { Backlog } from "./backlog.js";
@@ -6,15 +13,15 @@ import { MESSAGE_TOO_BIG, UNAUTHENTICATED, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import { applyChange } from "./events.js";
 import type { SessionEvent, Unsent } from "./events.js";
-import type { Pending, ShownChange } from "./fold.js";
+import type { Pending, ShownChange } from "./pending.js";
 import { Heartbeat } from "./heartbeat.js";
-import type { Json, JsonObject } from "./json.js";
+import type { Document, Json, JsonObject } from "./json.js";
 import type { Bytes, Outgoing } from "./messages.js";
+import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
-import type { Document } from "./patch.js";
 import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
-import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage, Version } from "./protocol.js";
+import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage } from "./protocol.js";
 import { Pushes } from "./pushes.js";
 import { Sending } from "./sending.js";
 
@@ -24,6 +31,7 @@ export interface SessionOptions {
   now: () => number;
   /** The hash of the state's schema that the app was built for. */
   schema?: string | undefined;
+  parts?: Parts | undefined;
   /** Called with each change of what is shown, at once. It must not call the session. */
   onShown?: ((change: ShownChange) => void) | undefined;
 }
@@ -41,7 +49,8 @@ export class Session {
   #events: SessionEvent[] = [];
   // What the server said of a bad frame, before it closed the socket.
   #complaint: string | undefined = undefined;
-  #joined: Joined | undefined = undefined;
+  #connection: string | undefined = undefined;
+  #isReadonly = false;
   // Whether the socket's join has a token, without which who joins is read from the request alone.
   #hasToken = false;
   // The source of a change that does not name it.
@@ -49,7 +58,7 @@ export class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options;
-    this.#pushes = new Pushes(options.client, options.now, (change) => options.onShown?.(change));
+    this.#pushes = new Pushes(options.client, options.now, (change) => options.onShown?.(change), options.parts);
     this.#sending = new Sending(this.#pushes, options.now);
   }
 
@@ -68,14 +77,24 @@ export class Session {
     return this.#pushes.fold.confirmed;
   }
 
-  /** Epoch and version of `confirmed`; undefined before the first join. */
-  get at(): Version | undefined {
-    return this.#pushes.fold.at;
+  /** The epoch of `confirmed`; undefined before the first join. */
+  get epoch(): string | undefined {
+    return this.#pushes.fold.at?.[0];
+  }
+
+  /** The version of `confirmed`; undefined before the first join. */
+  get version(): number | undefined {
+    return this.#pushes.fold.at?.[1];
   }
 
   /** The members that identify elements when states of the thread are compared, and its texts. */
-  get keys(): Keys | undefined {
+  get keys(): Keys {
     return this.#pushes.fold.keys;
+  }
+
+  /** The pushes whose fate is open: that the server has neither applied nor refused. */
+  get pending(): readonly Pending[] {
+    return this.pushes.filter((push) => !push.isSettled);
   }
 
   /** The pushes without an answer. */
@@ -102,9 +121,14 @@ export class Session {
     return this.#presences.own;
   }
 
-  /** The answer to the last join. */
-  get joined(): Joined | undefined {
-    return this.#joined;
+  /** The id by which others know this client, as the last join said. */
+  get connection(): string | undefined {
+    return this.#connection;
+  }
+
+  /** Whether every push will be refused, as the last join said. */
+  get isReadonly(): boolean {
+    return this.#isReadonly;
   }
 
   // Output
@@ -129,7 +153,7 @@ export class Session {
   /** Continues as the client whose backlog was kept. Only before the first socket opens. */
   restore(backlog: Backlog): void {
     this.#pushes.restore(backlog);
-    if (this.at) this.#tell({ type: "restored" });
+    if (this.#pushes.fold.at) this.#tell({ type: "restored" });
   }
 
   /** A socket has opened. */
@@ -169,14 +193,14 @@ export class Session {
   }
 
   /** When to call `tick`; undefined where nothing is due. */
-  due(): number | undefined {
+  get due(): number | undefined {
     if (this.#phase === "idle" || this.#phase === "stopped") return undefined;
     return Math.min(this.#heartbeat.due, this.#phase === "joined" ? this.#sending.due : Infinity);
   }
 
   /** Does what is due. */
   tick(): void {
-    if (this.due() === undefined) return;
+    if (this.due === undefined) return;
     this.#pushes.release();
     this.#flush();
     const silence = this.#heartbeat.check(this.#options.now());
@@ -184,11 +208,15 @@ export class Session {
     else if (silence === "give up") this.#rejoin();
   }
 
-  /** The server sent a frame, or with undefined a binary message, which also shows that it is alive. */
-  receive(frame: ServerMessage | undefined): void {
-    if (this.#phase !== "joining" && this.#phase !== "joined") return;
+  /** Something has come from the server, whatever it was. */
+  heard(): void {
     this.#heartbeat.heard(this.#options.now());
-    if (frame === undefined) return;
+  }
+
+  /** Takes in a frame. What comes on a socket that is given up, or before `joined`, is not looked at. */
+  receive(frame: ServerMessage): void {
+    if (this.#phase !== "joining" && this.#phase !== "joined") return;
+    this.heard();
     try {
       this.#dispatch(frame);
     } catch (error) {
@@ -206,7 +234,7 @@ export class Session {
    * fit. Only after the first join, as before it there is no state to change.
    */
   push(ops: readonly Op[]): Pending | undefined {
-    if (this.at === undefined) throw new Error("no push can be made before the first join");
+    if (this.epoch === undefined) throw new Error("no push can be made before the first join");
     if (ops.length === 0) return undefined;
     const push = this.#pushes.add(ops);
     this.#flush();
@@ -233,7 +261,7 @@ export class Session {
   }
 
   /** Sends a message as soon as the pushes made before it were sent. Throws a PlaitError when it is too large. */
-  message(message: Message | Bytes): void {
+  send(message: Message | Bytes): void {
     if (this.#phase === "stopped") return;
     this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     // The count of messages can start only once joined; until then `Outbox.send` starts it.
@@ -241,7 +269,7 @@ export class Session {
     this.#flush();
   }
 
-  /** Sets what others see of this client, null for nothing. Throws as `message` does. */
+  /** Sets what others see of this client, null for nothing. Throws as `send` does. */
   setPresence(data: Json): void {
     this.#sending.presence.put(this.#presences.set(data, this.#sending.maxFrame));
     this.#flush();
@@ -326,7 +354,8 @@ export class Session {
 
   #join(frame: Joined): void {
     this.#pushes.join(frame);
-    this.#joined = frame;
+    this.#connection = frame.connection;
+    this.#isReadonly = frame.readonly ?? false;
     this.#sending.maxFrame = frame.max_frame ?? Infinity;
     this.#phase = "joined";
     this.#source = "server";

@@ -4,9 +4,8 @@
  */
 
 import { isObject } from "./json.js";
-import type { Json } from "./json.js";
+import type { Document, Json } from "./json.js";
 import { find, isIndex } from "./patch.js";
-import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 
 interface Change {

@@ -44,7 +44,7 @@ export class SharedClients {
     const { client = null, storage, token } = options;
     return {
       thread: JSON.stringify([place, userOf(token)]),
-      own: JSON.stringify([client, storage ? this.#storages.of(storage) : null]),
+      own: JSON.stringify([client, storage ? this.#storages.of(storage.storage) : null]),
     };
   }
 
@@ -62,7 +62,7 @@ export class SharedClients {
     return entry.client;
   }
 
-  /** Lets a client use this token from now on, if it is of the same user. */
+  /** Makes a client use this token from here on, if it is of the same user. */
   setToken(client: ThreadClient, token: Token): void {
     const entry = this.#byClient.get(client);
     if (entry && userOf(entry.token) === userOf(token)) entry.token = token;

@@ -2,12 +2,11 @@
 
 import { idOf } from "./elements.js";
 import { isObject, isWellFormed } from "./json.js";
-import type { Json, JsonObject } from "./json.js";
+import type { Document, Json, JsonObject } from "./json.js";
+import type { TextPart } from "./parts.js";
 import { PatchError, apply, escape, find, isPlace, parse, regionOf, splices } from "./patch.js";
-import type { Document } from "./patch.js";
 import type { Op } from "./protocol.js";
 import type { Shape } from "./shape.js";
-import { goesOn, transform } from "./text.js";
 import type { Region } from "./text.js";
 
 /** In so many places a text may be changed by one operation: each costs time again for each operation of others. */
@@ -38,7 +37,10 @@ export class Step {
   /** What a splice does to its text: in several places where others have written in between. */
   #regions: readonly Region[];
 
-  constructor(op: Op) {
+  readonly #text: TextPart | undefined;
+
+  constructor(op: Op, text?: TextPart) {
+    this.#text = text;
     this.#value = op.value;
     this.name = op.op;
     this.isMoved = op.moved === true;
@@ -81,15 +83,16 @@ export class Step {
     return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
   }
 
-  /** Lets another splice of the same text come before: each becomes what it is after the other. */
+  /** Brings another splice of the same text before this one: each becomes what it is after the other. */
   passText(other: Step): void {
-    if (this.#regions.length + other.#regions.length > MOST_REGIONS) {
+    const text = this.#text;
+    if (!text || this.#regions.length + other.#regions.length > MOST_REGIONS) {
       this.isContested = this.isGone = true;
       return;
     }
-    this.#isOwn &&= goesOn(this.#regions, other.#regions);
-    const mine = transform(this.#regions, other.#regions, !this.#isOwn);
-    other.#regions = transform(other.#regions, this.#regions, this.#isOwn);
+    this.#isOwn &&= text.goesOn(this.#regions, other.#regions);
+    const mine = text.transform(this.#regions, other.#regions, !this.#isOwn);
+    other.#regions = text.transform(other.#regions, this.#regions, this.#isOwn);
     this.#regions = mine;
     this.isGone = this.isDone = mine.length === 0;
     other.isGone = other.#regions.length === 0;

@@ -53,7 +53,7 @@ export class Slot {
     return this.#isKept;
   }
 
-  /** Lets `read` ignore what is there, as it belongs to another client. */
+  /** Makes `read` ignore what is there, as it belongs to another client. */
   ignore(): void {
     this.#isIgnored = true;
   }

@@ -1,6 +1,6 @@
 /** The longest part that two sequences have in common, in order. */
 
-import type { Pair } from "./align.js";
+import type { Pair } from "./lists.js";
 
 /**
  * Returns the places, in both, of the elements of a longest common subsequence.
@@ -22,7 +22,7 @@ export function longestCommon(old: readonly string[], next: readonly string[]): 
 }
 
 /**
- * Returns, for each place in the old sequence, the bits of the places in the new one, the last of which has the lowest.
+ * Returns, for each place in the old sequence, the bits of the places in the new one, where the last place has the lowest.
  * A bit is 0 where a longest common subsequence of what is left of both is longer than one without the new element.
  */
 function rowsOf(old: readonly string[], next: readonly string[]): Uint32Array[] {

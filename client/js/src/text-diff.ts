@@ -1,9 +1,9 @@
 /** The change that turns one text into another. */
 
-import { longestIncreasing } from "./align.js";
-import type { Pair } from "./align.js";
+import { longestIncreasing } from "./lists.js";
+import type { Pair } from "./lists.js";
 import { Letters } from "./letters.js";
-import { countAll, countPoints, pointAt, slicePoints } from "./points.js";
+import { countAll, countPoints, pointAt } from "./points.js";
 import { findBetween, join, joinNearest, shift, trim } from "./spans.js";
 import type { Same, Span } from "./spans.js";
 import { longestCommon } from "./subsequence.js";
@@ -193,14 +193,6 @@ export class TextComparison {
     }
     return found;
   }
-}
-
-/** Returns a change of a text without the characters that it removes and inserts again. */
-export function smaller(text: string, regions: readonly Region[]): Region[] {
-  const texts = new TextComparison({ byLetters: true });
-  return regions.flatMap(({ at, remove, insert }) =>
-    texts.compare(slicePoints(text, at, at + remove), insert).map((each) => ({ ...each, at: at + each.at })),
-  );
 }
 
 function wordsOf(parts: readonly string[]): string[] {

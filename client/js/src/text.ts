@@ -19,7 +19,7 @@ export interface Region {
 export const UNKNOWN = "\ud800";
 
 /**
- * The last change of a long text. What is typed is applied by the session, by who watches the text, and by what shows
+ * The last change of a long text. What is typed is applied by the session, by its watchers, and by what shows
  * it: all of them get the same string, which is compared with itself at once, and by its characters with no other.
  */
 let last: { readonly text: string; readonly regions: readonly Region[]; readonly found: string } | undefined;

@@ -1,27 +1,16 @@
-/** The texts of a state that somebody shows, and what has changed in them. */
+/** The texts of a state that are watched, and what has changed in them. */
 
 import { raise } from "./errors.js";
-import type { ShownChange } from "./fold.js";
+import type { ShownChange } from "./pending.js";
 import { regionsOf } from "./over.js";
-import { find, parse } from "./patch.js";
-import type { Document, TextEdit } from "./patch.js";
+import type { CompareTexts, TextChange, TextEdit, TextWatchers } from "./parts.js";
+import { parse, textAt } from "./patch.js";
+import type { Document } from "./json.js";
 import { countPoints, slicePoints } from "./points.js";
 import type { Op } from "./protocol.js";
-import { TextComparison } from "./text-diff.js";
 import { fits, inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 import { toEdits } from "./typing.js";
-
-/** A change of a text, by this client or by others. */
-export interface TextChange {
-  /** The text as it is shown; undefined where there is none. */
-  readonly text: string | undefined;
-  /**
-   * What led there from the text of the last call: in order, not overlapping, and all counted on that text. Empty where
-   * there was or is no text.
-   */
-  readonly edits: readonly TextEdit[];
-}
 
 interface Watcher {
   readonly pointer: string;
@@ -30,12 +19,16 @@ interface Watcher {
   text: string | undefined;
 }
 
-export class Texts {
+export class Texts implements TextWatchers {
   readonly #watchers = new Set<Watcher>();
   #changes: ShownChange[] = [];
   #isTelling = false;
+  readonly #compare: CompareTexts;
 
-  /** Calls `fn` with each change of the text at a pointer; returns the function that ends this. */
+  constructor(compare: CompareTexts) {
+    this.#compare = compare;
+  }
+
   watch(pointer: string, shown: Document, fn: (change: TextChange) => void): () => void {
     const parts = parse(pointer);
     const watcher = { pointer, parts, fn, text: textAt(shown, parts) };
@@ -43,12 +36,10 @@ export class Texts {
     return () => void this.#watchers.delete(watcher);
   }
 
-  /** What the session shows has changed. */
   add(change: ShownChange): void {
     if (this.#watchers.size > 0) this.#changes.push(change);
   }
 
-  /** Tells of all changes, up to what is shown; without the session's changes where that is not the session's. */
   tell(shown: Document, isOfSession: boolean): void {
     if (!isOfSession) this.#changes = [];
     // What is changed by a function that is told is told after that.
@@ -67,7 +58,7 @@ export class Texts {
       watcher.text = text;
       const isNext = change.ops && textAt(change.before, watcher.parts) === last;
       const edits =
-        last === undefined || text === undefined ? [] : editsOf(last, text, isNext ? change.ops : [], watcher);
+        last === undefined || text === undefined ? [] : this.#editsOf(last, text, isNext ? change.ops : [], watcher);
       try {
         watcher.fn({ text, edits });
       } catch (error) {
@@ -75,20 +66,14 @@ export class Texts {
       }
     }
   }
-}
 
-/** Returns the string at a place, undefined where there is none. */
-export function textAt(document: Document, parts: readonly string[]): string | undefined {
-  const text = find(document, parts);
-  return typeof text === "string" ? text : undefined;
-}
-
-/** Returns what operations have done to a text; what is different, where that is not known. */
-function editsOf(before: string, after: string, ops: readonly Op[] = [], { pointer }: Watcher): TextEdit[] {
-  const regions = known(regionsOf(ops.filter(({ path }) => path === pointer)) ?? [], after);
-  // Where the pointer leads to another element of a list, they may be those of a longer text.
-  const isKnown = fits(before, regions) && spliced(before, regions) === after;
-  return toEdits(before, isKnown ? regions : new TextComparison().compare(before, after));
+  /** Returns what operations have done to a text; what is different, where that is not known. */
+  #editsOf(before: string, after: string, ops: readonly Op[] = [], { pointer }: Watcher): TextEdit[] {
+    const regions = known(regionsOf(ops.filter(({ path }) => path === pointer)) ?? [], after);
+    // Where the pointer leads to another element of a list, they may be those of a longer text.
+    const isKnown = fits(before, regions) && spliced(before, regions) === after;
+    return toEdits(before, isKnown ? regions : this.#compare(before, after));
+  }
 }
 
 /** Returns regions with what they have inserted, which is not known where something is taken back. */

@@ -1,19 +1,24 @@
-/** What somebody has typed, and where a caret is after edits. Positions are UTF-16 units. */
+/** What was typed, and where a caret is after edits. Positions are UTF-16 units. */
 
-import type { TextEdit } from "./patch.js";
+import type { TextEdit } from "./parts.js";
 import { pointAt, unitAt } from "./points.js";
-import { TextComparison } from "./text-diff.js";
 import type { Region } from "./text.js";
 
 /**
  * Returns the edits that lead from one text to another, after which the caret is at `caret`: of several that do, as
- * where a letter is typed beside the same one, those that end there. Without a caret, any.
+ * where a letter is typed beside the same one, those that end there. Without a caret, any. `compare` finds what
+ * is different of what is between.
  */
-export function typed(before: string, after: string, caret = after.length): TextEdit[] {
+export function typed(
+  before: string,
+  after: string,
+  caret: number | undefined,
+  compare: (old: string, next: string) => readonly TextEdit[],
+): TextEdit[] {
   if (before === after) return [];
   const most = Math.min(before.length, after.length);
   let end = 0;
-  const longest = Math.min(most, after.length - caret);
+  const longest = Math.min(most, after.length - (caret ?? after.length));
   while (end < longest && isSameBlock(before, before.length - end, after, after.length - end, longest - end))
     end += BLOCK;
   while (end < longest && before[before.length - 1 - end] === after[after.length - 1 - end]) end++;
@@ -25,7 +30,7 @@ export function typed(before: string, after: string, caret = after.length): Text
   if (isLow(before, start) || isLow(after, start)) start--;
   const [old, next] = [before.slice(start, before.length - end), after.slice(start, after.length - end)];
   if (old === "" || next === "") return [{ at: start, remove: old.length, insert: next }];
-  return toEdits(old, new TextComparison().compare(old, next)).map((edit) => ({ ...edit, at: edit.at + start }));
+  return compare(old, next).map((edit) => ({ ...edit, at: edit.at + start }));
 }
 
 /** So many units are compared at once where texts are the same: engines do that far faster than a loop. */

@@ -1,20 +1,23 @@
 /** The changes that can be undone or redone, one after the other, brought past all that others do. */
 
-import type { ShownChange } from "./fold.js";
+import type { ShownChange } from "./pending.js";
 import { invert } from "./inverse.js";
 import { NOTHING, countOf, joined, opsOf, pathOf, regionsOf } from "./over.js";
 import type { Over } from "./over.js";
+import { textComparison } from "./parts.js";
+import type { CompareTexts, Parts } from "./parts.js";
 import { apply, find, parse, splices } from "./patch.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
+import { slicePoints } from "./points.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import { isWithin, makeOp, pointer } from "./step.js";
-import { smaller } from "./text-diff.js";
 import { compose, invert as invertText } from "./text.js";
+import type { Region } from "./text.js";
 
 /** So many changes can be undone. */
 const MOST = 500;
-/** When others have done so much since a change, it cannot be undone any more. */
+/** When others have done so much since a change, it can no more be undone. */
 const MOST_OVER = 5_000;
 
 export interface Entry {
@@ -25,13 +28,18 @@ export interface Entry {
   at: number;
   /** Whether further typing is undone with it. */
   isOpen: boolean;
-  /** Whether something was refused that the entry does not fit any more. */
+  /** Whether the entry does not fit, as something was refused. */
   isRefused: boolean;
 }
 
 /** The own changes that are shown, or that were undone; each is taken back from what the later ones leave. */
 export class Chain {
   readonly #entries: Entry[] = [];
+  readonly #parts: Parts;
+
+  constructor(parts: Parts = {}) {
+    this.#parts = parts;
+  }
 
   /** Adds what takes back the last change. */
   add(ops: readonly Op[], at: number, isOpen: boolean): Entry {
@@ -62,7 +70,7 @@ export class Chain {
     const isThere = there !== undefined && this.#bringUp(this.#entries.indexOf(entry), there);
     this.pass(ops);
     const left = isThere ? this.#reach(entry, after) : undefined;
-    const rest = left === undefined ? undefined : restOf(entry, there, left);
+    const rest = left === undefined ? undefined : restOf(entry, there, left, this.#parts);
     if (!rest) return false;
     Object.assign(entry, { ops: rest, over: NOTHING });
     return true;
@@ -98,7 +106,7 @@ export class Chain {
     const moved: Moved[] = [];
     // Each entry above it is to be taken back after it, in place of before.
     for (const { entry, document: there } of above) {
-      const raised = rebase(ops, invert(there, entry.ops), there);
+      const raised = rebase(ops, invert(there, entry.ops), there, this.#parts.text);
       if (raised.isLost || raised.conflicts.length > 0) return undefined;
       const left = apply(before, ops);
       moved.push({ entry, ops: invert(left, raised.over) });
@@ -145,7 +153,7 @@ export class Chain {
   #bringUp(index: number, document: Document): boolean {
     const entry = this.#entries[index] as Entry;
     if (countOf(entry.over) === 0 && !entry.isRefused) return true;
-    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document);
+    const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document, this.#parts.text);
     const stays = !isLost && !entry.isRefused && conflicts.length === 0 && (ops.length > 0 || entry.ops.length === 0);
     const below = this.#entries[index - 1];
     // For the entries below, a change that stays as it is was made by others.
@@ -186,12 +194,20 @@ function placeAfter(place: readonly string[], ops: readonly Op[], document: Docu
  * Returns what takes back the rest of an entry's changes, after one was refused: of a text, what leads back over what
  * was done since to where the entry has begun. Undefined for anything else.
  */
-function restOf({ ops, over }: Entry, before: Document, after: Document): Op[] | undefined {
+function restOf({ ops, over }: Entry, before: Document, after: Document, parts: Parts): Op[] | undefined {
   const past = opsOf(over);
   const path = pathOf(past);
   const [back, refused] = [regionsOf(ops), regionsOf(past)];
   if (path === undefined || !ops.every((op) => op.path === path) || !back || !refused) return undefined;
   const [text, left] = [find(before, parse(path)), find(after, parse(path))];
-  if (typeof text !== "string" || typeof left !== "string") return undefined;
-  return splices(path, smaller(left, compose(invertText(text, refused), back)));
+  const compare = textComparison(parts, { byLetters: true });
+  if (!compare || typeof text !== "string" || typeof left !== "string") return undefined;
+  return splices(path, makeSmaller(left, compose(invertText(text, refused), back), compare));
+}
+
+/** Returns a change of a text without the characters that it removes and inserts again. */
+function makeSmaller(text: string, regions: readonly Region[], compare: CompareTexts): Region[] {
+  return regions.flatMap(({ at, remove, insert }) =>
+    compare(slicePoints(text, at, at + remove), insert).map((each) => ({ ...each, at: at + each.at })),
+  );
 }

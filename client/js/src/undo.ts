@@ -1,10 +1,11 @@
 /** Undo and redo of this client's own changes: which can be, and what is taken back at once. */
 
-import type { Pending, ShownChange } from "./fold.js";
+import type { Pending, ShownChange } from "./pending.js";
 import { invert } from "./inverse.js";
 import { pathOf, regionsOf } from "./over.js";
+import type { History, Parts, UndoPart } from "./parts.js";
 import { PatchError, splices } from "./patch.js";
-import type { Document } from "./patch.js";
+import type { Document } from "./json.js";
 import type { Op } from "./protocol.js";
 import { compose } from "./text.js";
 import { Chain } from "./undo-chain.js";
@@ -15,11 +16,16 @@ const PAUSE = 1_000;
 /** What is inserted at once and is longer was pasted, and is undone by itself. */
 const LONG = 20;
 
+/** Undo and redo of this client's own changes, as an option of a client. */
+export const undo: UndoPart = {
+  newHistory: (now, parts) => new UndoHistory(now, parts),
+};
+
 /** The changes of this client that can be undone, and those that were. */
-export class UndoHistory {
+export class UndoHistory implements History {
   readonly #now: () => number;
-  readonly #done = new Chain();
-  readonly #undone = new Chain();
+  readonly #done: Chain;
+  readonly #undone: Chain;
   readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
   // What is under way.
   #doing: "undo" | "redo" | undefined = undefined;
@@ -28,11 +34,12 @@ export class UndoHistory {
   #paused: Entry | undefined = undefined;
 
   /** The clock counts milliseconds. */
-  constructor(now: () => number) {
+  constructor(now: () => number, parts?: Parts) {
     this.#now = now;
+    this.#done = new Chain(parts);
+    this.#undone = new Chain(parts);
   }
 
-  /** What is shown has changed. */
   handle(change: ShownChange): void {
     const { before, ops, push, refused } = change;
     if (!push) {
@@ -58,7 +65,6 @@ export class UndoHistory {
     this.#unanswered.set(push, { entry, isInsertion: ops.every(isInsertion) });
   }
 
-  /** The server has answered a push. */
   settle(push: Pending, isRefused: boolean): void {
     const found = this.#unanswered.get(push);
     // Inserted characters that are gone again need not be taken back, and all others of the entry still can be; so they
@@ -67,7 +73,6 @@ export class UndoHistory {
     this.#unanswered.delete(push);
   }
 
-  /** Makes one entry of all changes until it was resumed as often; typing goes on with the burst before. */
   pause(): void {
     this.#pauses++;
   }
@@ -77,15 +82,10 @@ export class UndoHistory {
     if (this.#pauses === 0) this.#paused = undefined;
   }
 
-  /** Tells whether there is something to undo or redo at a place or in it. */
   can(what: "undo" | "redo", place: readonly string[], document: Document): boolean {
     return attempt(this.#chain(what), (chain) => chain.has(place, document)) ?? false;
   }
 
-  /**
-   * Undoes or redoes the last of the changes at a place or in it, on what is shown; `push` must push the operations at
-   * once. Returns what it returns; undefined where there is nothing to do.
-   */
   run<Answer>(
     what: "undo" | "redo",
     place: readonly string[],

@@ -1,6 +1,6 @@
 /** Which pushes were sent on a socket, and which of them are to be sent again. */
 
-import type { Pending } from "./fold.js";
+import type { Pending } from "./pending.js";
 import { UNANSWERED } from "./protocol.js";
 import type { Nack } from "./protocol.js";
 
@@ -42,7 +42,7 @@ export class SendWindow {
   }
 
   /**
-   * When `release` lets pushes go out again; undefined where none are held, or an answer has to come before that: what
+   * When `release` frees the pushes; undefined where none are held, or an answer has to come before that: what
    * was on its way when it was told to come again is answered first, as that may ask to wait for longer.
    */
   get resumesAt(): number | undefined {
@@ -55,7 +55,7 @@ export class SendWindow {
     if (this.#freeAt !== undefined && this.#now() >= this.#freeAt) this.#freeAt = undefined;
   }
 
-  /** When `release` lets a call or message be sent; undefined for at once. */
+  /** When `release` frees a call or message; undefined for at once. */
   get freeAt(): number | undefined {
     return this.#freeAt;
   }

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import type { Joined } from "../src/protocol.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";

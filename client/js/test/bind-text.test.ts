@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { afterEach, expect, test } from "vitest";
 
-import { ThreadClient, bindText } from "../src/index.js";
+import { ThreadClient, bindText } from "../src/full.js";
 import type { TextChange, TextElement } from "../src/index.js";
 import type { Joined, Op } from "../src/protocol.js";
 import type { Peer } from "./server.js";
@@ -93,7 +93,7 @@ test("phrases of an input method stay whole where others type at the same place"
   expect(element.selectionEnd).toBe(5);
 });
 
-test.each(["a composition that has not begun", "an element that is let go twice as it composes"])(
+test.each(["a composition that has not begun", "an element that is released twice as it composes"])(
   "%s does not end a pause of the history that is the app's own",
   async (what) => {
     const [client] = await joined();

@@ -1,10 +1,38 @@
 import { readFileSync } from "node:fs";
-import { expect, test } from "vitest";
+import { beforeAll, expect, test } from "vitest";
 
 const BUNDLE = new URL("../../../server/plait/web/client.js", import.meta.url);
+const SIZES = new URL("../scripts/sizes.js", import.meta.url);
 
 test("the bundle is one file that needs no other, with the client, its error and bindText", async () => {
   const exported = (await import(BUNDLE.href)) as object;
   expect(Object.keys(exported).sort()).toEqual(["PlaitError", "ThreadClient", "bindText"]);
   expect(readFileSync(BUNDLE, "utf8")).not.toMatch(/\b(import|require)\s*[({"']/);
+});
+
+// The limits may only fall: a page with ThreadClient alone is to load 16 kB, one with text and undo 22.
+const LIMITS = {
+  "ThreadClient alone": 20_400,
+  "with text and undo": 24_900,
+  "the file that servers hand out": 32_100,
+};
+
+const REACT = {
+  "React hooks": "ThreadClient alone",
+  "React hooks with text and undo": "with text, undo and bindText",
+};
+
+let sizes: Record<string, number>;
+
+beforeAll(async () => {
+  const { measure } = (await import(SIZES.href)) as { measure: () => Promise<typeof sizes> };
+  sizes = await measure();
+});
+
+test.each(Object.entries(LIMITS))("%s is no more than %i bytes, minified and gzipped", (page, limit) => {
+  expect(sizes[page]).toBeLessThanOrEqual(limit);
+});
+
+test.each(Object.entries(REACT))("%s add no more than 2 kB to %s", (page, base) => {
+  expect((sizes[page] as number) - (sizes[base] as number)).toBeLessThanOrEqual(2_000);
 });

@@ -4,8 +4,8 @@ import { inspect } from "node:util";
 import { expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { PlaitError, ThreadClient } from "../src/index.js";
-import type { ThreadOptions } from "../src/index.js";
+import { PlaitError, ThreadClient } from "../src/full.js";
+import type { FullOptions as ThreadOptions } from "../src/full.js";
 import type { Joined } from "../src/protocol.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
@@ -174,7 +174,7 @@ test("changes that are asked for before the first join are made on what it tells
   expect(await version).toBe(8);
 });
 
-test("a refused change rolls back, rejects and is told, whether or not somebody awaits it", async () => {
+test("a refused change rolls back, rejects and is told, whether or not it is awaited", async () => {
   const [client, peer] = await joined();
   const refusals = new Arrivals<{ error: PlaitError }>();
   client.onRefused((refusal) => refusals.put(refusal));
@@ -216,7 +216,7 @@ test("keys that mean something else in JavaScript are set, edited and removed li
   ]);
 });
 
-test("a refusal that nobody listens to nor waits for is told to the app, and shown where the app does not listen", async () => {
+test("a refusal without a listener that is not awaited is told to the app, and shown where the app does not listen", async () => {
   const [client, peer] = await joined();
   const shown: unknown[] = [];
   const spy = vi.spyOn(console, "error").mockImplementation((...line) => {
@@ -264,7 +264,7 @@ test("what cannot be done to the state is refused here", async () => {
   expect(client.state).toEqual({ n: 1, list: ["a"] });
 });
 
-test("a change that nobody awaits and whose place was removed is told as refused, and is no error", async () => {
+test("a change that is not awaited and whose place was removed is told as refused, and is no error", async () => {
   const others = await uncaught("unhandledRejection", async () => {
     const [client, peer] = await joined();
     const refusals: unknown[] = [];
@@ -312,7 +312,7 @@ test("a change that a join has answered for is pending no more, though its answe
   expect(await version).toBe(2);
 });
 
-test("changes of others are told with who made them, when they are shown", async () => {
+test("changes of others are told with their authors, when they are shown", async () => {
   const [client, peer] = await joined();
   const told: unknown[] = [];
   client.onChange((change) => told.push({ ...change, n: client.state?.n }));
@@ -347,7 +347,7 @@ test("the first state of a thread is told as a change", async () => {
   expect(await told.take()).toEqual({ version: 1, ops: [state], source: undefined });
 });
 
-test("a gap makes the client join anew, showing what it knew until then", async () => {
+test("a gap makes the client join again, showing what it knew until then", async () => {
   const [client, peer] = await joined();
   peer.send({ type: "change", version: 9, ops: [], source: "server" });
   const again = await server.peer();
@@ -499,7 +499,7 @@ test("a call that fails rejects with the server's error, and one may have keywor
   await expect(result).rejects.toMatchObject({ code: "invalid_arguments", path: "/name" });
 });
 
-test("a call that fails and that nobody awaits is heard of, but not one that closing ends", async () => {
+test("a call that fails and is not awaited is heard of, but not one that closing ends", async () => {
   const others = await uncaught("unhandledRejection", async (heard) => {
     const [client, peer] = await joined();
     void client.call("add_player", "Ada");
@@ -576,7 +576,7 @@ test("a run is a call with the input as its only argument, and of an agent that 
   expect(await chunks).toEqual([1, 2]);
 });
 
-test("a run that fails and that nobody awaits is heard of", async () => {
+test("a run that fails and is not awaited is heard of", async () => {
   const others = await uncaught("unhandledRejection", async (heard) => {
     const [client, peer] = await joined();
     void client.run("support", { message: "hi" });
@@ -665,7 +665,7 @@ test("presence is sent, and sent again after a reconnect", async () => {
   expect((await again.take("presence")).data).toEqual({ cursor: [1, 2] });
 });
 
-test("a token that is about to expire is asked for anew", async () => {
+test("a token that is about to expire is asked for again", async () => {
   let count = 0;
   const [, peer] = await joined({ token: () => `token ${++count}` });
   peer.send({ type: "auth_expiring", in: 30 });
@@ -806,7 +806,7 @@ test("what was handed over may be changed, and changes nothing here", async () =
   expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/list/1", value: "c" }]);
 });
 
-test("what is handed out cannot be changed in place: whoever tries gets an error, and the state is the server's", async () => {
+test("what is handed out cannot be changed in place: the attempt is an error, and the state is the server's", async () => {
   const [client, peer] = await joined({ initialState: { n: 0, list: [] } });
   const change = (state: unknown) => {
     (state as Note).n = 42;
@@ -955,7 +955,7 @@ test("a listener that another one has removed is not told", async () => {
   expect(told).toEqual(["first"]);
 });
 
-test("a stream that was left has nothing more, for who reads already too", async () => {
+test("a stream that was left has nothing more, for one that reads already too", async () => {
   const [client, peer] = await joined();
   const stream = client.stream("count", 3);
   const { ref } = await peer.take("call");
@@ -966,7 +966,7 @@ test("a stream that was left has nothing more, for who reads already too", async
   expect((await peer.take("cancel")).ref).toBe(ref);
 });
 
-test("what an edit throws is heard of when nobody waits for it, before the first join too", async () => {
+test("what an edit throws is heard of when it is not awaited, before the first join too", async () => {
   const others = await uncaught("unhandledRejection", async (heard) => {
     const client = open();
     void client.edit(() => expect.fail("early"));

@@ -5,7 +5,7 @@ import { afterEach, expect, test } from "vitest";
 
 import { plaitText } from "../src/codemirror.js";
 import type { PlaitTextOptions } from "../src/codemirror.js";
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import type { Joined, Op, ServerMessage } from "../src/protocol.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
@@ -100,7 +100,7 @@ test("what others do is done where they have done it, also where it could have b
   expect([text(view), view.state.selection.main.anchor, view.state.selection.main.head]).toEqual(["ooo", 0, 1]);
 });
 
-test("the editor is readonly while there is no text, and for who may only read", async () => {
+test("the editor is readonly while there is no text, and on a readonly connection", async () => {
   const [client, peer] = await joined();
   const view = await edit(client);
   expect(view.state.readOnly).toBe(false);
@@ -136,7 +136,7 @@ test("the selections of others are shown with their names and colors, and follow
       s1: { name: "Me", caret: { pointer: "/note", anchor: 0, head: 0 } },
       s2: { name: "<b>Ada", color: "teal", caret: { pointer: "/note", anchor: 5, head: 8 } },
       s3: { name: "Eve", color: "red; position: fixed", caret: { pointer: "/note", anchor: 999, head: 999 } },
-      s4: { name: "Nobody", caret: { pointer: "/note", anchor: "x" } },
+      s4: { name: "None", caret: { pointer: "/note", anchor: "x" } },
       s5: "text",
       s6: { name: "Elsewhere", caret: { pointer: "/title", anchor: 0, head: 0 } },
     },

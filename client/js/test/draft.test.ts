@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 
 import { produce } from "../src/draft.js";
-import { diff } from "../src/patch.js";
 import { plain } from "../src/json.js";
 import type { Json } from "../src/json.js";
 import { Random } from "./random.js";
+import { diff } from "./whole.js";
 
 const board = () => ({
   title: "a",

@@ -2,9 +2,9 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { expect, test } from "vitest";
 
-import { Fold } from "../src/fold.js";
 import { splices } from "../src/patch.js";
 import type { Joined } from "../src/protocol.js";
+import { Fold } from "./whole.js";
 
 test("a long text in which much is typed offline is not kept once for each letter", () => {
   setFlagsFromString("--expose-gc");
@@ -26,7 +26,7 @@ test("a long text in which much is typed offline is not kept once for each lette
 const OLD = "Im Anfang war das Wort, und die Leute sprachen jeden Tag davon, weil niemand sie daran hinderte. ".repeat(
   8,
 );
-const NEW = "At first there was one word, and people talked about it every day, as nobody kept them from it. ".repeat(
+const NEW = "At first there was one word, and people talked about it every day, as no one kept them from it. ".repeat(
   8,
 );
 
@@ -40,7 +40,7 @@ function shownAfter(text: string, remove: number, insert: string, theirs: string
   return (fold.shown as { note: string }).note;
 }
 
-test("of a text that others wrote anew, no letters are removed for being in what was removed here", () => {
+test("of a text that others rewrote, no letters are removed for being in what was removed here", () => {
   expect(shownAfter(OLD, 120, "", NEW)).toBe(NEW);
 });
 

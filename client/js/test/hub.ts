@@ -3,12 +3,12 @@
 import { readBacklog } from "../src/backlog.js";
 import { stringify } from "../src/exact.js";
 import { isEqual } from "../src/json.js";
-import type { Json } from "../src/json.js";
+import type { Document, Json } from "../src/json.js";
+import type { Parts } from "../src/parts.js";
 import { apply, diff } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
 import type { ClientMessage, Joined, Op, Push, ServerMessage } from "../src/protocol.js";
-import { rebase } from "../src/rebase.js";
 import { Session } from "../src/session.js";
+import { rebase } from "./whole.js";
 
 interface Entry {
   version: number;
@@ -21,10 +21,10 @@ export class Hub {
   readonly writers: Writer[];
   readonly #log: Entry[] = [];
 
-  constructor(state: Json, texts: readonly string[], count: number) {
+  constructor(state: Json, texts: readonly string[], parts: readonly Parts[]) {
     this.state = state;
     this.texts = texts;
-    this.writers = Array.from({ length: count }, (_, index) => new Writer(this, `c${index}`));
+    this.writers = parts.map((each, index) => new Writer(this, `c${index}`, each));
   }
 
   get version(): number {
@@ -48,6 +48,8 @@ export class Writer {
   session: Session;
   readonly #hub: Hub;
   readonly #id: string;
+  /** What the session can do with texts, and how closely it compares states. */
+  readonly parts: Parts;
   #toServer: ClientMessage[] = [];
   #toClient: ServerMessage[] = [];
   #isJoined = false;
@@ -57,11 +59,12 @@ export class Writer {
   #seen: Document;
   #unseen: Entry[] = [];
 
-  constructor(hub: Hub, id: string) {
+  constructor(hub: Hub, id: string, parts: Parts) {
     this.#hub = hub;
     this.#id = id;
+    this.parts = parts;
     this.#seen = hub.state;
-    this.session = new Session({ client: id, now: () => 0 });
+    this.session = new Session({ client: id, now: () => 0, parts });
   }
 
   /** Takes what the session has to send. */
@@ -94,7 +97,7 @@ export class Writer {
   reload(): void {
     this.lose();
     const backlog = readBacklog(this.#kept);
-    this.session = new Session({ client: this.#id, now: () => 0 });
+    this.session = new Session({ client: this.#id, now: () => 0, parts: this.parts });
     if (backlog) this.session.restore(backlog);
   }
 

@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
-import { PlaitError, ThreadClient } from "../src/index.js";
-import type { ThreadOptions } from "../src/index.js";
+import { PlaitError, ThreadClient } from "../src/full.js";
+import type { FullOptions as ThreadOptions } from "../src/full.js";
 import type { Outgoing } from "../src/messages.js";
 import type { Joined, Op } from "../src/protocol.js";
-import { Session } from "../src/session.js";
 import { Arrivals } from "./server.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
 import { uncaught } from "./uncaught.js";
+import { Session } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 const LARGE = "x".repeat(500);
@@ -162,9 +162,9 @@ test("of a message that is too large nothing is sent, nor is the count of messag
   limited.open();
   limited.receive({ ...JOINED, state: { n: 1 }, max_frame: 500 });
   limited.takeFrames();
-  expect(() => limited.message({ type: "message", data: LARGE })).toThrow(PlaitError);
+  expect(() => limited.send({ type: "message", data: LARGE })).toThrow(PlaitError);
   expect(limited.takeFrames()).toEqual([]);
-  limited.message({ type: "message", data: "short" });
+  limited.send({ type: "message", data: "short" });
   expect(limited.takeFrames()).toEqual([
     { type: "ping", messages: 0 },
     { type: "message", data: "short" },

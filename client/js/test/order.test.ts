@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { WebSocket } from "ws";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import { messageOf } from "../src/messages.js";
 import type { Outgoing } from "../src/messages.js";
 import { UNANSWERED } from "../src/protocol.js";
 import type { Joined } from "../src/protocol.js";
-import { Session } from "../src/session.js";
 import { clients, server, serving } from "./serving.js";
+import { Session } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 
@@ -43,7 +43,7 @@ test("calls and messages wait until the changes before them are sent, and stay i
   const session = joined();
   increase(session, UNANSWERED + 2);
   session.call("first");
-  session.message(messageOf("second"));
+  session.send(messageOf("second"));
   session.push([{ op: "add", path: "/after", value: true }]);
   session.call("third");
   expect(types(session.takeFrames())).toBe(Array(UNANSWERED).fill("push").join(" "));
@@ -61,7 +61,7 @@ test("while changes come too fast, what is made after them waits for their answe
   const passed = () => types(session.takeFrames());
   /** Goes on to when something is due. */
   const wait = () => {
-    now = session.due() as number;
+    now = session.due as number;
     session.tick();
     return passed();
   };
@@ -71,7 +71,7 @@ test("while changes come too fast, what is made after them waits for their answe
     session.receive({ type: "nack", ref, code: "rate_limited", message: "slow", version: 1, retry_after: 3 });
   }
   session.call("late");
-  session.message(messageOf("later"));
+  session.send(messageOf("later"));
   session.push([{ op: "add", path: "/after", value: true }]);
   session.call("last");
   expect([passed(), wait()]).toEqual(["", "push push"]);
@@ -93,14 +93,14 @@ test("a frame that is read when the time of a message has come does not put it o
   const session = joined(() => now);
   increase(session, 1);
   session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 0.5 });
-  session.message(messageOf("text"));
-  now = session.due() as number;
+  session.send(messageOf("text"));
+  now = session.due as number;
   session.tick();
   session.receive({ type: "ack", ref: 1, version: 2 });
   session.takeFrames();
   now += 0.51;
   session.receive({ type: "message", data: "of another" });
-  expect(session.due()).toBeLessThanOrEqual(now);
+  expect(session.due).toBeLessThanOrEqual(now);
   session.tick();
   expect(types(session.takeFrames())).toBe("message");
 });
@@ -110,7 +110,7 @@ test("once changes that came too fast are answered, those after them wait for no
   const session = joined(() => now);
   increase(session, 1);
   session.receive({ type: "nack", ref: 1, code: "rate_limited", message: "slow", version: 1, retry_after: 3 });
-  now = session.due() as number;
+  now = session.due as number;
   session.tick();
   for (let ref = 1; ref < 5; ref++) {
     session.receive({ type: "ack", ref, version: ref + 1 });
@@ -137,7 +137,7 @@ test("what is after a call that is cancelled before it was sent goes out at once
   expect(types(session.takeFrames())).toBe("push");
 });
 
-test("a call whose changes were refused or are lost with the socket goes out all the same", () => {
+test("a call whose changes were refused or are lost with the socket still goes out", () => {
   const session = joined();
   increase(session, UNANSWERED + 1);
   session.call("late");

@@ -3,8 +3,8 @@ import { expect, test } from "vitest";
 import { messageOf } from "../src/messages.js";
 import type { Outgoing } from "../src/messages.js";
 import type { Joined, Message, ServerMessage } from "../src/protocol.js";
-import { Session } from "../src/session.js";
 import { Random } from "./random.js";
+import { Session } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1, state: { n: 0 } };
 
@@ -21,7 +21,7 @@ function joined(): Session {
 
 /** Goes on to when something is due. */
 function wait(session: Session): Outgoing[] {
-  now = session.due() as number;
+  now = session.due as number;
   session.tick();
   return session.takeFrames();
 }
@@ -76,7 +76,7 @@ test("whatever is refused, all messages arrive once and in order", () => {
     for (let steps = 0; taker.heard.length < expected.length; steps++) {
       expect(steps).toBeLessThan(20_000);
       if (sent.length < expected.length && random.chance(0.5)) {
-        session.message(messageOf(random.chance(0.2) ? new Uint8Array([sent.length]) : sent.length));
+        session.send(messageOf(random.chance(0.2) ? new Uint8Array([sent.length]) : sent.length));
         sent.push(sent.length);
       }
       carried.push(...session.takeFrames());
@@ -98,7 +98,7 @@ test("whatever is refused, however late that is heard of, and whenever sockets a
     const heard: unknown[] = [];
     let [taker, carried] = [new Taker(random), [] as Outgoing[]];
     for (let step = 0; step < 300; step++) {
-      if (random.chance(0.5)) session.message(messageOf(step));
+      if (random.chance(0.5)) session.send(messageOf(step));
       carried.push(...session.takeFrames());
       if (random.chance(0.6)) for (const frame of carried.splice(0, random.below(20) + 1)) taker.receive(frame);
       const { answers } = taker;
@@ -120,7 +120,7 @@ test("whatever is refused, however late that is heard of, and whenever sockets a
 
 test("messages are asked about now and then, and no more than the server may hold are without an answer", () => {
   const session = joined();
-  for (let n = 0; n < 100; n++) session.message(messageOf(n));
+  for (let n = 0; n < 100; n++) session.send(messageOf(n));
   const frames = session.takeFrames();
   expect(frames.filter(({ type }) => type === "message")).toHaveLength(64);
   expect(frames.filter(({ type }) => type === "ping")).toEqual([
@@ -138,10 +138,10 @@ test("messages are asked about now and then, and no more than the server may hol
 
 test("what is asked for after messages that are sent again waits for them", () => {
   const session = joined();
-  for (const text of ["a", "b"]) session.message(messageOf(text));
+  for (const text of ["a", "b"]) session.send(messageOf(text));
   answer(session, 0);
   session.receive(refusal("message", { messages: 0 }));
-  session.message(messageOf("c"));
+  session.send(messageOf("c"));
   session.call("later");
   session.push([{ op: "replace", path: "/n", value: 1 }]);
   expect(answer(session, 0)).toEqual([{ type: "ping", messages: 2 }]);
@@ -159,7 +159,7 @@ test("what is asked for after messages that are sent again waits for them", () =
 
 test("a change alone waits for the messages before it that are sent again, too", () => {
   const session = joined();
-  session.message(messageOf("a"));
+  session.send(messageOf("a"));
   answer(session, 0);
   session.receive(refusal("message", { messages: 0 }));
   session.push([{ op: "replace", path: "/n", value: 1 }]);
@@ -170,7 +170,7 @@ test("a change alone waits for the messages before it that are sent again, too",
 
 test("nothing is sent again before all that was on its way is answered", () => {
   const session = joined();
-  for (let n = 0; n < 64; n++) session.message(messageOf(n));
+  for (let n = 0; n < 64; n++) session.send(messageOf(n));
   session.takeFrames();
   session.receive({ type: "pong", messages: 0 });
   for (let n = 0; n < 20; n++) session.receive(refusal("message", { messages: 10, retry_after: 0.001 }));
@@ -178,7 +178,7 @@ test("nothing is sent again before all that was on its way is answered", () => {
   now = 1;
   session.tick();
   session.receive({ type: "pong", messages: 10 });
-  expect([session.takeFrames(), session.due()]).toEqual([[], 21]);
+  expect([session.takeFrames(), session.due]).toEqual([[], 21]);
   for (let n = 0; n < 34; n++) session.receive(refusal("message", { messages: 10 }));
   for (let n = 0; n < 2; n++) {
     expect(session.takeFrames()).toEqual([]);
@@ -191,7 +191,7 @@ test("nothing is sent again before all that was on its way is answered", () => {
 
 test("what is sent again goes out with the last answer where the time has passed", () => {
   const session = joined();
-  session.message(messageOf("a"));
+  session.send(messageOf("a"));
   answer(session, 0);
   session.receive(refusal("message", { messages: 0 }));
   now = 5;
@@ -202,16 +202,16 @@ test("what is sent again goes out with the last answer where the time has passed
 
 test("messages that wait when a socket is lost are sent on the next, and those on their way are not sent twice", () => {
   const session = joined();
-  session.message(messageOf("on its way"));
+  session.send(messageOf("on its way"));
   session.lost(1006);
   session.open();
   session.receive(JOINED);
-  for (const text of ["a", "b"]) session.message(messageOf(text));
+  for (const text of ["a", "b"]) session.send(messageOf(text));
   session.receive(refusal("message", { messages: 1 }));
   session.lost(1006);
   session.takeFrames();
   session.open();
-  expect(session.due()).toBe(20);
+  expect(session.due).toBe(20);
   session.receive(JOINED);
   expect(data(session.takeFrames())).toMatchObject([
     { type: "join" },
@@ -223,7 +223,7 @@ test("messages that wait when a socket is lost are sent on the next, and those o
 
 test("what was sent again is sent on the next socket only where it was refused again", () => {
   const session = joined();
-  for (const text of ["a", "b"]) session.message(messageOf(text));
+  for (const text of ["a", "b"]) session.send(messageOf(text));
   session.receive(refusal("message", { messages: 0 }));
   answer(session, 0);
   expect(data(wait(session))).toContain("b");
@@ -231,7 +231,7 @@ test("what was sent again is sent on the next socket only where it was refused a
   session.open();
   session.receive(JOINED);
   expect(session.takeFrames()).toMatchObject([{ type: "join" }]);
-  for (const text of ["c", "d"]) session.message(messageOf(text));
+  for (const text of ["c", "d"]) session.send(messageOf(text));
   session.receive(refusal("message", { messages: 0 }));
   answer(session, 0);
   wait(session);
@@ -247,14 +247,14 @@ test("messages that are sent while a lost connection is joined again are counted
   const session = joined();
   session.lost(1006);
   session.open();
-  for (const text of ["a", "b"]) session.message(messageOf(text));
+  for (const text of ["a", "b"]) session.send(messageOf(text));
   session.receive(JOINED);
   expect(data(session.takeFrames())).toMatchObject([{ type: "join" }, { type: "ping", messages: 0 }, "a", "b"]);
 });
 
 test("a client that closes asks whether its messages were taken, and waits for that", () => {
   const session = joined();
-  session.message(messageOf("a"));
+  session.send(messageOf("a"));
   answer(session, 0);
   session.finish();
   expect([session.takeFrames(), session.isBusy]).toEqual([[{ type: "ping", messages: 1 }], true]);
@@ -268,7 +268,7 @@ test("a client that closes asks whether its messages were taken, and waits for t
 
 test("a client that closes while messages are to be sent again on the next socket waits for them", () => {
   const session = joined();
-  session.message(messageOf("a"));
+  session.send(messageOf("a"));
   session.receive(refusal("message", { messages: 0 }));
   session.lost(1006);
   session.open();

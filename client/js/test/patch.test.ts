@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 
-import type { Json } from "../src/json.js";
-import { PatchError, apply, diff, escape, find, parse } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import type { Document, Json } from "../src/json.js";
+import { PatchError, apply, escape, find, parse } from "../src/patch.js";
 import type { Op } from "../src/protocol.js";
 import { Random } from "./random.js";
+import { diff } from "./whole.js";
 
 const SEEDS = Array.from({ length: 400 }, (_, seed) => seed);
 

@@ -1,8 +1,7 @@
 /** Random documents and operations, the same for the same seed. */
 
-import type { Json } from "../src/json.js";
+import type { Document, Json } from "../src/json.js";
 import { apply, escape, find, parse } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
 import { countPoints } from "../src/points.js";
 import type { Op } from "../src/protocol.js";
 import type { Region } from "../src/text.js";
@@ -93,7 +92,7 @@ export class Random {
     return { op: "replace", path: place, value: place === "" ? this.object() : this.json(2) };
   }
 
-  /** Operations of which each fits what those before it leave. */
+  /** Operations that each fit what those before it leave. */
   ops(document: Document, count = 1 + this.below(4)): Op[] {
     const ops: Op[] = [];
     for (let index = 0; index < count; index++) {

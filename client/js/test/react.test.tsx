@@ -7,7 +7,8 @@ import type { Root } from "react-dom/client";
 import { renderToString } from "react-dom/server";
 import { afterEach, expect, test, vi } from "vitest";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
+import { keepIn } from "../src/keep.js";
 import type { Joined } from "../src/protocol.js";
 import {
   usePresence,
@@ -41,7 +42,7 @@ const shared = vi.spyOn(SharedClients.prototype, "get");
 afterEach(() => {
   for (const root of roots.splice(0)) root.unmount();
   document.body.replaceChildren();
-  // One that is let go would connect again for a moment, also after its page is gone.
+  // One that is released would connect again for a moment, also after its page is gone.
   for (const { value } of shared.mock.results) void (value as ThreadClient).close();
   shared.mockClear();
 });
@@ -326,7 +327,7 @@ function Status(more: Partial<UseThreadOptions<Note>>): ReactNode {
   return useThreadStatus(useNote(more));
 }
 
-test("a component that is mounted anew tries anew where the one before was refused for good", async () => {
+test("a component that is mounted again tries again where the one before was refused for good", async () => {
   const { root, element } = mount(<Status key="1" token="bad" />);
   const first = await server.peer();
   expect((await first.take("join")).token).toBe("bad");
@@ -363,7 +364,7 @@ test("another user in the place of one finds another socket, with a token of the
   await first.closed.take();
 });
 
-test("a token that was rendered anew is sent when the one before it is about to expire, the same one is not", async () => {
+test("a token that was rendered later is sent when the one before it is about to expire, the same one is not", async () => {
   const [one, two] = [1, 2].map((exp) => jwt({ sub: "ada", exp }));
   const { root, element } = mount([<Count key="1" token={one} />]);
   const first = await peer();
@@ -417,7 +418,10 @@ test("options that are new at each render end with one client, and a warning", a
     const thread = useNote(own());
     return `${useThreadStatus(thread)} ${useThreadState(thread)?.n}`;
   }
-  const inlines = [() => ({ client: crypto.randomUUID() }), () => ({ storage: new MemoryStorage(), client: "me" })];
+  const inlines = [
+    () => ({ client: crypto.randomUUID() }),
+    () => ({ storage: keepIn(new MemoryStorage()), client: "me" }),
+  ];
   for (const [index, own] of inlines.entries()) {
     const { element } = mount(
       <StrictMode>

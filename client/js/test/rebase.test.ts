@@ -1,13 +1,12 @@
 import { expect, test } from "vitest";
 
-import type { Json } from "../src/json.js";
+import type { Document, Json } from "../src/json.js";
 import { takingBack } from "../src/inverse.js";
 import { apply } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
 import type { Op } from "../src/protocol.js";
-import { rebase } from "../src/rebase.js";
 import { UNKNOWN } from "../src/text.js";
 import { Random } from "./random.js";
+import { rebase } from "./whole.js";
 
 const SEEDS = Array.from({ length: 600 }, (_, seed) => seed);
 
@@ -98,7 +97,7 @@ test.each<[string, Op, Op, Document, Op[], boolean]>([
     true,
   ],
   [
-    "is lost when it leads into what is taken back, of which the value is not known",
+    "is lost when it leads into what is taken back, as the value is not known",
     { op: "replace", path: "/o/a", value: 1 },
     { op: "replace", path: "/o" } as Op,
     { o: { a: 0 } },
@@ -224,7 +223,7 @@ test("who moves a text in which something was taken back that is not known moves
   expect(rebase(move(0, 1, ""), back, ["ab", "c"])).toMatchObject({ isLost: true, conflicts: ["/0"] });
 });
 
-test("what takes back a splice counts its characters, of which it knows none that it puts back", () => {
+test("what takes back a splice counts its characters, and knows none that it puts back", () => {
   const [back] = takingBack([splice("/t", 1, { remove: 2, insert: "🔑🔒x" })], { t: "abcd" });
   expect(back).toEqual(splice("/t", 1, { remove: 3, insert: UNKNOWN.repeat(2) }));
 });

@@ -4,10 +4,10 @@ import { expect } from "vitest";
 
 import type { Outgoing } from "../src/messages.js";
 import { plain } from "../src/json.js";
-import { apply, diff } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import { apply } from "../src/patch.js";
+import type { Document } from "../src/json.js";
 import type { Op, ServerMessage } from "../src/protocol.js";
-import { Session } from "../src/session.js";
+import { Session, diff } from "./whole.js";
 
 export interface Script {
   description: string;
@@ -43,7 +43,7 @@ export class Replay {
 
   #wait(seconds: number): void {
     const until = this.#now + seconds;
-    for (let due = this.session.due(); due !== undefined && due <= until; due = this.session.due()) {
+    for (let due = this.session.due; due !== undefined && due <= until; due = this.session.due) {
       this.#now = Math.max(due, this.#now);
       this.session.tick();
     }
@@ -66,7 +66,8 @@ export class Replay {
     if (name === "sent") this.#expectSent(value as object[]);
     if (name === "shown") expect(session.shown ?? null).toEqual(value);
     if (name === "presence") expect(session.presence).toEqual(value);
-    if (name === "confirmed") expect([...(session.at ?? []), session.confirmed ?? null]).toEqual(value);
+    if (name === "confirmed")
+      expect([session.epoch ?? null, session.version ?? 0, session.confirmed ?? null]).toEqual(value);
     if (name === "pending")
       expect(session.pushes.filter((push) => !push.isSettled).map((push) => push.ref)).toEqual(value);
     if (name === "outcomes") {

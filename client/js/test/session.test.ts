@@ -2,11 +2,11 @@ import { expect, test } from "vitest";
 
 import { PlaitError } from "../src/errors.js";
 import type { Json } from "../src/json.js";
-import { PatchError, diff } from "../src/patch.js";
+import { PatchError } from "../src/patch.js";
 import { UNANSWERED } from "../src/protocol.js";
 import type { Joined, Op, ServerMessage } from "../src/protocol.js";
 import { CALLS_AT_ONCE } from "../src/sending.js";
-import { Session } from "../src/session.js";
+import { Session, diff } from "./whole.js";
 
 const JOINED: Joined = { type: "joined", connection: "s1", thread: "note/a", epoch: "e", version: 1 };
 const STATE = { n: 1, list: [{ t: "a" }, { t: "b" }], other: { deep: [1] } };
@@ -57,7 +57,7 @@ test("a whole state that is the same as what is known changes the identity of no
   const { shown } = session;
   session.receive({ type: "snapshot", epoch: "e", version: 9, state: structuredClone(STATE) });
   expect(session.shown).toBe(shown);
-  expect(session.at).toEqual(["e", 9]);
+  expect([session.epoch, session.version]).toEqual(["e", 9]);
 });
 
 test("an own change that others overtake shows all the while", () => {
@@ -240,7 +240,7 @@ test("another life of a client goes on with the pushes that it kept, and shows t
   expect(second.takeFrames()).toMatchObject([{ ref: 3 }]);
 });
 
-test("what another life has made before it could join is sent, whatever numbers the server has seen by then", () => {
+test("what another life has made before it could join is sent, whatever numbers the server has seen before", () => {
   const first = joined();
   first.lost(1006);
   first.push([replace("/list/0/t", "A")]);
@@ -292,10 +292,10 @@ test("the answer to a push that a join has settled takes it away, and changes no
   session.takeEvents();
   session.receive({ type: "ack", ref: 1, version: 3 });
   expect(session.takeEvents()).toEqual([{ type: "applied", push, version: 3 }]);
-  expect([session.confirmed, session.shown, session.at, session.pushes]).toEqual([
+  expect([session.confirmed, session.shown, session.version, session.pushes]).toEqual([
     { list: ["x"] },
     { list: ["x"] },
-    ["e", 2],
+    2,
     [],
   ]);
 });
@@ -307,10 +307,10 @@ function sent(session: Session): (number | string)[] {
   });
 }
 
-test("calls above those that the server lets wait are sent in order as others end", () => {
+test("calls above those that may wait in the server are sent in order as others end", () => {
   const session = joined();
   const refs = Array.from({ length: CALLS_AT_ONCE + 3 }, () => session.call("count"));
-  session.message({ type: "message", data: "after them" });
+  session.send({ type: "message", data: "after them" });
   session.push([replace("/n", 2)]);
   expect(sent(session)).toEqual(refs.slice(0, CALLS_AT_ONCE));
   session.receive({ type: "result", ref: refs[7] as number, done: true, value: 1 });

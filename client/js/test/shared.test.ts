@@ -2,6 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
 import type { ThreadClient, ThreadOptions } from "../src/index.js";
+import { keepIn } from "../src/keep.js";
 import { SharedClients } from "../src/shared.js";
 import { MemoryStorage } from "./storages.js";
 import { jwt } from "./tokens.js";
@@ -27,7 +28,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test("a client that was rendered and that nobody came for is closed, and gives way to another", () => {
+test("a client that was rendered and never held is closed, and gives way to another", () => {
   const clients = new Clients();
   const abandoned = clients.get(OPTIONS);
   vi.advanceTimersByTime(59_000);
@@ -40,7 +41,7 @@ test("a client that was rendered and that nobody came for is closed, and gives w
   expect(vi.getTimerCount()).toBe(0);
 });
 
-test("a client that is held stays, until a moment after it is let go", () => {
+test("a client that is held stays, until a moment after it is released", () => {
   const clients = new Clients();
   const client = clients.get(OPTIONS);
   const release = clients.hold(client);
@@ -52,7 +53,7 @@ test("a client that is held stays, until a moment after it is let go", () => {
   expect(client.status).toBe("closed");
 });
 
-test("a client that was let go with changes that have no answer is kept for them, and tells what it drops at last", () => {
+test("a client that was released with changes that have no answer is kept for them, and tells what it drops at last", () => {
   const clients = new Clients();
   const client = clients.get(OPTIONS);
   const refused: string[] = [];
@@ -66,13 +67,13 @@ test("a client that was let go with changes that have no answer is kept for them
   expect([client.status, refused]).toEqual(["closed", ["closed"]]);
 });
 
-test("a client that was let go is not for another token, another storage or another id", () => {
+test("a client that was released is not for another token, another storage or another id", () => {
   const clients = new Clients();
-  const ada = { ...OPTIONS, token: "ada", storage: new MemoryStorage() };
+  const ada = { ...OPTIONS, token: "ada", storage: keepIn(new MemoryStorage()) };
   const client = clients.get(ada);
   clients.hold(client)?.();
   expect(clients.get(ada)).toBe(client);
-  expect(clients.get({ ...ada, storage: new MemoryStorage() })).not.toBe(client);
+  expect(clients.get({ ...ada, storage: keepIn(new MemoryStorage()) })).not.toBe(client);
   expect(clients.get({ ...ada, client: "bob" })).not.toBe(client);
   clients.setToken(client, "bob");
   expect(clients.get(ada)).toBe(client);

@@ -3,10 +3,10 @@ import { WebSocket } from "ws";
 
 import { readBacklog } from "../src/backlog.js";
 import { stringify } from "../src/exact.js";
-import { PlaitError, ThreadClient } from "../src/index.js";
-import type { ThreadOptions } from "../src/index.js";
+import { PlaitError, ThreadClient } from "../src/full.js";
+import type { FullOptions as ThreadOptions } from "../src/full.js";
 import { PatchError, apply } from "../src/patch.js";
-import type { Document } from "../src/patch.js";
+import type { Document } from "../src/json.js";
 import type { Joined, Op } from "../src/protocol.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
@@ -177,7 +177,7 @@ test("what others type at the same time stays, also where they have sent whole s
   expect(client.state?.note).toBe("🔒 one, two four");
 });
 
-test("a string of which a part was changed merges with a whole state, too, though it is not declared as a text", async () => {
+test("a string that was spliced merges with a whole state, too, though it is not declared as a text", async () => {
   const [client, peer] = await joined({}, { state: { note: "one two" }, texts: [] });
   void client.append("/note", "!");
   await peer.take("push");

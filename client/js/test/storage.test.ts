@@ -1,7 +1,7 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import type { Backlog } from "../src/backlog.js";
 import type { StorageLike } from "../src/index.js";
 import { DuplicateCheck, claimSlot } from "../src/storage.js";
@@ -43,7 +43,7 @@ function open(storage: StorageLike): ThreadClient {
   return client;
 }
 
-/** Lets a client join its thread; returns it with the other end of its socket. */
+/** Joins a client to its thread; returns it with the other end of its socket. */
 async function join(client: ThreadClient): Promise<[ThreadClient, Peer]> {
   const peer = await server.peer();
   await peer.join({ state: { n: 1 } });
@@ -152,7 +152,7 @@ test("what is not a backlog is as if nothing were there", async () => {
   }
 });
 
-test("a backlog of which a part is not right is as if nothing were there", async () => {
+test("a backlog with a part that is not right is as if nothing were there", async () => {
   const storage = new MemoryStorage();
   const place = await claimSlot(storage, "key", undefined);
   const push = { ref: 1, made: ["e", 1], ops: [{ op: "add", path: "/n", value: 1 }], isOrphan: false };
@@ -207,7 +207,7 @@ test("a client that is given no lock works without its storage", async () => {
   expect(storage.items.size).toBe(0);
 });
 
-test("two clients of one storage have a place each, and a place that is let go is taken again", async () => {
+test("two clients of one storage have a place each, and a place that is released is taken again", async () => {
   const storage = new MemoryStorage();
   const locks = new Locks();
   const first = await claimSlot(storage, "key", locks);

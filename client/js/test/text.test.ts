@@ -3,12 +3,13 @@ import type { TextOp } from "ot-text-unicode";
 import { expect, test } from "vitest";
 
 import { Keys } from "../src/elements.js";
-import { apply, diff } from "../src/patch.js";
+import { apply } from "../src/patch.js";
 import { countPoints, pointAt, slicePoints, unitAt } from "../src/points.js";
 import { TextComparison } from "../src/text-diff.js";
 import { compose, inOrder, invert, spliced, transform } from "../src/text.js";
 import type { Region } from "../src/text.js";
 import { Random } from "./random.js";
+import { PARTS, diff } from "./whole.js";
 
 const SEEDS = Array.from({ length: 3000 }, (_, seed) => seed);
 
@@ -25,7 +26,7 @@ function eachCase(run: (text: string, first: Region[], second: Region[]) => void
   }
 }
 
-/** Runs a test with many texts, what is done to each, and what is then done to what has become of it. */
+/** Runs a test with many texts, what is done to each, and what is then done to the result. */
 function eachChain(run: (text: string, first: Region[], second: Region[]) => void): void {
   for (const seed of SEEDS) {
     const random = new Random(seed);
@@ -171,7 +172,7 @@ test("no difference parts a surrogate pair", () => {
   expect(diffTexts("a", "a")).toEqual([]);
 });
 
-test("a word that is written anew is replaced; where it is to be known what was done, what stays is left", () => {
+test("a word that is rewritten is replaced; where it is to be known what was done, what stays is left", () => {
   expect(diffTexts("a note", "a coded")).toEqual([{ at: 2, remove: 4, insert: "coded" }]);
   expect(diffTexts("a note", "a coded", true)).toEqual([
     { at: 2, remove: 1, insert: "c" },
@@ -184,11 +185,11 @@ const LETTERS = "abcdefghijklmnopqrstuvwxyz";
 
 test.each([
   ["in which others have typed, and deleted a little, stays as far as it is there", LETTERS, 220, 10, "-", true],
-  ["of which others have deleted more was written anew", LETTERS, 220, 20, "-", false],
+  ["that others have cut more was rewritten", LETTERS, 220, 20, "-", false],
   ["in which others have typed much stays", LETTERS, 220, 0, "---", true],
   ["may be in a much longer one by chance", LETTERS, 220, 0, "--------", false],
   ["of few different letters may be so in a longer one", "0123456789", 220, 0, "---", false],
-  ["in which others have typed in very many places was written anew", LETTERS, 320, 0, "-", false],
+  ["in which others have typed in very many places was rewritten", LETTERS, 320, 0, "-", false],
 ])("a long text %s", (_, letters, length, deleted, between, stays) => {
   const text = letters.repeat(length).slice(0, length);
   const next = text.slice(0, 100) + text.slice(100 + deleted);
@@ -217,24 +218,21 @@ test("what would take too long is not compared by characters", () => {
 test("what is much shorter than it was need not be compared by characters", () => {
   const [old, next] = [LETTERS.repeat(200), LETTERS.repeat(34)];
   const [long, changed] = [next, next.replaceAll("a", "A")];
-  const keys = new Keys({}, ["/*"]);
+  const keys = new Keys({}, ["/*"], PARTS);
   expect(
-    diff(
-      { first: `<${old}>`, note: long },
-      { first: `(${long.slice(0, 150)})`, note: changed },
-      keys,
-      new TextComparison({ byLetters: true }),
-    ),
+    diff({ first: `<${old}>`, note: long }, { first: `(${long.slice(0, 150)})`, note: changed }, keys, {
+      byLetters: true,
+    }),
   ).toHaveLength(35);
 });
 
-test("of many texts only the first are compared by characters, however many long ones were written anew", () => {
+test("of many texts only the first are compared by characters, however many long ones were rewritten", () => {
   const made = (long: string, short: string) => ({
     long: Object.fromEntries(Array.from({ length: 120 }, (_, at) => [at, long.repeat(13)])),
     short: Object.fromEntries(Array.from({ length: 200 }, (_, at) => [at, short.repeat(13)])),
   });
   const [old, next] = [made("abcdefghi", "abcde"), made("ABCDEFGHI", "a-b-c-d-e-")];
-  const ops = diff(old, next, new Keys({}, ["/long/*", "/short/*"]), new TextComparison({ byLetters: true }));
+  const ops = diff(old, next, new Keys({}, ["/long/*", "/short/*"], PARTS), { byLetters: true });
   expect(apply(old, ops)).toEqual(next);
   const whole = ops.filter((op) => op.op === "splice" && op.path.startsWith("/short") && op.remove);
   expect(whole.length).toBe(200 - Math.floor(1_000_000 / (64 * 129)));
@@ -242,12 +240,12 @@ test("of many texts only the first are compared by characters, however many long
 
 test("two who rewrite different paragraphs of one text keep each other's", () => {
   const paragraphs = Array.from({ length: 9 }, (_, at) => `The ${at}th paragraph, of some words. It says little.\n`);
-  const write = (at: number, by: string) => paragraphs.with(at, `${by} has written this one anew!\n`).join("");
+  const write = (at: number, by: string) => paragraphs.with(at, `${by} has written this one again!\n`).join("");
   const text = paragraphs.join("");
   const [first, second] = [diffTexts(text, write(2, "Ada")), diffTexts(text, write(7, "Bob"))];
   const both = spliced(spliced(text, first), transform(second, first, true));
   expect(both).toBe(
-    paragraphs.with(2, "Ada has written this one anew!\n").with(7, "Bob has written this one anew!\n").join(""),
+    paragraphs.with(2, "Ada has written this one again!\n").with(7, "Bob has written this one again!\n").join(""),
   );
 });
 

@@ -1,6 +1,6 @@
 /** Tokens for tests. */
 
-/** Returns a JWT with these claims, which nobody has signed. */
+/** Returns a JWT with these claims and no signature. */
 export function jwt(claims: object): string {
   const part = (value: object) => Buffer.from(JSON.stringify(value)).toString("base64url");
   return `${part({ alg: "none" })}.${part(claims)}.none`;

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { PlaitError, ThreadClient } from "../src/index.js";
-import type { ThreadOptions } from "../src/index.js";
+import { PlaitError, ThreadClient } from "../src/full.js";
+import type { FullOptions as ThreadOptions } from "../src/full.js";
 import { Arrivals } from "./server.js";
 import { clients, server, serving } from "./serving.js";
 

@@ -1,4 +1,4 @@
-/** Errors that nobody catches, which would end a test otherwise. */
+/** Errors that are not caught, which would end a test otherwise. */
 
 import { Arrivals } from "./server.js";
 

@@ -1,18 +1,18 @@
 import { expect, test } from "vitest";
 
-import { Fold } from "../src/fold.js";
-import type { Pending } from "../src/fold.js";
+import type { Pending } from "../src/pending.js";
 import { invert } from "../src/inverse.js";
 import { plain } from "../src/json.js";
 import { regionsOf } from "../src/over.js";
-import { apply, diff, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
-import type { Document, Splice } from "../src/patch.js";
+import { apply, parse, regionOf, splices, spliceUnits } from "../src/patch.js";
+import type { Splice } from "../src/patch.js";
+import type { Document } from "../src/json.js";
 import { countPoints } from "../src/points.js";
 import type { Joined, Op } from "../src/protocol.js";
 import { UNKNOWN, compose } from "../src/text.js";
 import type { Region } from "../src/text.js";
-import { UndoHistory } from "../src/undo.js";
 import { Random } from "./random.js";
+import { Fold, UndoHistory, diff } from "./whole.js";
 
 /** A page whose history is told of its own changes and of those of others. */
 class Page {
@@ -297,7 +297,7 @@ test("an inverse leads back from what operations make of any document", () => {
   }
 });
 
-test("whatever others do meanwhile, undo takes back all that was typed here and nothing of theirs", () => {
+test("whatever others do, undo takes back all that was typed here and nothing of theirs", () => {
   const random = new Random(13);
   for (let round = 0; round < 400; round++) {
     const page = new Page({ note: "----------", other: [] });
@@ -378,7 +378,7 @@ class Offline extends Page {
     this.history.settle(push, isRefused);
   }
 
-  /** Answers all pushes, of which those with the indexes are refused. */
+  /** Answers all pushes; those with the indexes are refused. */
   answerAll(...refused: number[]): void {
     this.#fold.pushes.slice().forEach((push, index) => this.answer(push, refused.includes(index)));
   }
@@ -403,7 +403,7 @@ test.each([
   ["the removal of a letter of the burst", (page: Page) => (page.type(1, "a"), page.type(1, "", 1)), [1], "xa"],
   ["removals", (page: Page) => (page.type(1, "ab"), page.type(2, "", 1), page.type(1, "", 1)), [1, 2], "xab"],
   ["all", (page: Page) => (page.type(1, "ab"), page.type(2, "", 1)), [0, 1], "x"],
-])("of a burst of which is refused %s, the rest is undone at once", (_, go, refused, expected) => {
+])("of a burst that is refused in part, %s, the rest is undone at once", (_, go, refused, expected) => {
   const page = new Offline({ note: "x" });
   go(page);
   page.answerAll(...refused);

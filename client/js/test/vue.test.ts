@@ -2,7 +2,7 @@
 import { effect, reactive, ref } from "@vue/reactivity";
 import { expect, test } from "vitest";
 
-import { ThreadClient } from "../src/index.js";
+import { ThreadClient } from "../src/full.js";
 import { clients, server, serving } from "./serving.js";
 
 serving();

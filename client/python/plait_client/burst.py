@@ -11,7 +11,7 @@ __all__ = ["Burst", "Moved"]
 
 
 class Moved(NamedTuple):
-    """What became of a burst."""
+    """The outcome of a burst."""
 
     # Of each push.
     ops: Sequence[Sequence[Op]]
@@ -51,7 +51,7 @@ class Burst:
         self._owns.append(op.own is True)
 
     def rebase(self, over: Sequence[Op], document: Any) -> Moved | None:
-        """Return what becomes of it on `document`, which `over` has led to.
+        """Return its outcome on `document`, which `over` has led to.
 
         None where one of its pushes may be lost or does not fit, or its text may be another.
         """
@@ -130,7 +130,7 @@ def _shift_all(changes: Sequence[Sequence[Region]], shift: int) -> list[Sequence
 def _pass_all(
     change: Sequence[Region], others: Iterable[Region], *, own: bool
 ) -> tuple[Sequence[Region], list[Region], bool]:
-    """Let others, carried out one after the other, come before a change; return both as they are after, and `own`."""
+    """Bring others, carried out one after the other, before a change; return both as they are after, and `own`."""
     after: list[Region] = []
     for other in others:
         own = own and goes_on(change, [other])

@@ -68,7 +68,7 @@ class Carrier:
             code = await self._attempt()
             self._session.lost(code)
             if self.is_finishing:
-                # What is lost then is lost to the end, which whoever has called `finish` tells.
+                # What is lost then is lost to the end, as the caller of `finish` tells.
                 return
             self._tell()
             if self._session.stopped is None:
@@ -105,7 +105,7 @@ class Carrier:
         if socket.subprotocol != SUBPROTOCOL:
             raise ClientError(f"{self.target.url} does not speak {SUBPROTOCOL}")
         self._socket = socket
-        self._session.opened(token)
+        self._session.open(token)
         try:
             async with asyncio.TaskGroup() as tasks:
                 others = [tasks.create_task(self._write(socket)), tasks.create_task(self._watch(socket))]

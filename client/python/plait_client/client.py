@@ -75,7 +75,7 @@ class Connecting(Generic[S]):
 
     async def _open(self, timeout: float | None) -> Live:
         """Return a client that has joined, and is to be closed. Raises Closed, Disconnected."""
-        session = Session(self._client, clock=asyncio.get_running_loop().time, schema=self._schema)
+        session = Session(self._client, now=asyncio.get_running_loop().time, schema=self._schema)
         live = Live(session, self._target)
         limit = asyncio.timeout(timeout)
         try:
@@ -138,7 +138,7 @@ def connect(url: str, *, state_type: Any = Any, **options: Unpack[Options]) -> C
     `async with connect(url) as room:` waits for the thread to be joined, and reconnects by itself. When the server
     closes it for good, what is awaited raises Closed. `async for room in connect(url):` gives a fresh one each time
     the body has ended, which catches Closed and goes on with `continue`; it tries to connect as long as it takes, and
-    raises Closed when it is not let in for good.
+    raises Closed when it is refused for good.
 
     `state_type` is what the state is converted to, the Struct of the server for example. `token` may be a function,
     also an async one, that returns a fresh token. Raises ValueError for what is no URL of a socket.

@@ -1,7 +1,7 @@
 """Everything that the client raises.
 
 ClientError
-├── Refused         a push was refused by the server, or for what others did meanwhile, or for its size
+├── Refused         a push was refused by the server, or for what others did first, or for its size
 ├── Unanswered      a push was answered too long ago: it may have been applied
 ├── CallError       a call failed
 ├── TooLarge        a call, a message or a presence was not sent, as the server takes none of its size
@@ -37,7 +37,7 @@ class Refused(_Answered):
 
 
 class Unanswered(_Answered):
-    """What became of a push is not known any more: it is shown no more, but may have been applied."""
+    """The answer to a push is lost: it is not shown, but may have been applied."""
 
 
 class CallError(_Answered):

@@ -44,7 +44,7 @@ class Pending:
 
 
 class Fold:
-    """The confirmed state with the pending pushes folded onto it: trees of dicts and lists that nobody changes.
+    """The confirmed state with the pending pushes folded onto it: trees of dicts and lists that are never changed.
 
     Nothing of it is kept beyond this life of a client, as the TypeScript client does in a page's storage.
     """
@@ -95,7 +95,7 @@ class Fold:
     def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
         """Return what others may have done that made `after` of `before`, for `ops` to be rebased over.
 
-        A string of which `ops` change a part is a text, whether declared or not.
+        A string that `ops` splice is a text, whether declared or not.
         """
         spliced = {op.path for op in ops if op.op == "splice"}
         keys = Keys(self._list_keys, {*self._texts, *spliced})
@@ -225,7 +225,7 @@ class Fold:
         return self.difference(before, after, (op for push in self._pushes for op in push.ops))
 
     def _refold(self, over: Sequence[Op], *, start: int = 0, takes_back: bool = False) -> None:
-        """Let `over`, which led to `confirmed`, come before what is shown of the pushes from the index `start` on.
+        """Bring `over`, which led to `confirmed`, before what is shown of the pushes from the index `start` on.
 
         With `takes_back`, it may take back what they were made on.
         """

@@ -12,7 +12,7 @@ __all__ = ["LastInsertion"]
 
 
 class _Range(NamedTuple):
-    """Characters of a text, all of which this client has inserted."""
+    """Characters of a text that were all inserted by this client."""
 
     path: str
     start: int

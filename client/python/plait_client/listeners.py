@@ -1,4 +1,4 @@
-"""Those who are told what happens: callbacks, and the followers of the confirmed state."""
+"""What is told of events: callbacks, and the followers of the confirmed state."""
 
 import asyncio
 import inspect
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
-from plait_client.happenings import Changed
+from plait_client.events import Changed
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op
 
@@ -25,7 +25,7 @@ _WAITING: Final = 1000
 
 
 class Listeners:
-    """Callbacks by what they wait for. One that raises is logged, and the others are called all the same.
+    """Callbacks by what they wait for. One that raises is logged, and the others are still called.
 
     SystemExit and KeyboardInterrupt end the loop.
     """
@@ -37,7 +37,7 @@ class Listeners:
     def add(self, what: Hashable, callback: Callable[[Any], object]) -> Remove:
         """Call `callback` from here on; return a function that ends that. Raises TypeError for an `async def`."""
         if inspect.iscoroutinefunction(callback):
-            raise TypeError("a callback is a plain function: nobody would await what an `async def` returns")
+            raise TypeError("a callback is a plain function: what an `async def` returns would not be awaited")
         callbacks = self._callbacks.setdefault(what, {})
         registration = object()
         callbacks[registration] = callback
@@ -132,7 +132,7 @@ class Changes(Generic[S]):
         return Change(self._waiting.popleft(), self._convert)
 
     def put(self, changed: Changed) -> None:
-        """Let the reader have a change."""
+        """Give the reader a change."""
         self._waiting.append(changed)
         if len(self._waiting) > _WAITING:
             before = self._waiting[0].before
@@ -141,5 +141,5 @@ class Changes(Generic[S]):
         self._news.set()
 
     def wake(self) -> None:
-        """Let the reader look whether there will be more."""
+        """Wake the reader, to look whether there will be more."""
         self._news.set()

@@ -1,4 +1,4 @@
-"""A session that is kept alive, and what it has to tell handed to those who wait for it."""
+"""A session that is kept alive; its events are handed to the tasks that wait for them."""
 
 import asyncio
 import logging
@@ -7,8 +7,8 @@ from weakref import WeakSet
 
 from plait_client.carrier import Carrier
 from plait_client.errors import ClientError, Closed, Refused, Unanswered, close_message
+from plait_client.events import Acked, CallLost, Changed, Dropped, Joined, Nacked, SessionEvent
 from plait_client.fold import Pending
-from plait_client.happenings import Acked, CallLost, Changed, Dropped, Happening, Joined, Nacked
 from plait_client.listeners import Changes, Listeners
 from plait_client.outcomes import Calls, Outcomes, refusal
 from plait_client.session import Session
@@ -69,7 +69,7 @@ class Live:
         return self.session.stopped == _CLOSED
 
     def tell_soon(self) -> None:
-        """Let what the session has to send be sent, and what has happened in it be told, but not from within this."""
+        """Have the session's frames sent and its events told, but not from within this."""
         asyncio.get_running_loop().call_soon(self._tell)
 
     def refused(self, error: Refused) -> None:
@@ -102,7 +102,7 @@ class Live:
                 self._end(_CLOSED)
 
     def abandon(self) -> None:
-        """Close it when nobody can wait for that."""
+        """Close it where no task can wait for that."""
         if self._task.done():
             self._end(_CLOSED)
         elif self._closing is None:
@@ -131,15 +131,15 @@ class Live:
         self._tell()
 
     def _tell(self) -> None:
-        for happening in self.session.take_happenings():
-            self._hand_over(happening)
+        for event in self.session.take_events():
+            self._hand_over(event)
         ending = self.ending()
         if ending is not None:
             self._give_up_pushes(ending)
             for follower in self.followers:
                 follower.wake()
         self.carrier.wake()
-        # Those who wait look whether what they wait for has come.
+        # Waiting tasks look whether what they wait for has come.
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -156,13 +156,13 @@ class Live:
         self.outcomes.refuse(push, error)
         self.listeners.call("refusal", error)
 
-    def _hand_over(self, happening: Happening) -> None:
-        match happening:
+    def _hand_over(self, event: SessionEvent) -> None:
+        match event:
             case Joined():
                 self._complaint = ""
             case Changed():
                 for follower in self.followers:
-                    follower.put(happening)
+                    follower.put(event)
             case Acked(push, version):
                 self.outcomes.accept(push, version)
             case Nacked(push, answer):
@@ -170,7 +170,7 @@ class Live:
             case messages.Error(ref=None, message=message):
                 self._complaint = message
             case messages.Result() | messages.Error() | CallLost() | Dropped():
-                self.calls.put(happening)
+                self.calls.put(event)
             case messages.Event(name=name, data=data):
                 self.listeners.call(("event", name), decode_json(data))
             case messages.Message(data=data):
@@ -197,5 +197,5 @@ class Live:
         else:
             self._complaint = ""
             if token is not None:
-                self.session.renew(token)
+                self.session.auth(token)
         self.tell_soon()

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for those who have none."""
+"""An event loop in a thread of its own, for code without one."""
 
 import asyncio
 import concurrent.futures
@@ -89,7 +89,7 @@ class LoopThread:
         return _result(future)
 
     def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Wait for `last`, and end the loop and its thread when those who wait for something have been told.
+        """Wait for `last`, and end the loop and its thread when all waiting tasks have been told.
 
         Raises the SystemExit of a callback, which has ended them before.
         """

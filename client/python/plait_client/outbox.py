@@ -108,7 +108,7 @@ class Outbox:
 
 
 class Latest(Generic[Frame]):
-    """Frames of which only the last one counts: it is sent as soon as the server takes it."""
+    """Frames that replace each other: the last one is sent as soon as the server takes it."""
 
     def __init__(self) -> None:
         self._frame: Frame | None = None

@@ -1,4 +1,4 @@
-"""What becomes of pushes and calls, for those who wait for it."""
+"""The outcomes of pushes and calls, to be awaited."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from plait_client.errors import CallError, Disconnected, Refused, Unanswered
+from plait_client.events import CallLost, Dropped
 from plait_client.fold import Pending
-from plait_client.happenings import CallLost, Dropped
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Error, Nack, Result
@@ -17,11 +17,11 @@ __all__ = ["Calls", "Outcomes", "refusal"]
 
 
 class _Outcome(Awaitable[int]):
-    """The version that a push has made; awaiting raises why it made none. Nobody needs to await it."""
+    """The version that a push has made; awaiting raises why it made none. It need not be awaited."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        # Read the exception, as asyncio logs one that nobody has read.
+        # Read the exception, as asyncio logs one that was never read.
         self.future.add_done_callback(asyncio.Future.exception)
 
     def __await__(self) -> Generator[Any, None, int]:

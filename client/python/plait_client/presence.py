@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from plait_client.errors import TooLarge
-from plait_client.happenings import Dropped
+from plait_client.events import Dropped
 from plait_client.outbox import check_size, is_too_large
 from plait_schemas.codec import decode_json, encode_finite
 from plait_schemas.messages import Presence, PresenceDiff

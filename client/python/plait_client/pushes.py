@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from plait_client.events import Acked, Changed, Nacked
 from plait_client.fold import Fold, Pending
-from plait_client.happenings import Acked, Changed, Nacked
 from plait_client.outbox import is_too_large
 from plait_client.window import SendWindow
 from plait_schemas.codec import encode_finite, encode_json
@@ -106,7 +106,7 @@ class Pushes:
         return Push(
             push.ref,
             base,
-            # The server knows what a settled one was, and is only asked what became of it.
+            # The server knows what a settled one was, and is only asked for its answer.
             [] if push.is_settled else push.ops,
             None if push.made == base else push.made,
             answered if answered < push.ref - 1 else None,

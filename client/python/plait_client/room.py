@@ -27,7 +27,7 @@ class Room(Generic[S]):
     """A live copy of a thread's state, and the way to change it. `connect` makes it.
 
     What changes the state does so at once, as it is shown here, and returns an awaitable, no coroutine: of the version
-    that the server gave the change, or raising Refused. Nobody needs to await it, and it may be awaited more than once.
+    that the server gave the change, or raising Refused. It need not be awaited, and may be awaited more than once.
     After the end everything raises Closed.
     """
 
@@ -55,7 +55,7 @@ class Room(Generic[S]):
 
     @property
     def epoch(self) -> str | None:
-        """Of which history `version` is."""
+        """The history that `version` belongs to."""
         return self._session.epoch
 
     @property
@@ -98,7 +98,7 @@ class Room(Generic[S]):
 
     @property
     def presence(self) -> Mapping[str, Any]:
-        """What connections let others see of them, by their ids."""
+        """What connections show of themselves, by their ids."""
         return MappingProxyType(self._session.presence)
 
     # Changing the state
@@ -159,7 +159,7 @@ class Room(Generic[S]):
         self._live.check_open()
         try:
             rebased = rebase_edit(made_on, ops, self.shown(), self._session.difference)
-            push = self._session.edit(rebased, check=self._check)
+            push = self._session.push(rebased, check=self._check)
         except Refused as error:
             self._live.refused(error)
             raise
@@ -226,7 +226,7 @@ class Room(Generic[S]):
         return self.stream(f"run:{agent}", *_given(input))
 
     async def interrupt(self, message: Any = None) -> bool:
-        """Interrupt the agent that runs in this thread, whoever began that, and return whether one runs.
+        """Interrupt the agent that runs in this thread, also one of another client, and return whether one runs.
 
         The agent is given `message`. Raises as `call` does.
         """
@@ -249,7 +249,7 @@ class Room(Generic[S]):
         self._live.carrier.wake()
 
     def set_presence(self, data: Any) -> None:
-        """Let others see `data` of this client as long as it is connected, None for nothing. Raises TooLarge."""
+        """Show `data` of this client to others as long as it is connected, None for nothing. Raises TooLarge."""
         self._live.check_open()
         self._session.set_presence(data)
         self._live.carrier.wake()

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from msgspec import Raw
 
 from plait_client.errors import TooLarge
+from plait_client.events import CallLost, Dropped, Nacked
 from plait_client.fold import Pending
-from plait_client.happenings import CallLost, Dropped, Nacked
 from plait_client.outbox import Latest, Outbox, Outgoing, check_size, is_too_large
 from plait_client.pushes import Follower, Pushes
 from plait_schemas.messages import Auth, Call, Error, Message, Ping, Presence, Result

@@ -1,4 +1,10 @@
-"""A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given."""
+"""A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given.
+
+The same as `session.ts` of the JavaScript client, with the same names. What differs is a habit of the languages: here
+a task waits on `status`, `needs_socket` and `stopped`, where JavaScript is told by events; `send` and `send_binary`
+encode, where JavaScript is given frames; and JavaScript alone has what a page's storage and editors need.
+`tests/client/test_names.py` lists these names.
+"""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -7,8 +13,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_client.events import Changed, Dropped, Joined, Nacked, SessionEvent, apply_change
 from plait_client.fold import Pending
-from plait_client.happenings import Changed, Dropped, Happening, Joined, Nacked, apply_change
 from plait_client.keepalive import Heartbeat
 from plait_client.outbox import Outgoing
 from plait_client.presence import Presences
@@ -37,11 +43,11 @@ _Phase = Literal["idle", "joining", "joined", "stopped"]
 class Session:
     """One client's conversation with one thread, over as many sockets as it takes.
 
-    Whoever carries the frames calls `opened`, `lost`, `receive` and, when `due` has come, `tick`, and after each of
+    The carrier of the frames calls `open`, `lost`, `receive` and, when `due` has come, `tick`, and after each of
     these and after each change sends what `take_frames` returns. It opens a new socket when `needs_socket` says so.
     """
 
-    def __init__(self, client: str, *, clock: Callable[[], float], schema: str | None = None) -> None:
+    def __init__(self, client: str, *, now: Callable[[], float], schema: str | None = None) -> None:
         self.client: Final = client
         # The close code that ended it for good.
         self.stopped: int | None = None
@@ -53,17 +59,17 @@ class Session:
         self._schema = schema
         # The source of a change that does not name it.
         self._source = "server"
-        self._pushes = Pushes(clock)
-        self._sending = Sending(self._pushes, clock)
+        self._pushes = Pushes(now)
+        self._sending = Sending(self._pushes, now)
         self._presences = Presences()
-        self._heartbeat = Heartbeat(clock)
+        self._heartbeat = Heartbeat(now)
         self._phase: _Phase = "idle"
         # Whether the socket's join has a token, without which who joins is read from the request alone.
         self._has_token = False
         # Whether it has not yet joined, and no socket was lost.
         self._is_new = True
         self._out: list[Outgoing] = []
-        self._happenings: list[Happening] = []
+        self._events: list[SessionEvent] = []
 
     # State and status
 
@@ -78,12 +84,12 @@ class Session:
 
     @property
     def needs_socket(self) -> bool:
-        """Whether a new socket is to be opened, as there is none, or it is not to be used any more."""
+        """Whether a new socket is to be opened, as there is none, or it is not to be used."""
         return self._phase == "idle"
 
     @property
     def shown(self) -> Any:
-        """The state as its user sees it, as JSON values that nobody may change; None when there is none."""
+        """The state as its user sees it, as JSON values that may not be changed; None when there is none."""
         return self._pushes.fold.shown
 
     @property
@@ -128,7 +134,7 @@ class Session:
 
     @property
     def presence(self) -> dict[str, Any]:
-        """What connections let others see of them, by their ids."""
+        """What connections show of themselves, by their ids."""
         return self._presences.all
 
     # Output
@@ -138,14 +144,14 @@ class Session:
         out, self._out = self._out, []
         return out
 
-    def take_happenings(self) -> list[Happening]:
+    def take_events(self) -> list[SessionEvent]:
         """Return what has happened since the last time."""
-        happenings, self._happenings = self._happenings, []
-        return happenings
+        events, self._events = self._events, []
+        return events
 
     # The socket
 
-    def opened(self, token: str | None = None) -> None:
+    def open(self, token: str | None = None) -> None:
         """A socket has opened."""
         if self._phase == "stopped":
             return
@@ -211,7 +217,7 @@ class Session:
 
     # Requests
 
-    def edit(self, ops: Iterable[Op], check: Callable[[Any], None] | None = None) -> Pending | None:
+    def push(self, ops: Iterable[Op], check: Callable[[Any], None] | None = None) -> Pending | None:
         """Change what is shown; None where there is nothing to do. Raises ValueError for what does not fit.
 
         Not before the first join: what is changed must be known. `check` is given what would be shown, and may raise.
@@ -259,11 +265,11 @@ class Session:
         self._flush()
 
     def set_presence(self, data: Any) -> None:
-        """Let others see `data` of this client, also on sockets to come; None for nothing. Raises TooLarge."""
+        """Show `data` of this client to others, also on sockets to come; None for nothing. Raises TooLarge."""
         self._sending.presence.put(self._presences.set(data, self._sending.max_frame))
         self._flush()
 
-    def renew(self, token: str) -> None:
+    def auth(self, token: str) -> None:
         """Show a fresh token; a socket that opens later shows its own."""
         self._sending.auth.put(messages.Auth(token))
         self._flush()
@@ -288,9 +294,9 @@ class Session:
             case _:
                 self._out.append(each)
 
-    def _tell(self, happening: Happening | None) -> None:
-        if happening is not None:
-            self._happenings.append(happening)
+    def _tell(self, event: SessionEvent | None) -> None:
+        if event is not None:
+            self._events.append(event)
 
     def _flush(self) -> None:
         """Send what may be sent by now."""
@@ -307,7 +313,7 @@ class Session:
         """Use the socket no more: nothing that was on its way will be answered on it."""
         self._phase = phase
         self._out = []
-        self._happenings += self._sending.calls.fail_all(for_good=phase == "stopped")
+        self._events += self._sending.calls.fail_all(for_good=phase == "stopped")
 
     def _dispatch(self, frame: ServerMessage) -> None:
         match frame:
@@ -358,7 +364,7 @@ class Session:
 
     def _handle_answer(self, frame: messages.Ack | messages.Nack) -> None:
         if isinstance(frame, messages.Ack):
-            self._happenings += self._pushes.ack(frame, self.connection)
+            self._events += self._pushes.ack(frame, self.connection)
         else:
             self._tell(self._pushes.nack(frame))
         self._flush()

@@ -59,7 +59,7 @@ class SyncRoom(Generic[S]):
         self._loop = loop
         self._close = close
         self._timeout = timeout
-        # For one that nobody has closed and nobody has any more.
+        # For one that was dropped without being closed.
         weakref.finalize(self, loop.begin_close, close).atexit = False
 
     def __enter__(self) -> "SyncRoom[S]":

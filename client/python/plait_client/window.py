@@ -45,7 +45,7 @@ class SendWindow:
 
     @property
     def resumes_at(self) -> float | None:
-        """When `release` lets pushes be sent again.
+        """When `release` frees the pushes.
 
         None where none are held, or an answer has to come before that: what was on its way when it was told to come
         again is answered first, as that may ask to wait for longer.
@@ -61,7 +61,7 @@ class SendWindow:
 
     @property
     def free_at(self) -> float | None:
-        """When `release` lets a call or message be sent; None for at once."""
+        """When `release` frees a call or message; None for at once."""
         return self._free_at
 
     def end(self) -> None:

@@ -1,5 +1,6 @@
 /** The page: one list, the people who have it open, and the actions. */
 
+import { keepIn } from "plait-client";
 import { useThread, useThreadEvent } from "plait-client/react";
 import { useState } from "react";
 
@@ -23,7 +24,7 @@ export function App({ name }: { name: string }) {
     name,
     schema: todoListSchema,
     // Changes made offline survive a reload, and are still known as this page's own.
-    storage: sessionStorage,
+    storage: keepIn(sessionStorage),
     onRefused: ({ error }) => notify({ text: reason(error), isError: true }),
   });
   const [me, show] = useMe(list);

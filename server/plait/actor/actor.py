@@ -56,9 +56,10 @@ class Actor:
 
     __slots__ = (
         "_created",
+        "_destroy",
+        "_make_handle",
         "_runs",
         "active",
-        "destroy",
         "due",
         "ended_by",
         "events",
@@ -73,7 +74,6 @@ class Actor:
         "limits",
         "log",
         "loop",
-        "make_handle",
         "parts",
         "process",
         "records",
@@ -95,7 +95,7 @@ class Actor:
         limits: Limits,
         *,
         fence: int,
-        make_handle: Callable[[type[Thread[Any]], str], object],
+        make_handle: Callable[[Any, str], Any],
         destroy: Callable[[], Awaitable[None]],
         on_lost: Callable[["Actor", StoreError], None],
         active: dict["Actor", None],
@@ -148,10 +148,8 @@ class Actor:
         self.records = Records(key, store, self.state, on_error=self._tell_store_error)
         # What is kept on this actor by parts of the server, which declare it with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
-        # Makes a handle to another thread.
-        self.make_handle = make_handle
-        # Ends this thread for good.
-        self.destroy = destroy
+        self._make_handle = make_handle
+        self._destroy = destroy
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
@@ -190,6 +188,14 @@ class Actor:
     def is_new(self) -> bool:
         """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
         return self.state.on_submit is not None
+
+    def make_handle(self, kind: type[Thread[Any]], name: str) -> Any:
+        """Make a handle to another thread."""
+        return self._make_handle(kind, name)
+
+    async def destroy(self) -> None:
+        """End this thread for good, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
+        await self._destroy()
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
         """Return the error to tell a client, as `Failures.explain` does."""
@@ -232,6 +238,11 @@ class Actor:
         if self._runs is None:
             raise ValueError(f"there is no agent {agent!r}")
         self._runs.begin(self, agent, done)
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self.termination.at
 
     def check_active(self) -> None:
         """Raise Terminated if the thread takes no new work."""

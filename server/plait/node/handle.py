@@ -92,7 +92,7 @@ class Handle:
         return await actor.thread.append(pointer, text)
 
     async def terminate(self) -> None:
-        """Let the thread take no new work, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
+        """End the work of the thread, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
         actor = await self._node.stored_actor(self._key)
         with actor.keep_awake():
             await actor.thread.terminate()
@@ -163,7 +163,7 @@ class _PartHandle:
         async def call(*args: Any, **kwargs: Any) -> Any:
             actor = await self._node.actor(self._key)
             with actor.keep_awake():
-                result = await getattr(self._part.of(actor.thread._actor), name)(*args, **kwargs)
+                result = await getattr(self._part.of(actor), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
                 return await wait_for_durable(result, actor.state.after) if name in self._part.reading else result
 

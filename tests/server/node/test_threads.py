@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.schedules import schedules
 from tests.server.fakes import TroubledStore
 
 from plait.actor.actor import Actor
@@ -358,7 +359,7 @@ class Machine(RuleBasedStateMachine):
         assert self.store.inner._batches._claims == {}
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+Machine.TestCase.settings = settings(max_examples=schedules(60), stateful_step_count=50)
 test_any_use_of_threads_in_any_order: Any = Machine.TestCase
 
 

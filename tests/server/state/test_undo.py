@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import open_house
@@ -913,7 +913,6 @@ REDONE_WHERE_DELETED: list[TextMove] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
 @given(moves=st.lists(st.tuples(st.sampled_from(["ada", "bob"]), st.sampled_from("tttduur"), st.integers(0, 9))))
 @example(DELETED_AND_BACK)
 @example(REDONE_WHERE_DELETED)

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
 
-import { PlaitError, ThreadClient } from "../../src/index.js";
+import { PlaitError, ThreadClient } from "../../src/full.js";
 import { Random } from "../random.js";
 import { HAS_SERVER, Process } from "./process.js";
 
@@ -21,7 +21,7 @@ const server = new Process();
 beforeAll(() => (HAS_SERVER ? server.start() : undefined), 30_000);
 afterAll(() => server.remove());
 
-/** One client with its sockets, and what became of the items that it has put in. */
+/** One client with its sockets, and the fate of the items that it has put in. */
 class Player {
   readonly client: ThreadClient<Note>;
   readonly applied: string[] = [];

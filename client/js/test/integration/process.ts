@@ -18,7 +18,7 @@ export const PYTHON = process.env.PLAIT_PYTHON ?? join(ROOT, ".venv/bin/python")
 /** Whether the server is installed beside this package, as in a checkout of the project. */
 export const HAS_SERVER = existsSync(PYTHON);
 
-// Keeps a port, without listening on it, until its input ends: nobody else is given the port while the server is down.
+// Keeps a port, without listening on it, until its input ends: no other is given the port while the server is down.
 const HOLD = `
 import socket, sys
 held = socket.socket()

@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 
-import { ThreadClient } from "../../src/index.js";
+import { ThreadClient } from "../../src/full.js";
 import type { StorageLike } from "../../src/index.js";
 import { Arrivals } from "../server.js";
 import { Locks, MemoryStorage } from "../storages.js";
@@ -72,7 +72,7 @@ describe.runIf(HAS_SERVER)(
     beforeAll(() => tight.start(), 30_000);
     afterAll(() => tight.remove());
 
-    test("all messages arrive and all changes are made, and nobody is closed for them", async () => {
+    test("all messages arrive and all changes are made, and no client is closed for them", async () => {
       const [ada, grace] = [1, 2].map(() => {
         const client = new ThreadClient({ host: tight.host, kind: "note", name: "a", WebSocket });
         clients.push(client);
@@ -201,7 +201,7 @@ describe.runIf(HAS_SERVER)("with a plait server", () => {
     await grace.waitFor(() => Object.keys(grace.presence).length === 0);
   });
 
-  test("a server that is killed and comes back is resumed with, and what was changed meanwhile is sent once", async () => {
+  test("a server that is killed and comes back is resumed with, and what was changed in between is sent once", async () => {
     const [ada, grace] = await pair();
     await ada.update("/fields/before", 1);
     await server.end("SIGKILL");

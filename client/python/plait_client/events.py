@@ -10,7 +10,7 @@ from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json
 from plait_schemas.patch import Op
 
-__all__ = ["Acked", "CallLost", "Changed", "Dropped", "Happening", "Joined", "Nacked", "apply_change"]
+__all__ = ["Acked", "CallLost", "Changed", "Dropped", "Joined", "Nacked", "SessionEvent", "apply_change"]
 
 
 class Joined(NamedTuple):
@@ -25,7 +25,7 @@ class Acked(NamedTuple):
 
 
 class Nacked(NamedTuple):
-    """A push was refused by the server, or by the client in its place, or what became of it is not known any more."""
+    """A push was refused by the server, or by the client in its place, or its answer is lost."""
 
     push: Pending
     answer: messages.Nack
@@ -58,7 +58,7 @@ class Dropped(NamedTuple):
     ref: int | None = None
 
 
-Happening = (
+SessionEvent = (
     Joined
     | Acked
     | Nacked

@@ -1,0 +1,135 @@
+/** The parts of a client that only some pages need: each is an option, so that a page without it does not load it. */
+
+import type { Document, Json } from "./json.js";
+import type { Pending, ShownChange } from "./pending.js";
+import type { Op } from "./protocol.js";
+import type { Region } from "./text.js";
+
+/** A part of a text that is replaced; positions are those of JavaScript strings, UTF-16 units. */
+export interface TextEdit {
+  readonly at: number;
+  readonly remove: number;
+  readonly insert: string;
+}
+
+/** A change of a text, by this client or by others. */
+export interface TextChange {
+  /** The text as it is shown; undefined where there is none. */
+  readonly text: string | undefined;
+  /**
+   * What led there from the text of the last call: in order, not overlapping, and all counted on that text. Empty where
+   * there was or is no text.
+   */
+  readonly edits: readonly TextEdit[];
+}
+
+/**
+ * Typing in texts, and listening to what is typed there. A client without it shows what others type. It cannot rebase a
+ * splice of its own over one in the same text, as one that a page with a storage has left: this is left to the server.
+ */
+export interface TextPart {
+  /** Returns a function that finds one region, around all that is different, or by letters the smallest change. */
+  newTexts(options?: { byLetters?: boolean }): CompareTexts;
+  /** Brings two changes of one text past each other; see `text.ts`. */
+  transform(mine: readonly Region[], other: readonly Region[], yields: boolean): Region[];
+  goesOn(mine: readonly Region[], other: readonly Region[]): boolean;
+  /** Returns the operations of edits of the text at a pointer, or of an insertion at its end. Throws a PatchError. */
+  splice(document: Document, pointer: string, edits: readonly TextEdit[]): Op[];
+  append(document: Document, pointer: string, insert: string): Op[];
+  /** Returns the code point at a UTF-16 position; undefined within a surrogate pair. */
+  pointAt(text: string, unit: number): number | undefined;
+  newInsertion(): Insertion;
+  newWatchers(compare: CompareTexts): TextWatchers;
+  /** Returns edits of a text counted in UTF-16 units. */
+  toEdits(text: string, regions: readonly Region[]): TextEdit[];
+}
+
+/** Returns the change that turns `old` into `next`. */
+export type CompareTexts = (old: string, next: string) => Region[];
+
+/** The last contiguous insertion of this client, as it is in the state that is shown. */
+export interface Insertion {
+  /** Tells whether what is inserted at a place is right after it, or inside it. */
+  goesOn(path: string, at: number): boolean;
+  /** Notes an operation of this client; returns it, with `own` if it goes on. */
+  add(op: Op): Op;
+  /** Moves it as others have changed what is shown; nothing is known of how where there are no `ops`. */
+  follow(ops: readonly Op[], before: Document, after: Document): void;
+}
+
+/** The functions that are told of changes of texts. */
+export interface TextWatchers {
+  /** Calls `fn` with each change of the text at a pointer; returns the function that ends this. */
+  watch(pointer: string, shown: Document, fn: (change: TextChange) => void): () => void;
+  /** What the session shows has changed. */
+  add(change: ShownChange): void;
+  /** Tells of all changes, up to what is shown; without the session's changes where that is not the session's. */
+  tell(shown: Document, isOfSession: boolean): void;
+}
+
+/**
+ * An edit at `index` of the list as the edits before it have left it; `old` and `next` are the element's indices in the
+ * two lists, or -1. "change" is for an element that differs inside; "in" adds, unchanged, the element that the "out"
+ * right before it has removed.
+ */
+export interface Edit {
+  kind: "change" | "replace" | "remove" | "add" | "out" | "in";
+  index: number;
+  old: number;
+  next: number;
+}
+
+/**
+ * Returns the edits between two lists in order; undefined where the list is to be replaced whole. `key` is the member
+ * that holds the ids of the elements, where one is declared.
+ */
+export type CompareLists = (old: readonly Json[], next: readonly Json[], key?: string) => Edit[] | undefined;
+
+/**
+ * The close comparing of whole values: of texts by words or letters, and of lists of elements without ids, such as rows
+ * and boards. Each function that it returns has one budget for two states.
+ */
+export interface ComparePart {
+  newLists(): CompareLists;
+  newTexts(options?: { byLetters?: boolean }): CompareTexts;
+}
+
+/** Returns what compares texts; undefined where the client has no part for them. */
+export function textComparison({ text, compare }: Parts, options?: { byLetters?: boolean }): CompareTexts | undefined {
+  return text && (compare ?? text).newTexts(options);
+}
+
+/** Undo and redo of this client's own changes. */
+export interface UndoPart {
+  /** The clock counts milliseconds. */
+  newHistory(now: () => number, parts: Parts): History;
+}
+
+/** The changes of this client that can be undone, and those that were. */
+export interface History {
+  /** What is shown has changed. */
+  handle(change: ShownChange): void;
+  /** The server has answered a push. */
+  settle(push: Pending, isRefused: boolean): void;
+  /** Makes one entry of all changes until it was resumed as often; typing goes on with the burst before. */
+  pause(): void;
+  resume(): void;
+  /** Tells whether there is something to undo or redo at a place or in it. */
+  can(what: "undo" | "redo", place: readonly string[], document: Document): boolean;
+  /**
+   * Undoes or redoes the last of the changes at a place or in it, on what is shown; `push` must push the operations at
+   * once. Returns what it returns; undefined where there is nothing to do.
+   */
+  run<Answer>(
+    what: "undo" | "redo",
+    place: readonly string[],
+    document: Document,
+    push: (ops: readonly Op[]) => Answer,
+  ): Answer | undefined;
+}
+
+/** The parts that a session needs. */
+export interface Parts {
+  readonly text?: TextPart | undefined;
+  readonly compare?: ComparePart | undefined;
+}
