@@ -42,10 +42,23 @@ class ThreadActor(Protocol):
     # The records beside the state, and the values that other packages keep on the actor.
     records: Records
     parts: dict[PerActor[Any, Any], Any]
-    # Makes a handle to another thread.
-    make_handle: Callable[[Any, str], Any]
-    # Destroys this thread. Raises Readonly, as `check_may_write` does.
-    destroy: Callable[[], Awaitable[None]]
+
+    def make_handle(self, kind: "type[Thread[Any]]", name: str) -> Any:
+        """Make a handle to another thread."""
+        ...
+
+    async def destroy(self) -> None:
+        """End this thread for good. Raises Readonly, as `check_may_write` does."""
+        ...
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated; None if it was not."""
+        ...
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on."""
+        ...
 
     @property
     def state(self) -> Pipeline:
@@ -298,6 +311,21 @@ class Thread(Generic[State]):
         """
         await self._actor.destroy()
 
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self._actor.terminated
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on: no runs of agents, no messages, no schedules. The thread can still be read.
+
+        One write marks the thread and removes its schedules; messages that are queued stay pending. What runs is
+        interrupted, except the calling run. Awaiting the result waits until that is durable; then `on_terminated` is
+        called. Terminating a thread again does nothing. Raises Readonly.
+        """
+        check_may_write(self._actor.key)
+        return self._actor.terminate()
+
     # Hooks
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
@@ -322,6 +350,9 @@ class Thread(Generic[State]):
 
     def on_destroyed(self) -> Awaitable[None] | None:
         """Called when the thread is destroyed, before it is deleted. The state can be read, but not changed."""
+
+    def on_terminated(self) -> Awaitable[None] | None:
+        """Called when the thread was terminated, and that is durable."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""
