@@ -38,17 +38,17 @@ TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
 
 RunDone = Callable[[BaseException | None, bool], None]
-"""Called with the error of a run, and whether it says nothing about its agent: see `Actor.begin_run`."""
+"""Called with the error of a run, and whether the error says nothing about the agent: see `Actor.begin_run`."""
 
 
 class AgentRuns(Protocol):
-    """The agents of the app, as its threads use them."""
+    """The agents of an app, which its threads run."""
 
     def begin(self, actor: "Actor", name: str, done: RunDone) -> None:
         """Begin a run of an agent in a thread. Raises ValueError if the thread has no such agent."""
 
     def terminate(self, actor: "Actor") -> None:
-        """Interrupt the run of a thread that is terminated, unless the calling code is a part of it."""
+        """Interrupt the run of a terminated thread, unless the calling code is a part of it."""
 
 
 class Actor:
@@ -168,7 +168,7 @@ class Actor:
         self.state.due = 0 if stored is None else stored.due
         self.termination = Termination(key, self.state, self.records, self.timer)
         self._runs = runs
-        # The id of the process, and a lock for what may have ended an earlier one: such work begins one at a time.
+        # The id of the process, and a lock for work that may have crashed an earlier process: it runs one at a time.
         self.process = process
         self.suspects = suspects or asyncio.Lock()
         self.thread._actor = self
@@ -194,7 +194,7 @@ class Actor:
         return self._make_handle(kind, name)
 
     async def destroy(self) -> None:
-        """End this thread for good, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
+        """Destroy this thread, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
         await self._destroy()
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
@@ -219,10 +219,10 @@ class Actor:
     # Work of parts
 
     def begin(self, name: str, work: Callable[[], object], done: Done) -> Turn:
-        """Begin server work beside the mailbox, as a turn that no other turn has caused.
+        """Begin server work outside of the mailbox, as a turn that no other turn has caused.
 
-        `done` is called with its result or error when the changes before its end are durable. A turn that is cancelled
-        as the server shuts down ends with Unavailable.
+        `done` is called with its result or error when the changes before its end are durable. If the turn is cancelled
+        because the server shuts down, the error is Unavailable.
         """
         turn = Turn(name, work, actor=self)
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
@@ -231,9 +231,10 @@ class Actor:
     def begin_run(self, agent: str, done: RunDone) -> None:
         """Begin a run of an agent that takes no input, and return at once.
 
-        `done(error, is_cut)` is called when the run has ended and what it wrote is durable. `error` is what the agent
-        raised, or why it did not run. With `is_cut`, that says nothing about the agent: the run was interrupted, did
-        not begin, or ended with the server or for want of the store. Raises ValueError if the thread has no such agent.
+        `done(error, is_cut)` is called when the run has ended and its writes are durable. `error` is the exception of
+        the agent, or the reason why it did not run. With `is_cut`, it says nothing about the agent: the run was
+        interrupted, did not begin, or ended because the server shut down or the store failed. Raises ValueError if the
+        thread has no such agent.
         """
         if self._runs is None:
             raise ValueError(f"there is no agent {agent!r}")
@@ -249,14 +250,14 @@ class Actor:
         self.termination.check()
 
     def terminate(self) -> Commit:
-        """Take no new work from now on, as `Thread.terminate` does."""
+        """Stop taking new work, as `Thread.terminate` does."""
         commit = self.termination.begin(self._post_terminated)
         if self._runs is not None:
             self._runs.terminate(self)
         return commit
 
     def arm(self) -> None:
-        """Set the timer again, after a part has changed when it is due."""
+        """Set the timer again, after a part has changed its time."""
         self.timer.arm()
 
     async def start(self) -> None:

@@ -48,7 +48,7 @@ class ThreadActor(Protocol):
         ...
 
     async def destroy(self) -> None:
-        """End this thread for good. Raises Readonly, as `check_may_write` does."""
+        """Destroy this thread. Raises Readonly, as `check_may_write` does."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class ThreadActor(Protocol):
         ...
 
     def terminate(self) -> Commit:
-        """Take no new work from now on."""
+        """Stop taking new work."""
         ...
 
     @property
@@ -317,11 +317,11 @@ class Thread(Generic[State]):
         return self._actor.terminated
 
     def terminate(self) -> Commit:
-        """Take no new work from now on: no runs of agents, no messages, no schedules. The thread can still be read.
+        """Stop taking new work: no runs of agents, no messages, no schedules. The thread can still be read.
 
-        One write marks the thread and removes its schedules; messages that are queued stay pending. What runs is
-        interrupted, except the calling run. Awaiting the result waits until that is durable; then `on_terminated` is
-        called. Terminating a thread again does nothing. Raises Readonly.
+        One write marks the thread and removes its schedules; queued messages stay pending. A running run is
+        interrupted, unless it is the calling one. Awaiting the result waits until the write is durable; then
+        `on_terminated` is called. Terminating a thread again does nothing. Raises Readonly.
         """
         check_may_write(self._actor.key)
         return self._actor.terminate()
@@ -352,7 +352,7 @@ class Thread(Generic[State]):
         """Called when the thread is destroyed, before it is deleted. The state can be read, but not changed."""
 
     def on_terminated(self) -> Awaitable[None] | None:
-        """Called when the thread was terminated, and that is durable."""
+        """Called when the thread was terminated and that is durable."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""

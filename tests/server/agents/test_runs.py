@@ -636,7 +636,7 @@ async def test_a_failed_save_fails_the_run_and_is_told(lab: Lab, caplog: pytest.
     lab.store.submit = submit  # type: ignore[method-assign]
     assert await lab.values() == {}
     assert told[0] == ("do", StoreError)
-    assert "what do wrote in conversation/one could not be stored: the disk is full" in caplog.text
+    assert "the writes of do in conversation/one could not be stored: the disk is full" in caplog.text
 
 
 def lose_next(lab: Lab) -> None:
