@@ -109,7 +109,7 @@ class MessagesLab:
         return found
 
     async def restart(self) -> None:
-        """Let all threads go to sleep, so that the next use reads what is stored."""
+        """Put all threads to sleep, so that the next use reads what is stored."""
         await self.app.__aexit__(None, None, None)
         await self.app.__aenter__()
 

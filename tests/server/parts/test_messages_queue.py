@@ -20,7 +20,7 @@ def statuses(messages: list[Message]) -> list[str]:
 
 
 class Gate:
-    """Lets a test see that an agent has come to a place, and lets it go on."""
+    """Tells a test that an agent has come to a place, and holds the agent there."""
 
     def __init__(self) -> None:
         self.is_reached = asyncio.Event()
@@ -215,7 +215,7 @@ async def test_a_message_is_given_up_after_five_attempts_that_raised(chats: Mess
 
 
 async def until_called(lab: MessagesLab, calls: int) -> None:
-    """Wait until the agent was called so often, and what became of that is stored."""
+    """Wait until the agent was called so often, and the end of that is stored."""
     thread = await lab.thread()
     async with asyncio.timeout(10):
         while lab.calls < calls or thread._actor.timer.wakes_at == 0 or not thread._actor.state.is_durable:  # noqa: ASYNC110

@@ -111,10 +111,10 @@ class ThreadMessages:
         deep. `before` and `after` are positions between which the messages are; what is pending follows the history.
         """
         await self._actor.records.wait_for_shown()
-        is_run = self._is_run()
+        is_run, draft = self._is_run(), self._find_draft()
         listing = Listing(
             self._writer,
-            self._find_draft(),
+            None if draft is None else draft.view,
             statuses="c" if is_run else "cpsf",
             is_silent=is_run if include_silent is None else include_silent,
             max_depth=max_depth,
@@ -318,7 +318,7 @@ class ThreadMessages:
         return await self._writer.history.since(state, revision)
 
     async def newest(self, limit: int, before: int | None = None) -> tuple[int, Page]:
-        """Return the newest messages that clients may see, also nested ones, and the revision of which they are."""
+        """Return the newest messages that clients may see, also nested ones, and their revision."""
         state = await self._find_durable()
         listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ALL)
         return state.head.revision, await listing.read(limit, 0, None, before=before)
