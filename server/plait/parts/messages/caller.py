@@ -50,7 +50,7 @@ class AgentCaller:
     @property
     def kept_until(self) -> int:
         """The time before which the thread must not expire."""
-        return _FOREVER if self.due else 0
+        return _FOREVER if self._writer.state.queue or self.due else 0
 
     def terminate(self) -> None:
         """Leave what is queued as it is: it stays pending."""
