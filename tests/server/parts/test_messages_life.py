@@ -10,7 +10,6 @@ from tests.server.parts.test_messages_queue import Gate, statuses
 from tests.server.parts.workshop import FlakyStore, open_workshop, until
 
 from plait import Context, Messages, Readonly, Terminated, Thread
-from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.turn import Turn
 from plait.store.protocol import ThreadKey
@@ -50,7 +49,8 @@ async def test_a_thread_is_due_while_anything_is_queued_and_not_after(chats: Mes
         assert taken
 
     async def due() -> list[Any]:
-        return await chats.store.due_threads(until=1 << 62)
+        found: list[Any] = await chats.store.due_threads(until=1 << 62)
+        return found
 
     chats.work = work
     await chats.handle.inject("user", "a")
@@ -85,10 +85,11 @@ async def test_a_terminated_thread_takes_no_message_and_keeps_what_it_has(chats:
     await messages.queue("asked")
     await gate.reached()
     await (await chats.thread()).terminate()
-    for write in (messages.inject, messages.queue):
-        with pytest.raises(Terminated) as raised:
-            write("user", "late")
-        assert raised.value.code == "terminated"
+    with pytest.raises(Terminated) as raised:
+        messages.inject("user", "late")
+    assert raised.value.code == "terminated"
+    with pytest.raises(Terminated):
+        messages.queue("late")
     with pytest.raises(Terminated):
         messages.stream()
     found = await chats.until(lambda found: "streaming" not in statuses(found))
@@ -139,9 +140,7 @@ async def test_a_thread_does_not_expire_while_a_message_is_queued(store: FlakySt
 
 
 async def test_a_readonly_client_writes_no_messages(chats: MessagesLab) -> None:
-    thread = await chats.thread()
-    actor = thread._actor
-    assert isinstance(actor, Actor)
+    thread, actor = await chats.thread(), await chats.actor()
     transport = FakeTransport()
     connection = actor.sockets.make_connection("c", transport, rights=Rights(may_write=False))
     turn = Turn(

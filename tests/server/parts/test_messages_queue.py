@@ -170,13 +170,13 @@ async def test_cancelling_all_leaves_nothing_to_do(chats: MessagesLab) -> None:
 
     chats.work = work
     message = await chats.handle.queue("a")
-    thread = await chats.thread()
-    while not thread._actor.state.is_durable or not chats.calls:  # noqa: ASYNC110
+    actor = await chats.actor()
+    while not actor.state.is_durable or not chats.calls:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    while (await chats.handle.pending())[0] and thread._actor.timer.wakes_at == 0:  # noqa: ASYNC110
+    while (await chats.handle.pending())[0] and actor.timer.wakes_at == 0:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     assert await chats.handle.delete(message.id) is True
-    assert thread._actor.timer.due == 0
+    assert actor.timer.due == 0
     assert await chats.all() == []
 
 
@@ -216,9 +216,9 @@ async def test_a_message_is_given_up_after_five_attempts_that_raised(chats: Mess
 
 async def until_called(lab: MessagesLab, calls: int) -> None:
     """Wait until the agent was called so often, and the end of that is stored."""
-    thread = await lab.thread()
+    actor = await lab.actor()
     async with asyncio.timeout(10):
-        while lab.calls < calls or thread._actor.timer.wakes_at == 0 or not thread._actor.state.is_durable:  # noqa: ASYNC110
+        while lab.calls < calls or actor.timer.wakes_at == 0 or not actor.state.is_durable:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -229,7 +229,7 @@ async def test_the_next_attempt_waits_for_its_time(chats: MessagesLab, clock: Cl
     chats.work = work
     await chats.handle.queue("a")
     await until_called(chats, 1)
-    timer = (await chats.thread())._actor.timer
+    timer = (await chats.actor()).timer
     waits = []
     for number in range(2, FAILURES):
         waits.append(round((timer.wakes_at - clock.now) / 1e6))
