@@ -141,10 +141,10 @@ class Viewer:
         """Connect, and ask for what was missed."""
         self._messages = messages or self._messages
         self._early = []
-        self._leave = self._messages.watch(self._receive)
-        missed = await self._messages.since(self.revision) if self.revision else None
+        self._leave = self._messages.feed.watch(self._receive)
+        missed = await self._messages.feed.since(self.revision) if self.revision else None
         if missed is None:
-            self.revision, page = await self._messages.newest(100_000)
+            self.revision, page = await self._messages.feed.newest(100_000)
             self.held = {each.id: each for each in page.messages}
         else:
             for each in missed.frames:

@@ -11,7 +11,8 @@ from tests.server.parts.workshop import Clock
 from plait import Context, Limits, MemoryStore, Plait, StoreError, Thread, TooLarge, TooMany
 from plait.parts.messages.attempts import CRASHES, FAILURES
 from plait.parts.messages.message import Message
-from plait.parts.messages.part import MOST_QUEUED, Messages
+from plait.parts.messages.part import Messages
+from plait.parts.messages.queue import MOST_QUEUED
 from plait_schemas.codec import decode_json
 
 

@@ -121,7 +121,7 @@ class MessagesDraft:
     def take(self) -> list[Message]:
         """Take what is queued and not taken, and return it with its new positions."""
         writer, places, found = self._writer, dict[int, int](), list[Message]()
-        for message in self.find_untaken():
+        for message in self.view.find_untaken(writer.state.queue, writer.taken):
             places[message.position] = writer.numbers.next_position()
             found.append(replace(message, position=places[message.position], status="completed", revision=0))
         if places:
@@ -132,13 +132,6 @@ class MessagesDraft:
         for message in found:
             self.view.show(message)
         return found
-
-    def find_untaken(self) -> list[Message]:
-        """Return what is queued and not taken, in order."""
-        taken, removed = self._writer.taken, self.view.removed
-        found = [each for each in (*self._writer.state.queue, *self.view.queued) if each.position not in taken]
-        edited = self.view.edited
-        return sorted([edited.get(each.position, each) for each in found if each.id not in removed], key=_place)
 
     def find_taken(self) -> list[str]:
         """Return the ids of the messages that were taken, in order, for a message that is shown before the commit."""
@@ -228,10 +221,6 @@ def edit_message(message: Message, content: str | None, metadata: Mapping[str, A
     if content is not None:
         message = replace(message, content=content)
     return replace(message, metadata={**message.metadata, **metadata}) if metadata else message
-
-
-def _place(message: Message) -> int:
-    return message.position
 
 
 def _find(id: str, changes: Changes, bases: Bases) -> tuple[Message | None, bool]:

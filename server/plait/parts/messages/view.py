@@ -1,5 +1,7 @@
 """What a run has made of the messages of its thread, as it sees them."""
 
+from collections.abc import Collection, Iterable
+
 from plait.parts.messages.message import Message
 from plait.parts.messages.state import count_key
 
@@ -41,6 +43,15 @@ class View:
         self.taken, self.queued = other.taken | self.taken, other.queued + self.queued
         self.edited = other.edited | self.edited
 
+    def find_untaken(self, queue: Iterable[Message], taken: Collection[int]) -> list[Message]:
+        """Return what is queued and not taken, in order."""
+        found = [each for each in (*queue, *self.queued) if each.position not in taken and each.id not in self.removed]
+        return sorted([self.edited.get(each.position, each) for each in found], key=_place)
+
     def _count(self, message: Message, number: int) -> None:
         key = count_key(message.depth, message.status, silent=message.silent)
         self.counts[key] = self.counts.get(key, 0) + number
+
+
+def _place(message: Message) -> int:
+    return message.position
