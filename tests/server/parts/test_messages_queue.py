@@ -5,10 +5,14 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.server.fakes import FakeTransport
 from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, answer, contents, open_lab
 from tests.server.parts.workshop import Clock
 
-from plait import Context, Limits, MemoryStore, Plait, StoreError, Thread, TooLarge, TooMany
+from plait import Context, Limits, MemoryStore, Plait, Principal, StoreError, Thread, TooLarge, TooMany
+from plait.actor.connection import Rights
+from plait.actor.outcome import make_resolver
+from plait.actor.turn import Turn
 from plait.parts.messages.attempts import CRASHES, FAILURES
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages
@@ -491,6 +495,23 @@ async def test_a_key_in_a_run_or_a_transaction_counts_once(chats: MessagesLab) -
         raise_within()
     await thread.messages.queue("b", key="l")
     await chats.until(lambda found: contents(found) == ["a", "b"])
+
+
+async def test_two_clients_may_use_the_same_key(chats: MessagesLab) -> None:
+    chats.work = drop
+    actor, messages = await chats.actor(), await chats.messages()
+    found = []
+    for id, principal in (("a", None), ("b", None), ("c", Principal("ada")), ("d", Principal("ada")), ("a", None)):
+        rights = Rights(principal)
+        connection = actor.sockets.make_connection(id, FakeTransport(), rights=rights)
+        ended: asyncio.Future[Message] = actor.loop.create_future()
+        turn = Turn("m", lambda: messages.queue("x", key="k"), actor=actor, connection=connection, by_client=True)
+        actor.turns.begin(turn, make_resolver(ended))
+        found.append((await ended).id)
+    assert found[0] == found[4] != found[1]
+    assert found[2] == found[3] != found[0]
+    assert len(set(found)) == 3
+    assert len(await chats.all()) == 3
 
 
 async def test_no_more_than_a_thousand_messages_are_queued(chats: MessagesLab) -> None:

@@ -61,9 +61,11 @@ class Queue:
 
 
 def find_sender() -> str:
-    """Return for whom the calling code runs: a principal, a connection, or the server."""
+    """Return for whom the calling code runs: a principal, a connection, an address, or the server."""
     turn = find_client_turn()
-    connection = None if turn is None else turn.connection
-    if connection is None:
+    if turn is None:
         return "server"
-    return f"connection {connection.id}" if connection.principal is None else f"principal {connection.principal.id}"
+    if turn.connection is None:
+        return f"party {turn.party!r}"
+    principal = turn.connection.principal
+    return f"connection {turn.connection.id}" if principal is None else f"principal {principal.id}"
