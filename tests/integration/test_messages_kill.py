@@ -40,7 +40,7 @@ class Chat(Thread[dict]):
     async def look(self) -> dict:
         answered = None
         while answered != (answered := await self.values.get("answered", [])):
-            page = await self.messages.list(100_000)  # Read again if a run has ended meanwhile.
+            page = await self.messages.list(100_000)  # Read again if a run has ended since.
             sent = await self.values.get("sent", [])
         return {
             "state": self.state["sent"],
