@@ -981,7 +981,7 @@ async def test_a_run_in_a_run_of_its_thread_cannot_have_another_user_session_or_
         return ctx.user and ctx.user.id, ctx.session.id, ctx.get("plan"), ctx.get(Tenant) is tenant
 
     async def outer(ctx: Context[Conversation]) -> Any:
-        with pytest.raises(ValueError, match="inside of another one"):
+        with pytest.raises(ValueError, match="inside of another run"):
             await lab.do(inner, **options)
         ctx.put(tenant)
         same: list[dict[str, Any]] = [
