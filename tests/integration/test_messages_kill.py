@@ -163,6 +163,7 @@ async def test_a_message_for_which_the_agent_ends_the_process_is_given_up(tmp_pa
                                 break
                             await asyncio.sleep(0.01)
                 except httpx.HTTPError:
+                    assert server.wait() == -signal.SIGKILL
                     deaths += 1
                     continue
                 await client.post(f"{url}send", json={"args": []})
