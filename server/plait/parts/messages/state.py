@@ -19,10 +19,10 @@ HEAD: Final = "head"
 """The key of the record with the head."""
 
 LOG: Final = "u/"
-"""What the keys of the log's records begin with."""
+"""The prefix of the keys of the log's records."""
 
 KEPT: Final = 1000
-"""So many of the last revisions are kept, for clients that were away."""
+"""The number of revisions that are kept for clients that reconnect."""
 
 Counts = Mapping[str, int]
 
