@@ -1,4 +1,4 @@
-"""Lists messages: the history, then what is pending, as those see it for whom it is."""
+"""Lists messages: the history, then the pending ones, filtered for the reader."""
 
 from collections.abc import AsyncIterator
 
@@ -11,11 +11,11 @@ __all__ = ["Listing"]
 
 
 class Listing:
-    """Messages with some statuses, by their first letters, with what a run has made of them, if there is a view."""
+    """The messages with some statuses, given by their first letters, with the changes of a run if there is a view."""
 
     def __init__(self, writer: Writer, view: View | None, *, statuses: str, is_silent: bool, max_depth: int) -> None:
         self._writer = writer
-        # The messages of one moment; those that become history while they are read are listed as pending.
+        # The messages at one moment; a message that moves to the history during the read is listed as pending.
         self._state = writer.state
         self._end = writer.numbers.position + 1
         self._view = view
@@ -38,7 +38,7 @@ class Listing:
             raise ValueError(f'order must be "asc", "desc" or None, not {order!r}')
         for name, value in (("limit", limit), ("offset", offset), ("max_depth", self._max_depth)):
             if type(value) is not int or value < 0:
-                raise ValueError(f"{name} must be a whole number from 0 on, not {value!r}")
+                raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
         end = offset + limit
         found: list[Message] = []
         async for messages in self._walk(order != "asc", after, before, end + 1):
@@ -55,7 +55,7 @@ class Listing:
     async def _walk(
         self, is_reverse: bool, after: int | None, before: int | None, count: int
     ) -> AsyncIterator[list[Message]]:
-        """Yield the messages that fit, some at a time."""
+        """Yield the matching messages in batches."""
         pending = [each for each in self._state.queue if self._fits(each)] if before is None else []
         if is_reverse and pending:
             yield pending[::-1]
@@ -85,14 +85,14 @@ class Listing:
         )
 
     def _count(self) -> int:
-        """Return how many messages fit."""
+        """Return the number of matching messages."""
         counts = [self._state.head.counts]
         if self._view is not None:
             counts.append(self._view.counts)
         return sum(number for each in counts for key, number in each.items() if self._counts(key))
 
     def _counts(self, key: str) -> bool:
-        """Whether messages fit that are counted by `count_key`."""
+        """Whether messages that are counted under a `count_key` match."""
         is_silent, status, depth = key[0] == "s", key[1], int(key[2:])
         return (self._is_silent or not is_silent) and depth <= self._max_depth and status in self._statuses
 
