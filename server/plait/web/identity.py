@@ -16,9 +16,9 @@ from plait.web.hosts import find_header
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
-Action = Literal["connect", "create", "read", "write", "call", "request", "destroy"]
-"""What a client wants to do with a thread: open a socket, create the thread, read or write its state, call an rpc, send
-a request, or destroy the thread."""
+Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy"]
+"""What a client wants to do with a thread: open a socket, create the thread, read or write its state, call an rpc, read
+its messages, send one, send a request, or destroy the thread."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
 """Returns the principal of a request, None for an anonymous one, or a Response to send instead."""

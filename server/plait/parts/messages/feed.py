@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.listing import Listing
-from plait.parts.messages.message import Page
+from plait.parts.messages.message import Page, measure_message
 from plait.parts.messages.state import State
 from plait.parts.messages.writer import Writer
 
@@ -34,11 +34,18 @@ class Feed:
         """Return the frames after a revision; None if a client must begin with the newest messages."""
         return await self._writer.history.since(await self._find_durable(), revision)
 
-    async def newest(self, limit: int, before: int | None = None) -> tuple[int, Page]:
-        """Return the newest messages that clients may see, including nested ones, and their revision."""
+    async def newest(self, limit: int, before: int | None = None, *, size: int | None = None) -> tuple[int, Page]:
+        """Return the newest messages that clients may see, including nested ones, and their revision.
+
+        What is pending comes in addition to `limit`, and to `size` in bytes.
+        """
         state = await self._find_durable()
         listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ANY_DEPTH)
-        return state.head.revision, await listing.read(limit, 0, None, before=before)
+        if before is None:
+            limit += len(self._writer.state.queue)
+            queued = sum(map(measure_message, self._writer.state.queue))
+            size = None if size is None else max(size, self._writer.actor.limits.record) + queued
+        return state.head.revision, await listing.read(limit, 0, None, before=before, size=size)
 
     async def _find_durable(self) -> State:
         """Return the state, when that is durable. Raises StoreError."""

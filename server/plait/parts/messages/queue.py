@@ -7,10 +7,9 @@ from plait.actor.turn import find_client_turn
 from plait.errors import TooMany
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, measure_message
 from plait.parts.messages.writer import Writer
 from plait.state.commit import Commit
-from plait_schemas.codec import encode_json
 
 __all__ = ["MOST_QUEUED", "Queue", "find_sender"]
 
@@ -32,7 +31,7 @@ class Queue:
         """Raise TooMany if a message may not be added to the queue, with `others` that are staged."""
         state, added = self._writer.state, [*others, message]
         most = _MOST_RECORDS * self._writer.actor.limits.record
-        size = sum([len(encode_json(each)) for each in added]) + state.head.queued_bytes
+        size = sum(map(measure_message, added)) + state.head.queued_bytes
         if len(state.queue) + len(added) > MOST_QUEUED or size > most:
             many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
             raise TooMany(many, retry_after=1.0)
