@@ -5,10 +5,12 @@ VENV := .venv$(if $(filter command% environment%,$(origin PYTHON)),-$(shell $(PY
 BIN := $(VENV)/bin
 # Processes among which the tests are divided. Half of their time they wait, so there are more of them than processors.
 WORKERS ?= 4
+# How many times as many random schedules `make soak` plays.
+SOAK ?= 20
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check client pytest adapters bench docs clean system
+.PHONY: demo test test-all soak check client pytest adapters bench docs clean system
 
 # The examples on one index page, kept in plait-demo.db.
 demo: $(VENV)/.installed
@@ -31,7 +33,13 @@ test-all: test
 	done
 
 pytest: system $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20
+
+# The tests that play random schedules or search for examples, with others than before; then what each of them counted.
+soak: export PLAIT_SOAK := $(SOAK)
+soak: export PLAIT_SEED ?= $(shell date +%s)
+soak: system $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "soak or hypothesis" -rP --durations=20
 
 # The tests of adapters whose packages are large, or want older versions of others, in an environment of their own.
 adapters: $(VENV)-adapters/.installed

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.schedules import TIMES, schedules
 
 from plait_schemas.codec import printable
 
-# A slow machine is no failure.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+# A slow machine is no failure. Tests find the same examples each time, and `make soak` finds others.
+settings.register_profile("test", deadline=None, derandomize=True)
+settings.register_profile("soak", deadline=None, max_examples=schedules(100), print_blob=True)
+settings.load_profile("soak" if TIMES > 1 else "test")
 
 pytest.register_assert_rewrite(
     "tests.integration.convergence",
@@ -43,10 +45,3 @@ def _escape(value: Any) -> Any:
             return [_escape(item) for item in value]
         case _:
             return value
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the long runs be longer."""
-    parser.addoption(
-        "--schedules", type=int, default=500, help="how many schedules of edits beside a rebuilding server"
-    )

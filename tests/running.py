@@ -4,14 +4,13 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
+from tests.commands import Command
 
 from plait import Plait, Thread, ThreadKey
 from plait.web.addresses import Addresses
@@ -53,9 +52,9 @@ async def running(app: Callable[..., Any], *, ws: Any = Handshake, request_timeo
 
 
 def hold_port() -> socket.socket:
-    """Return a socket that keeps a port from all but who asks for it by its number, as a server does.
+    """Return a socket that reserves a port for a server that asks for it by its number.
 
-    It does not listen, so whoever sets SO_REUSEADDR may bind the port beside it. No other is given the port.
+    It does not listen, so a server with SO_REUSEADDR may bind the same port. The system gives the port to no other.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -73,7 +72,7 @@ class Process:
         self.cwd = cwd
         self._options = options
         self._environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environment or {})}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Command | None = None
         self._held = hold_port()
         self.port: int = self._held.getsockname()[1]
         self.log = cwd / "server.log"
@@ -105,12 +104,8 @@ class Process:
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        command = [sys.executable, "-m", "plait.cli", "serve", self._target, "--port", str(self.port), *self._options]
-        with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                command, cwd=self.cwd, env=self._environment, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert self._process.stdout is not None
+        arguments = ["serve", self._target, "--port", str(self.port), *self._options]
+        self._process = Command(arguments, cwd=self.cwd, environment=self._environment, stderr=self.log)
         line = self._process.stdout.readline()
         assert f":{self.port} (" in line, f"the server did not start: {line!r} {self.log.read_text()}"
 
@@ -122,13 +117,10 @@ class Process:
     def signal(self, by: signal.Signals) -> None:
         """Send it a signal."""
         assert self._process is not None
-        self._process.send_signal(by)
+        os.kill(self._process.pid, by)
 
     def wait(self, *, timeout: float = 30) -> int:
         """Wait until it is gone, as a signal has asked it to be; return its exit code."""
         assert self._process is not None
         process, self._process = self._process, None
-        code = process.wait(timeout)
-        assert process.stdout is not None
-        process.stdout.close()
-        return code
+        return process.wait(timeout)

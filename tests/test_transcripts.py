@@ -50,7 +50,7 @@ def find_output(says: str) -> re.Pattern[str]:
 
 
 class Shell:
-    """The folder, the environment and the server of somebody who follows a page."""
+    """The folder, the environment and the server of a reader who follows a page."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

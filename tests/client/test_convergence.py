@@ -47,7 +47,7 @@ class Member:
         self.outcomes[name] = []
 
     def gather(self) -> None:
-        """Note what has become of pushes, and check what is shown."""
+        """Note the outcomes of pushes, and check what is shown."""
         for event in self.session.take_events():
             if isinstance(event, Acked | Nacked):
                 self.outcomes[self._names[event.push]].append(type(event).__name__)
@@ -152,7 +152,7 @@ class World:
             member.session.receive(member.down.popleft())
 
     def quiet(self) -> None:
-        """Let everything arrive and everybody come back."""
+        """Deliver everything, and connect all clients again."""
         self.peer.hasty = 0
         for _ in range(2_000):
             for member in self.members:

@@ -207,7 +207,7 @@ class World:
         await self._store.__aexit__(None, None, None)
 
     async def rest(self) -> None:
-        """Let everything run that needs nothing from outside."""
+        """Run everything that needs nothing from outside."""
         for _ in range(12):
             await asyncio.sleep(0)
 
@@ -222,7 +222,7 @@ class World:
         return self._node.get_awake(self.key)
 
     def hold(self, *, is_held: bool) -> None:
-        """Let the disk take nothing, or everything that waits."""
+        """Stop the disk, or store everything that waits."""
         assert self._store is not None
         if is_held:
             self._store.is_held = True
@@ -230,7 +230,7 @@ class World:
             self._store.resume()
 
     def fail_next(self) -> None:
-        """Let the disk refuse the next write."""
+        """Make the disk refuse the next write."""
         assert self._store is not None
         self._store.fail_next()
 
@@ -260,7 +260,7 @@ class World:
             member.note()
 
     def carry_late(self, wire: Wire) -> None:
-        """Let the oldest frame arrive that a client had sent before it gave a socket up; or let the server notice."""
+        """Deliver the oldest frame of a socket that its client has given up, or tell the server of its end."""
         if wire.session is not None and wire.up and wire.closed is None:
             wire.session.receive(wire.up.popleft(), is_text=True)
         else:
@@ -276,7 +276,7 @@ class World:
             self.cut(member)
 
     async def carry_up(self, member: Member) -> None:
-        """Let the oldest frame of a client arrive at the server."""
+        """Deliver the oldest frame of a client to the server."""
         wire = member.wire
         if wire is None or not wire.up or wire.is_joining:
             return
@@ -292,7 +292,7 @@ class World:
         task.add_done_callback(self._tasks.discard)
 
     def carry_down(self, member: Member) -> None:
-        """Let the oldest frame of the server arrive at a client."""
+        """Deliver the oldest frame of the server to a client."""
         wire = member.wire
         if wire is None:
             return
@@ -337,7 +337,7 @@ class World:
     # The end
 
     async def quiet(self) -> None:
-        """Let everything arrive, until nothing is left to be done."""
+        """Deliver everything, until nothing is left to be done."""
         self.hold(is_held=False)
         while self.abandoned:
             self.carry_late(self.abandoned[0])

@@ -26,7 +26,7 @@ class Log:
     """All changes of a thread. Making it checks that they are dense, and lead to what a restart would load."""
 
     def __init__(self, key: ThreadKey, secret: bytes, rows: list[ChangeRow], first: bytes, last: bytes) -> None:
-        # The thread's secret, of which connection ids are made.
+        # The thread's secret, from which connection ids are made.
         self.secret = secret
         self.rows = rows
         self.ops: list[list[Op]] = [decode_ops(row.ops) for row in rows]
@@ -68,7 +68,7 @@ class Log:
     def check_removals(self, meant: Mapping[str, AbstractSet[str]]) -> None:
         """Check that what these clients, by their connections' ids, took from the list is what they meant to.
 
-        Or what somebody else had put in the place of that: the last writer wins.
+        Or what another client had put in its place: the last writer wins.
         """
         before_it: dict[str, str] = {}
         for row, ops, before, after in zip(self.rows, self.ops, self.states, self.states[1:], strict=False):

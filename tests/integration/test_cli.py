@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.running import Process, hold_port
 
@@ -106,17 +107,9 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": "200", **(more or {})}
 
 
-def plait(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def plait(folder: Path, *arguments: str, **more: str) -> Done:
     """Run a command to its end, with more in its environment."""
-    return subprocess.run(
-        [sys.executable, "-m", "plait.cli", *arguments],
-        cwd=folder,
-        env=environment(more),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return run_command(arguments, cwd=folder, environment=environment(more))
 
 
 def complaint(folder: Path, *arguments: str) -> str:
@@ -173,14 +166,14 @@ async def address_of(process: asyncio.subprocess.Process) -> str:
 
 @contextmanager
 def taken_port() -> Iterator[int]:
-    """Yield a port that somebody listens on."""
+    """Yield a port on which another socket listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.fixture
 def free_port() -> Iterator[str]:
-    """Return a port that nobody listens on, and that nobody else is given."""
+    """Return a port that is free and reserved for the test."""
     with hold_port() as held:
         yield str(held.getsockname()[1])
 
@@ -337,15 +330,7 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     ],
 )
 def test_a_setting_that_is_wrong_is_named(folder: Path, variable: str, value: str, says: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "plait.cli", "serve", "game:app", "--port", "0"],
-        cwd=folder,
-        env=environment({variable: value}),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = plait(folder, "serve", "game:app", "--port", "0", **{variable: value})
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"plait: {says}")
@@ -459,7 +444,7 @@ async def test_what_is_mounted_is_served_by_its_own_settings(folder: Path, app: 
         ):
             assert (await web.get("/threads/room/one", headers={"Host": "rebound.example"})).status_code == 421
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(9):  # A stream that nobody ends would be waited for, for 10 s.
+            async with asyncio.timeout(9):  # The server would wait 10 s for a stream that does not end.
                 async for _ in stream.aiter_lines():
                     pass
     assert "listening on all addresses" in (folder / "command.log").read_text()

@@ -1,4 +1,4 @@
-"""Whatever the network and the server do, clients end with the server's state and know what became of each push."""
+"""Whatever the network and the server do, clients end with the server's state and know the outcome of each push."""
 
 import asyncio
 import random
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.integration.convergence import Member, World
+from tests.schedules import schedules
 
 from plait import Reject, Retention, Thread
 from plait.state.conflicts import Policy
@@ -105,11 +106,11 @@ class Schedule:
         await world.rest()
 
     def change(self, thread: Thread[Any]) -> None:
-        """Let the server change the state."""
+        """Change the state as the server."""
         thread.update("/n", self.dice.randrange(1000))
 
     def edit(self, member: Member) -> None:
-        """Let a client change what it is shown."""
+        """Change what a client is shown."""
         self.count += 1
         ops = self.ops(member.session.shown)
         member.made(self.count, member.session.edit(ops))
@@ -173,8 +174,9 @@ async def check_tokens(world: World, schedule: Schedule) -> None:
         assert put.count(token) == (outcomes[number] == "ack"), (number, outcomes[number])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [Pad, StrictPad, TypedPad])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=schedules())
 @given(clients=st.integers(2, 5), steps=st.integers(20, 200), seed=st.integers(0, 2**32))
 def test_clients_end_with_the_state_of_the_server(kind: type[Thread[Any]], clients: int, steps: int, seed: int) -> None:
     asyncio.run(play(kind, clients, steps, seed))

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,54 +13,50 @@ from tests.integration.convergence_app import KINDS, LiveTextPad
 from tests.integration.convergence_log import Log, Logs, canonical, logs
 from tests.integration.convergence_node import bundle_client, driving
 from tests.integration.convergence_server import Server
+from tests.schedules import SEED, TIMES, schedules
 
 from plait import Thread
 from plait.store.protocol import ThreadKey
 
 log = logging.getLogger(__name__)
 
-SCHEDULES: Final = 210
-RELOADING: Final = 60
-TYPING: Final = 60
-AT_ONCE: Final = 7
-KILLS: Final = 4
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 * TIMES)]
+
+SCHEDULES: Final = schedules()
+AT_ONCE: Final = 4
+KILLS: Final = schedules(2)
 # The first of the letters that are typed, as edits.js has it.
 FIRST: Final = "\U000f0000"
-# The same again: PLAIT_SEED=… pytest …
-SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
 
-@pytest.mark.timeout(900)
 async def test_typescript_clients_end_with_the_state_of_a_server_that_is_killed(builds: Builds, tmp_path: Path) -> None:
-    reports = await _play(builds, tmp_path, SCHEDULES, reloads=False)
+    reports = await _play(builds, tmp_path, reloads=False)
     assert not _count(reports, "reloads")
     assert "conflict" in _outcomes(reports)
 
 
-@pytest.mark.timeout(900)
 async def test_so_do_those_that_keep_their_queue_in_a_storage_while_their_page_is_reloaded(
     builds: Builds, tmp_path: Path
 ) -> None:
-    reports = await _play(builds, tmp_path, RELOADING, reloads=True)
+    reports = await _play(builds, tmp_path, reloads=True)
     assert _count(reports, "reloads")
     assert "conflict" in _outcomes(reports)
 
 
-@pytest.mark.timeout(900)
 async def test_what_they_type_as_new_values_of_texts_is_there_to_the_letter(builds: Builds, tmp_path: Path) -> None:
-    reports = await _play(builds, tmp_path, TYPING, reloads=True, kinds=[LiveTextPad])
+    reports = await _play(builds, tmp_path, reloads=True, kinds=[LiveTextPad])
     letters = sum(_check_letters(report) for report in reports)
     log.warning("%d letters", letters)
-    assert letters > TYPING
+    assert letters > SCHEDULES
 
 
 async def _play(
-    builds: Builds, folder: Path, count: int, *, reloads: bool, kinds: Sequence[type[Thread[Any]]] = KINDS
+    builds: Builds, folder: Path, *, reloads: bool, kinds: Sequence[type[Thread[Any]]] = KINDS
 ) -> list[dict[str, Any]]:
     """Play schedules, and check them."""
     log.warning("PLAIT_SEED=%d", SEED)
     async with Server(folder) as server:
-        reports = await _reports(server, bundle_client(builds), count, kinds, reloads=reloads)
+        reports = await _reports(server, bundle_client(builds), kinds, reloads=reloads)
         for report in reports:
             at, state = await server.get(ThreadKey(report["kind"], report["name"]))
             _check_shown(report, state, int(at.partition(":")[2]))
@@ -73,27 +68,27 @@ async def _play(
 
 
 async def _reports(
-    server: Server, bundle: Path, count: int, kinds: Sequence[type[Thread[Any]]], *, reloads: bool
+    server: Server, bundle: Path, kinds: Sequence[type[Thread[Any]]], *, reloads: bool
 ) -> list[dict[str, Any]]:
     """Play schedules, and kill the server under some of them."""
     options = {
         "bundle": bundle.as_uri(),
         "address": server.address,
         "seed": SEED,
-        "count": count,
+        "count": SCHEDULES,
         "atOnce": AT_ONCE,
         "kinds": [kind._kind.name for kind in kinds],
         "reloads": reloads,
         "types": LiveTextPad in kinds,
     }
-    deaths = random.Random(SEED).sample(range(1, count - AT_ONCE), KILLS)
+    deaths = random.Random(SEED).sample(range(1, SCHEDULES - AT_ONCE), KILLS)
     reports: list[dict[str, Any]] = []
     async with driving("play.js", options) as driver:
         while (report := await driver.line()) is not None:
             reports.append(report)
             if len(reports) in deaths:
                 await server.restart()
-    assert sorted(report["seed"] for report in reports) == [*range(SEED, SEED + count)]
+    assert sorted(report["seed"] for report in reports) == [*range(SEED, SEED + SCHEDULES)]
     return reports
 
 

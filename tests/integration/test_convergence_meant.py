@@ -1,4 +1,4 @@
-"""Edits change what was meant, and nothing else, also after refusals, and whatever the network does meanwhile."""
+"""Edits change what was meant, and nothing else, also after refusals, and whatever the network does."""
 
 import asyncio
 import copy
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.integration.convergence import Member, World
+from tests.schedules import SEED, schedules
 
 from plait import Reject, Retention, Thread
 from plait_schemas.patch import Op
@@ -16,7 +17,7 @@ FIRST = [{"id": f"s{n}", "tags": {}} for n in range(4)]
 
 
 class Items(Thread[dict[str, Any]]):
-    """A list of what has an id, of which some are refused."""
+    """A list of elements with ids; some ids are refused."""
 
     initial_state = {"list": FIRST}  # noqa: RUF012
     retention = Retention(changes=None)
@@ -35,7 +36,7 @@ class Editors:
         self.count = 0
         self.removals: list[tuple[Member, int, str]] = []
         self.insertions: list[tuple[Member, int, str]] = []
-        # What the server has left out of a list that it has built anew.
+        # What the server has left out of a list that it rebuilt.
         self.dropped: set[str] = set()
         # By number: who has put which tag to which item.
         self.tags: dict[int, tuple[Member, str]] = {}
@@ -62,7 +63,7 @@ class Editors:
         await world.rest()
 
     async def trouble(self) -> None:
-        """Let the server change something, or something go wrong with the disk or a socket."""
+        """Change something as the server, or break the disk or a socket."""
         world, dice = self.world, self.dice
         match dice.choice(["hold", "release", "release", "fail", "server", "abandon", "late", "late", "late"]):
             case "hold" | "release" as what:
@@ -84,7 +85,7 @@ class Editors:
         await world.rest()
 
     async def rebuild(self) -> None:
-        """Let the server build the list anew, of copies."""
+        """Rebuild the list of copies, as the server."""
         dice, actor = self.dice, self.world.awake()
         if actor is None:
             return
@@ -157,19 +158,22 @@ class Editors:
             assert (member.outcomes[number] == "ack") == id.startswith("e") or is_lost
 
 
-@pytest.mark.parametrize("seed", range(270))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
 def test_every_edit_hits_what_was_meant(seed: int) -> None:
     asyncio.run(_run(seed, is_troubled=False))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
 def test_every_edit_hits_what_was_meant_whatever_goes_wrong(seed: int) -> None:
     """The disk waits and fails, and what clients sent on sockets that they gave up arrives late."""
     asyncio.run(_run(seed, is_troubled=True))
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_every_edit_hits_what_was_meant_while_the_server_builds_the_list_anew(seed: int) -> None:
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
+def test_every_edit_hits_what_was_meant_while_the_server_rebuilds_the_list(seed: int) -> None:
     asyncio.run(_run(seed, is_troubled=False, is_rebuilt=True))
 
 

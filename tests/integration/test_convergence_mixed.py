@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tests.integration.convergence_proxy import Proxy
 from tests.integration.convergence_server import Server
 from tests.integration.socket_client import TIMEOUT
 from tests.integration.test_convergence import Schedule
+from tests.schedules import SEED, TIMES, schedules
 
 from plait import Thread
 from plait.store.protocol import ThreadKey, connection_id
@@ -30,10 +30,8 @@ log = logging.getLogger(__name__)
 
 pytest_plugins = ["tests.integration.agents_client.fixtures"]
 
-SCHEDULES: Final = 24
+SCHEDULES: Final = schedules(12)
 LANES: Final = 3
-# The same again: PLAIT_SEED=… pytest …
-SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
 
 class Game:
@@ -126,7 +124,7 @@ class Game:
             await self._driver.tell("write_on", writer=writer, number=self._number(), state=state)
 
     async def _rest(self) -> None:
-        """Wait until every native client knows what became of all that it did."""
+        """Wait until every native client knows the outcome of all that it did."""
         await asyncio.gather(*self._calls, *(edit for player in self._players for edit in player.edits))
         await self._driver.tell("rest")
 
@@ -212,7 +210,8 @@ def _check_merged(shown: Any, sent: Any, after: Any) -> None:
     assert wanted - before <= there
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.soak
+@pytest.mark.timeout(900 * TIMES)
 async def test_clients_of_both_protocols_end_with_the_state_of_the_server(
     agents_package: Path, builds: Builds, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

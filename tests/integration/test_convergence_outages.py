@@ -13,6 +13,7 @@ from tests.integration.convergence import Member, Wire, World
 from tests.integration.convergence_sessions import NodeMember, NodeSessions, node_sessions
 from tests.integration.test_convergence import Schedule
 from tests.integration.test_convergence_text import TextPad, TypedTextPad, Typing, letters_of
+from tests.schedules import schedules
 
 from plait import Thread
 from plait_schemas.align import Keys
@@ -24,7 +25,7 @@ KEYS = Keys({}, TextPad.texts)
 
 
 class Forgetful(World):
-    """A world in which nobody who comes back says what it has, so that each join is answered with the whole state."""
+    """A world whose clients join without saying what they have, so that they are sent the whole state."""
 
     async def _enter(self, wire: Wire, join: Join) -> None:
         await super()._enter(wire, msgspec.structs.replace(join, have=None))
@@ -41,7 +42,7 @@ class Outages(Typing):
         self.removals: dict[int, set[str]] = {}
 
     def edit(self, member: Member) -> None:
-        """Let a client change what it is shown."""
+        """Change what a client is shown."""
         self.count += 1
         shown = member.session.shown
         before, self.meant = self.meant, set()
@@ -100,6 +101,7 @@ def check(schedule: Outages, outcomes: dict[int, str], there: str, put_in: str) 
         assert outcomes.get(number) != "ack" or not removed & set(there), number
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", [TextPad, TypedTextPad])
 def test_each_letter_is_there_that_somebody_has_typed_and_nobody_has_deleted(
@@ -107,7 +109,7 @@ def test_each_letter_is_there_that_somebody_has_typed_and_nobody_has_deleted(
 ) -> None:
     with node_sessions(builds) as node:
 
-        @settings(max_examples=100, deadline=None)
+        @settings(max_examples=schedules())
         @given(steps=st.integers(20, 200), seed=st.integers(0, 2**32))
         def run(steps: int, seed: int) -> None:
             asyncio.run(play(kind, node, steps, seed))

@@ -6,10 +6,9 @@ meant. So a state in which some element holds another's secret is one in which a
 
 import asyncio
 import logging
-import os
 import random
 from collections import Counter
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import pytest
@@ -29,14 +28,13 @@ from tests.integration.rebuilt_lists import (
     secrets,
 )
 from tests.integration.test_convergence import Schedule
+from tests.schedules import SEED, schedules
 
 from plait import Thread
 from plait_schemas.patch import Op
 
 log = logging.getLogger(__name__)
 
-# The same again: PLAIT_SEED=… pytest …
-SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**31))
 
 State = dict[str, Any]
 
@@ -55,7 +53,7 @@ class Target(NamedTuple):
 
 
 class Rebuilding(Schedule):
-    """Clients that edit elements beside a server that builds lists anew, as dice say."""
+    """Clients that edit elements beside a server that rebuilds its lists, as dice say."""
 
     weights: ClassVar = Schedule.weights | {"down": 25.0, "server": 10.0, "kill": 0.3}
 
@@ -79,7 +77,7 @@ class Rebuilding(Schedule):
     # The server
 
     def change(self, thread: Thread[Any]) -> None:
-        """Let the server set a state whose lists it has built anew."""
+        """Set a state with rebuilt lists as the server."""
         name = self.dice.choice(list(NAMES))
         before, after = plain(thread.state), plain(thread.state)
         after[name] = self._rebuilt(name, after[name])
@@ -110,7 +108,7 @@ class Rebuilding(Schedule):
     # The clients
 
     def edit(self, member: Member) -> None:
-        """Let a client change what it is shown."""
+        """Change what a client is shown."""
         number, dice = self._next(), self.dice
         target = self._target(member.session.shown)
         kinds = ["mark", "mark", "text", "tag", "two", "whole", "remove", "insert", "drag", "filter"]
@@ -160,7 +158,7 @@ class Rebuilding(Schedule):
                 return [Op("add", f"{place}/marks/m{number}", secret)]
 
     def _rebuild(self, member: Member, number: int, name: str, kind: str) -> None:
-        """Let a client set a whole state, with a list that it has built anew."""
+        """Set a whole state with a rebuilt list as a client."""
         after = plain(member.session.shown)
         if kind == "drag":
             after[name] = drag(after[name], self.dice)
@@ -186,7 +184,7 @@ class Rebuilding(Schedule):
         """Check that what is there is what was left there, once."""
         found = Counter(secrets(final))
         assert set(found.values()) <= {1}, f"elements that are there twice: {found - Counter(set(found))}"
-        # Without an id, one that others have changed is another to who came back to a whole state.
+        # To a client that came back to a whole state, a changed element without an id is another one.
         changed = [item["secret"] for item in final["plain"]]
         for number, (member, item) in self.removals.items():
             secret = item["secret"]
@@ -229,13 +227,12 @@ async def play(seed: int, kind: type[Thread[Any]], node: NodeSessions) -> Counte
     return schedule.counts + outcomes
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(
-    builds: Builds, pytestconfig: pytest.Config
-) -> None:
+def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(builds: Builds) -> None:
     log.warning("PLAIT_SEED=%d", SEED)
     counts: Counter[str] = Counter()
-    count: int = pytestconfig.getoption("schedules") or 0
+    count = schedules()
     with node_sessions(builds) as node:
         for seed in range(SEED, SEED + count):
             try:

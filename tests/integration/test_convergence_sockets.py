@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -18,6 +17,7 @@ from tests.integration.convergence_proxy import Proxy
 from tests.integration.convergence_server import Server
 from tests.integration.socket_client import TIMEOUT
 from tests.integration.test_convergence import Schedule
+from tests.schedules import SEED, TIMES, schedules
 
 from plait import Thread
 from plait.store.protocol import ThreadKey
@@ -25,10 +25,8 @@ from plait_client import connect
 
 log = logging.getLogger(__name__)
 
-SCHEDULES: Final = 18
+SCHEDULES: Final = schedules(12)
 LANES: Final = 3
-# The same again: PLAIT_SEED=… pytest …
-SEED: Final = int(os.environ.get("PLAIT_SEED") or random.randrange(2**32))
 
 
 class Game:
@@ -110,11 +108,12 @@ class Game:
 
     @property
     def outcomes(self) -> dict[int, str]:
-        """What became of each push."""
+        """The outcome of each push."""
         return {number: outcome for player in self.players for number, outcome in player.outcomes.items()}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.soak
+@pytest.mark.timeout(900 * TIMES)
 async def test_clients_on_sockets_end_with_the_state_of_a_server_that_is_killed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

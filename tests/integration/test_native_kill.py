@@ -15,13 +15,14 @@ import pytest
 from tests.integration.native_client import NativeClient, add
 from tests.integration.socket_client import TIMEOUT, Closed
 from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
 
 from plait import Plait, Reject, Source, Thread
 from plait.state.retention import Retention
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 12
+ROUNDS = schedules()
 CLIENTS = 4
 AT_ONCE = 16
 PATH = "/threads/ledger/one"
@@ -41,11 +42,11 @@ class Ledger(Thread[dict[str, Any]]):
 app = Plait(Ledger)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.soak
+@pytest.mark.timeout(900 * TIMES)
 async def test_each_push_is_applied_exactly_once_though_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    log.warning("seed %d", seed)
-    chance = random.Random(seed)
+    log.warning("PLAIT_SEED=%d, %d rounds", SEED, ROUNDS)
+    chance = random.Random(SEED)
     environment = {"PLAIT_LIMITS": "none", "PLAIT_STORE": "sqlite:///kill.db"}
     with Process("tests.integration.test_native_kill:app", cwd=tmp_path, environment=environment) as server:
         clients = [NativeClient(server.address, PATH, f"client {n}") for n in range(CLIENTS)]
@@ -93,6 +94,7 @@ def _check(clients: list[NativeClient], pushed: dict[NativeClient, dict[int, str
     assert [stamp for stamp, count in Counter(stamps).items() if count > 1] == []
     expected = {stamp for made in pushed.values() for stamp in made.values() if not stamp.endswith("7")}
     assert set(stamps) == expected
+    places = {stamp: place for place, stamp in enumerate(stamps)}
     for client in clients:
         assert client.state["stamps"] == stamps
         answers = {push.ops[0]["value"]: answer for push, answer in client.answers}
@@ -103,9 +105,11 @@ def _check(clients: list[NativeClient], pushed: dict[NativeClient, dict[int, str
                 assert (answer["type"], answer["code"]) == ("nack", "rejected")
             else:
                 assert answer["type"] == "ack"
-                assert stamp in stamps[: answer["version"]]
-        mine = [stamp for stamp in stamps if stamp in set(pushed[client].values())]
-        assert mine == [stamp for stamp in pushed[client].values() if not stamp.endswith("7")], "out of order"
+                assert places[stamp] < answer["version"]
+        own = set(pushed[client].values())
+        assert [stamp for stamp in stamps if stamp in own] == [
+            stamp for stamp in pushed[client].values() if not stamp.endswith("7")
+        ], "out of order"
 
 
 def _stored(store: Path) -> dict[int, str]:

@@ -11,8 +11,9 @@ import httpx
 import pytest
 from tests.integration.socket_client import http
 from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
 
-ROUNDS = 12
+ROUNDS = schedules()
 THREADS = 4
 APP = """
 import asyncio
@@ -83,10 +84,11 @@ class Counter:
         self.sent, self.answered = log, count
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.soak
+@pytest.mark.timeout(300 * TIMES)
 async def test_a_killed_server_has_each_run_that_it_answered_and_no_run_by_half(tmp_path: Path) -> None:
     (tmp_path / "tally_app.py").write_text(APP)
-    counters, chance = [Counter(number) for number in range(THREADS)], random.Random(3)
+    counters, chance = [Counter(number) for number in range(THREADS)], random.Random(SEED)
     for _ in range(ROUNDS):
         with Process("tally_app:app", cwd=tmp_path, environment={"PLAIT_SECRET": "test"}) as server:
             for counter in counters:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.schedules import SEED, TIMES, schedules
 from tests.server.store.contract import change
 
 from plait.store import commits, removal
@@ -23,7 +24,7 @@ from plait.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 30
+ROUNDS = schedules()
 THREADS = 8
 TABLES = ("changes", "snapshots", "clients", "records")
 
@@ -84,11 +85,12 @@ async def main(path: str, seed: int) -> None:
 # The test
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.soak
+@pytest.mark.timeout(400 * TIMES)
 async def test_a_killed_store_has_units_whole_and_no_deleted_thread_comes_back(tmp_path: Path) -> None:
-    path, seed = tmp_path / "threads.db", random.randrange(2**32)
-    log.warning("seed %d", seed)
-    chance = random.Random(seed)
+    path = tmp_path / "threads.db"
+    log.warning("PLAIT_SEED=%d, %d rounds", SEED, ROUNDS)
+    chance = random.Random(SEED)
     # By thread: its epoch and version as they were last acknowledged, -1 for a deleted thread.
     told: dict[int, tuple[str, int]] = {}
     deletions = 0
@@ -98,7 +100,7 @@ async def test_a_killed_store_has_units_whole_and_no_deleted_thread_comes_back(t
             "-m",
             "tests.integration.test_store_kill",
             str(path),
-            str(seed + round),
+            str(SEED + round),
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )

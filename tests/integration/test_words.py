@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.integration.builds import Builds
 from tests.integration.convergence import Member, World
 from tests.integration.convergence_sessions import NodeMember, NodeSessions, node_sessions
+from tests.schedules import schedules
 
 from plait import Retention, Thread
 from plait_client.insertion import LastInsertion
@@ -89,7 +90,7 @@ def count_pieces(text: str) -> int:
     return len(word) - sum(a == b for a, b in itertools.pairwise(word))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=schedules(40))
 @given(names=st.sampled_from(["ab", "abc"]), seed=st.integers(0, 2**32))
 def test_words_that_are_typed_at_one_place_stay_whole(names: str, seed: int) -> None:
     text = asyncio.run(type_words(seed, names))
@@ -158,7 +159,7 @@ class RandomFlags(LastInsertion):
 
 
 def drain(member: Member) -> None:
-    """Let a slow reader catch up."""
+    """Bring a slow reader up to date."""
     if member.wire is not None and member.wire.is_backed_up:
         member.wire.is_backed_up = False
         assert member.wire.session is not None
@@ -166,7 +167,7 @@ def drain(member: Member) -> None:
 
 
 async def play_letters(seed: int, *, is_random: bool) -> None:
-    """Play one schedule, at the end of which all show the server's text."""
+    """Play one schedule; at its end all show the server's text."""
     dice = random.Random(seed)
     world = World(Note, ["a", "b", "c"][: dice.randint(2, 3)])
     await world.start()
@@ -187,7 +188,7 @@ async def play_letters(seed: int, *, is_random: bool) -> None:
     await world.stop()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=schedules(60))
 @given(seed=st.integers(0, 2**32), is_random=st.booleans())
 def test_clients_end_with_the_text_of_the_server_whatever_says_that_it_goes_on(seed: int, is_random: bool) -> None:
     asyncio.run(play_letters(seed, is_random=is_random))

@@ -1,4 +1,4 @@
-"""A whole thread as JSON, and back."""
+"""Exports a whole thread as JSON, and imports it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -27,7 +27,7 @@ _NONE: Final = msgspec.Raw(b"")
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A thread: its state, if it has one, and the records of each part, by the names of these."""
+    """A thread: its state, if it has one, and the records of each part, by the names of the parts."""
 
     format: int
     kind: str
@@ -119,7 +119,7 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
             if has_state:
                 actor.thread.set_state(state)
             for part, objects in parts:
-                part.replace(actor.thread._actor, objects)
+                part.replace(actor, objects)
             if decode_session(key.name, bytes(export.session)) is not None:
                 actor.records.write([Record(*SESSION, bytes(export.session))])
         assert transaction.commit is not None
@@ -133,8 +133,8 @@ async def _export_parts(actor: Actor) -> dict[str, dict[str, msgspec.Raw]]:
     while len(found) < len(parts):  # All of them at one moment.
         found = {}
         for name, part in parts.items():
-            if (objects := part.export(actor.thread._actor)) is None:
-                await part.prepare_export(actor.thread._actor)
+            if (objects := part.export(actor)) is None:
+                await part.prepare_export(actor)
                 break
             found[name] = _raws(objects)
     return {name: objects for name, objects in found.items() if objects or parts[name].exported}

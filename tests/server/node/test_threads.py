@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.schedules import schedules
 from tests.server.fakes import TroubledStore
 
 from plait.actor.actor import Actor
@@ -126,7 +127,7 @@ class Counted(Thread[Any]):
 
 
 async def go_on(iterations: int) -> None:
-    """Let everything else run for some iterations of the loop."""
+    """Run all other tasks for some iterations of the loop."""
     for _ in range(iterations):
         await asyncio.sleep(0)
 
@@ -288,7 +289,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Let everything end that is under way."""
+        """Wait until all running work has ended."""
         self.open()
         self.run_until(lambda: all(each.done() for each in self.callers) and not self.node._threads.tasks)
         self.check_all_quiet()
@@ -358,7 +359,7 @@ class Machine(RuleBasedStateMachine):
         assert self.store.inner._batches._claims == {}
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+Machine.TestCase.settings = settings(max_examples=schedules(60), stateful_step_count=50)
 test_any_use_of_threads_in_any_order: Any = Machine.TestCase
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.state.test_undo import Table, table
 
@@ -113,7 +113,6 @@ async def test_others_run_while_the_authors_of_very_many_parts_are_looked_for_an
         assert 500 < known < places
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     start=st.text("xyz", max_size=5),
     edits=st.lists(

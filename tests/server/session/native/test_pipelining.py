@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import Guest, joined
@@ -44,7 +44,7 @@ class Sending(NamedTuple):
 
 
 class Mirror:
-    """A client as docs/protocol.md has it: `confirmed`, pending pushes, and what is shown; frames come when let in."""
+    """A client as docs/protocol.md has it: `confirmed`, pending pushes, and what is shown; frames wait for delivery."""
 
     def __init__(self, guest: Guest, version: int, state: Any) -> None:
         self.guest = guest
@@ -79,7 +79,7 @@ class Mirror:
         self.outgoing.append(Sending(push, push.ref, self.version, answered, push.ops, self._round))
 
     def send(self) -> None:
-        """Let the next push arrive."""
+        """Deliver the next push."""
         if self.outgoing:
             sending = self.outgoing.pop(0)
             self._arrived.append(sending)
@@ -154,7 +154,7 @@ def _ops(frame: dict[str, Any]) -> list[Op]:
 
 
 class Items(Thread[Any]):
-    """A list of what has an id, of which some are refused."""
+    """A list of elements with ids; some ids are refused."""
 
     initial_state = {"list": [{"id": f"s{n}", "tags": {}} for n in range(4)], "marks": {}}  # noqa: RUF012
 
@@ -179,9 +179,9 @@ ACTIONS = st.tuples(
 )
 
 
+@pytest.mark.soak
 def test_pipelined_edits_hit_what_was_meant_and_every_client_shows_what_the_server_has() -> None:
     @given(st.lists(ACTIONS, max_size=60), st.integers(2, 3))
-    @settings(max_examples=300)
     @example([(0, "bad", 0), (0, "tag", 0), (0, "tag", 1)], 2)
     @example([(0, "bad", 2), (0, "send", 0), (1, "insert", 0), (1, "send", 0), (0, "tag", 2), (0, "tag", 3)], 2)
     @example([(1, "remove", 1), (0, "both", 1), (0, "send", 0), (0, "read", 0), (1, "send", 0), (0, "tag", 2)], 2)
@@ -244,7 +244,7 @@ def _check(items: list[Any], ids: set[str], mirrors: Sequence[Mirror]) -> None:
 
 
 def _act(mirror: Mirror, what: str, where: int, number: int) -> None:
-    """Let a client do something."""
+    """Do something as a client."""
     shown, transport = mirror.shown["list"], mirror.guest.transport
     at = where % max(len(shown), 1)
     match what:
