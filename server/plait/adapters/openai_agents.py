@@ -117,13 +117,14 @@ class _MessagesItems:
             await result
 
     async def pop(self) -> Any:
+        items: list[Any] = []
         found = await load_history(self._messages, 1)
-        if not found:
-            return None
-        items = _FORMAT.read(found[-1]) or [None]
-        await self._messages.delete(found[-1].id)
+        while found and not items:
+            message = found.pop()
+            items = _FORMAT.read(message)
+            await self._messages.delete(message.id)
         await self.add(items[:-1])
-        return items[-1]
+        return items[-1] if items else None
 
     async def clear(self) -> None:
         for each in await load_history(self._messages):
