@@ -66,14 +66,14 @@ class Format:
         return [whole] if self._tell(whole) == fields else made
 
 
-async def load_history(messages: ThreadMessages, most: int | None = None) -> list[Message]:
+async def load_history(messages: ThreadMessages, most: int | None = None, *, after: int = 0) -> list[Message]:
     """Return what is completed, silent messages, too: approximately the last `most`, beginning with one of the user.
 
     So every result of a tool comes with its call.
     """
     count = _ALL if most is None else max(most + 1, _FIRST)
     while True:
-        page = await messages.list(count, include_silent=True)
+        page = await messages.list(count, include_silent=True, after=after)
         found = [each for each in page.messages if each.status == "completed"]
         first = 0 if most is None or len(found) <= most else _find_first(found, most)
         if first is not None or not page.has_more:
