@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from benchmarks.boards import SIZES
 from benchmarks.deltas import FULL, SOCKETS, WAYS, DeltaOutcome
 from benchmarks.differences import Timing
+from benchmarks.messages import Costs
 from benchmarks.neighbours import HELD_AIM, WAIT_AIM, NeighbourOutcome
 from benchmarks.records import SIZE, Reading
 from benchmarks.resume import CHANGES, ResumeOutcome
@@ -13,6 +14,7 @@ from benchmarks.table import layout, median, ratio
 
 __all__ = [
     "at_most",
+    "cost_table",
     "delta_table",
     "neighbour_table",
     "record_table",
@@ -109,6 +111,16 @@ def record_table(readings: Iterable[Reading]) -> str:
         rounds = sorted(reading.rounds)
         spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"
         lines.append((reading.title, f"{reading.median:,.1f}", spread, *at_most(reading.median, reading.aim)))
+    return layout(lines, right={1})
+
+
+def cost_table(costs: Iterable[Costs]) -> str:
+    """Processor time of messages."""
+    lines: list[Sequence[str]] = [("messages, SQLite, processor time", "", "rounds", "aim", "")]
+    for cost in costs:
+        rounds = sorted(cost.rounds)
+        spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"
+        lines.append((cost.title, f"{cost.median:,.1f} {cost.unit}", spread, *at_most(cost.median, cost.aim)))
     return layout(lines, right={1})
 
 

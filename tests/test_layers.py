@@ -32,6 +32,7 @@ LAYERS = (
 OUTSIDE = {
     "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite",),
+    "cronsim": ("plait.parts.schedule.rules",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
     "langchain_core": ("plait.adapters.langgraph",),

@@ -6,22 +6,25 @@ from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Final, Protocol
 
 from plait.actor.connection import Connection
 from plait.actor.events import Events
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
-from plait.actor.outcome import make_resolver
+from plait.actor.outcome import Done, make_resolver
 from plait.actor.per_actor import PerActor
 from plait.actor.sockets import Sockets
+from plait.actor.termination import Termination
 from plait.actor.thread import Thread
+from plait.actor.timer import Timer
 from plait.actor.turn import Cause, Turn, current_turn
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
+from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.log import ChangeLog
 from plait.state.merger import Merger
@@ -29,7 +32,23 @@ from plait.state.push_log import PushLog
 from plait.state.records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
-__all__ = ["Actor", "find_actor"]
+__all__ = ["TIMER_INTERVAL", "Actor", "AgentRuns", "RunDone", "find_actor"]
+
+TIMER_INTERVAL: Final = 30.0
+"""Seconds after which the timer of a thread reads the clock again."""
+
+RunDone = Callable[[BaseException | None, bool], None]
+"""Called with the error of a run, and whether it says nothing about its agent: see `Actor.begin_run`."""
+
+
+class AgentRuns(Protocol):
+    """The agents of the app, as its threads use them."""
+
+    def begin(self, actor: "Actor", name: str, done: RunDone) -> None:
+        """Begin a run of an agent in a thread. Raises ValueError if the thread has no such agent."""
+
+    def terminate(self, actor: "Actor") -> None:
+        """Interrupt the run of a thread that is terminated, unless the calling code is a part of it."""
 
 
 class Actor:
@@ -37,6 +56,7 @@ class Actor:
 
     __slots__ = (
         "_created",
+        "_runs",
         "active",
         "destroy",
         "due",
@@ -55,10 +75,14 @@ class Actor:
         "loop",
         "make_handle",
         "parts",
+        "process",
         "records",
         "sockets",
         "state",
+        "suspects",
+        "termination",
         "thread",
+        "timer",
         "turns",
     )
 
@@ -78,6 +102,10 @@ class Actor:
         failures: Failures,
         events: Events | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
+        runs: AgentRuns | None = None,
+        process: str = "",
+        suspects: asyncio.Lock | None = None,
+        timer_interval: float = TIMER_INTERVAL,
     ) -> None:
         self.loop = loop = asyncio.get_running_loop()
         self.key = key
@@ -137,13 +165,21 @@ class Actor:
         self.ended_by: Sequence[Turn] = ()
         # The turn of the listeners of `thread.created`.
         self._created: Turn | None = None
+        # Calls the parts that are due.
+        self.timer = self.state.timer = Timer(loop, timer_interval)
+        self.state.due = 0 if stored is None else stored.due
+        self.termination = Termination(key, self.state, self.records, self.timer)
+        self._runs = runs
+        # The id of the process, and a lock for what may have ended an earlier one: such work begins one at a time.
+        self.process = process
+        self.suspects = suspects or asyncio.Lock()
         self.thread._actor = self
         self.thread.__init__()  # type: ignore[misc]
 
     @property
     def is_unused(self) -> bool:
         """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
-        return not self.sockets and not self.holds and self.is_idle
+        return not self.sockets and not self.holds and self.is_idle and not self.timer.is_due
 
     @property
     def is_idle(self) -> bool:
@@ -174,6 +210,44 @@ class Actor:
             self.holds -= 1
             self.touch()
 
+    # Work of parts
+
+    def begin(self, name: str, work: Callable[[], object], done: Done) -> Turn:
+        """Begin server work beside the mailbox, as a turn that no other turn has caused.
+
+        `done` is called with its result or error when the changes before its end are durable. A turn that is cancelled
+        as the server shuts down ends with Unavailable.
+        """
+        turn = Turn(name, work, actor=self)
+        self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
+        return turn
+
+    def begin_run(self, agent: str, done: RunDone) -> None:
+        """Begin a run of an agent that takes no input, and return at once.
+
+        `done(error, is_cut)` is called when the run has ended and what it wrote is durable. `error` is what the agent
+        raised, or why it did not run. With `is_cut`, that says nothing about the agent: the run was interrupted, did
+        not begin, or ended with the server or for want of the store. Raises ValueError if the thread has no such agent.
+        """
+        if self._runs is None:
+            raise ValueError(f"there is no agent {agent!r}")
+        self._runs.begin(self, agent, done)
+
+    def check_active(self) -> None:
+        """Raise Terminated if the thread takes no new work."""
+        self.termination.check()
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on, as `Thread.terminate` does."""
+        commit = self.termination.begin(self._post_terminated)
+        if self._runs is not None:
+            self._runs.terminate(self)
+        return commit
+
+    def arm(self) -> None:
+        """Set the timer again, after a part has changed when it is due."""
+        self.timer.arm()
+
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
         is_new = not self.state.is_stored
@@ -188,6 +262,7 @@ class Actor:
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
+        self.timer.stop()
         try:
             try:
                 await self.hooks.run("on_stop")
@@ -242,6 +317,7 @@ class Actor:
                 raise Destroyed(f"{self.key} is being destroyed already")
             self.is_ending = True
             self.turns.hold()
+            self.timer.stop()
             self.sockets.close(Unavailable("the thread is being destroyed"))
             self.ended_by = tuple(turn.chain())
             return begin(self.ended_by)
@@ -282,6 +358,7 @@ class Actor:
 
     def abort(self) -> None:
         """Cancel all turns and refuse further connections and changes."""
+        self.timer.stop()
         self.sockets.close(Unavailable("the thread has been stopped"))
         self.sockets.presence.close()
         self.state.close()
@@ -293,6 +370,7 @@ class Actor:
         The turns of a thread that is awake are cancelled, except for `on_close`.
         """
         error = Unavailable(reason)
+        self.timer.stop()
         self.sockets.close(error)
         self.state.close()
         if is_awake:
@@ -324,6 +402,11 @@ class Actor:
         turn = current_turn()
         if turn is None or all(each is not self._created for each in turn.chain()):
             self.state.on_submit = None
+
+    def _post_terminated(self) -> None:
+        if self.hooks.has("on_terminated") and self.turns.refusal is None:
+            turn = Turn("on_terminated", self.thread.on_terminated, actor=self)
+            self.turns.begin(turn, partial(self.turns.report_turn, turn))
 
     def _tell_store_error(self, error: StoreError) -> None:
         self.instruments.store_failed(error.code)

@@ -21,6 +21,7 @@ HOOKS: Final = (
     "on_start",
     "on_stop",
     "on_destroyed",
+    "on_terminated",
     "on_connect",
     "on_message",
     "on_close",

@@ -81,13 +81,16 @@ class Stream:
 
 
 class Method:
-    """One rpc of a Thread class: its names, and the decoders of its arguments."""
+    """One rpc of a Thread class, or another method that JSON calls: its names, and the decoders of its arguments."""
 
-    def __init__(self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool) -> None:
+    def __init__(
+        self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool, noun: str = "rpc"
+    ) -> None:
         # Its name for clients, and its name in the class.
         self.name = name
         self.attribute = attribute
         self.function = function
+        self._noun = noun
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()
@@ -145,7 +148,8 @@ class Method:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
         except Exception as error:  # The type may run the author's code, such as `__post_init__`.
-            log.error("the type of %s of rpc %s raised %s", name, self.name, type(error).__name__, exc_info=error)
+            text = "the type of %s of %s %s raised %s"
+            log.error(text, name, self._noun, self.name, type(error).__name__, exc_info=error)
             raise InvalidArguments(f"{self.name}: {name}: refused by its type", path=f"/{name}") from None
 
     def _read_signature(self) -> None:
@@ -159,7 +163,8 @@ class Method:
                 self._stream_place = len(self._positional)
                 continue
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise TypeError(f"rpc {self.name!r}: *args, **kwargs and positional-only parameters are not supported")
+                what = "*args, **kwargs and positional-only parameters are not supported"
+                raise TypeError(f"{self._noun} {self.name!r}: {what}")
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 self._positional.append(parameter.name)
             if parameter.default is parameter.empty:

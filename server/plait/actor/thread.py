@@ -11,6 +11,7 @@ from plait.actor.connections import Connections
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
 from plait.actor.per_actor import PerActor
+from plait.actor.termination import Termination
 from plait.actor.turn import find_client_turn
 from plait.errors import InvalidState, NotFound, Readonly
 from plait.limits import Limits
@@ -44,8 +45,13 @@ class ThreadActor(Protocol):
     parts: dict[PerActor[Any, Any], Any]
     # Makes a handle to another thread.
     make_handle: Callable[[Any, str], Any]
+    termination: Termination
     # Ends this thread for good. Raises Readonly, as `check_may_write` does.
     destroy: Callable[[], Awaitable[None]]
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on."""
+        ...
 
     @property
     def state(self) -> Pipeline:
@@ -299,6 +305,21 @@ class Thread(Generic[State]):
         """
         await self._actor.destroy()
 
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self._actor.termination.at
+
+    def terminate(self) -> Commit:
+        """Take no new work from now on: no runs of agents, no messages, no schedules. The thread can still be read.
+
+        One write marks the thread and removes its schedules; messages that are queued stay pending. What runs is
+        interrupted, except the calling run. Awaiting the result waits until that is durable; then `on_terminated` is
+        called. Terminating a thread again does nothing. Raises Readonly.
+        """
+        check_may_write(self._actor.key)
+        return self._actor.terminate()
+
     # Hooks
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
@@ -323,6 +344,9 @@ class Thread(Generic[State]):
 
     def on_destroyed(self) -> Awaitable[None] | None:
         """Called when the thread is destroyed, before it is deleted. The state can be read, but not changed."""
+
+    def on_terminated(self) -> Awaitable[None] | None:
+        """Called when the thread was terminated, and that is durable."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""

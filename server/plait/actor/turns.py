@@ -141,7 +141,14 @@ class TurnRunner:
     # Turns of any kind
 
     def begin(
-        self, turn: Turn, done: Done, *, size: int | None = None, is_gated: bool = False, is_concurrent: bool = False
+        self,
+        turn: Turn,
+        done: Done,
+        *,
+        size: int | None = None,
+        is_gated: bool = False,
+        is_concurrent: bool = False,
+        context: Context | None = None,
     ) -> None:
         """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
 
@@ -164,7 +171,7 @@ class TurnRunner:
             turn.on_end(lambda *_: self._finish_concurrent(turn))
             turn.on_end(done)
             self._concurrent.add(turn)
-            turn.start(self._loop)
+            turn.start(self._loop, context)
             return
         turn.on_end(done)
         if turn.party is not None and (excess := self.find_excess(turn.party)) is not None:

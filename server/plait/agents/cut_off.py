@@ -9,7 +9,6 @@ from typing import Final
 from plait.actor.thread import ThreadActor
 from plait.errors import PlaitError
 from plait.parts.stage import Stage
-from plait.state.commit import Commit
 from plait.store.protocol import Record
 
 __all__ = ["MARK", "Mark", "Marks"]
@@ -84,21 +83,22 @@ class Mark:
         if is_cut_off or self._is_stored:
             stage.drafts[MARK] = _Draft(self, _MARKED if is_cut_off else _NOT_MARKED)
 
+    def store(self, record: Record) -> None:
+        """Store the mark, or remove it. Raises what `Pipeline.store` raises."""
+        commit = self._actor.records.write([record])
+        self._is_stored = record is _MARKED
+        commit.then(self._finish)
+
     def leave(self, *, is_last: bool) -> None:
         """Remove the mark if the run could not do that, and it is the last one: the next one does it when it ends."""
         self._marks.due.pop(self, None)
         if is_last and self._is_stored and not self.is_untold and self._actor.state.history.is_begun:
             with suppress(PlaitError):  # The thread has been stopped, or has ended.
-                self.submitted(_NOT_MARKED, self._actor.records.write([_NOT_MARKED]))
-
-    def submitted(self, record: Record, commit: Commit) -> None:
-        """Take what is being stored for what is there; if that fails, the mark may be there."""
-        self._is_stored = record is _MARKED
-        commit.then(self._finish)
+                self.store(_NOT_MARKED)
 
     def _finish(self, error: PlaitError | None) -> None:
         if error is not None:
-            self._is_stored = True
+            self._is_stored = True  # It may be there.
 
 
 class _Draft:
@@ -114,9 +114,9 @@ class _Draft:
     async def prepare(self) -> None:
         """Do nothing: nothing has to be read."""
 
-    def records(self) -> list[Record]:
-        return [self._record]
-
-    def submitted(self, commit: Commit) -> None:
+    def write(self) -> None:
+        self._mark.store(self._record)
         self.is_dirty = False
-        self._mark.submitted(self._record, commit)
+
+    def drop(self) -> None:
+        self.is_dirty = False

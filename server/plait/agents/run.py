@@ -12,7 +12,7 @@ from plait.actor.turn import Turn
 from plait.agents.agent import Agent
 from plait.agents.cut_off import Mark
 from plait.agents.session import Session
-from plait.errors import TurnTimeout
+from plait.errors import TurnTimeout, Unavailable
 from plait.parts.stage import Stage
 
 __all__ = ["Interrupted", "Interruption", "Run"]
@@ -84,6 +84,8 @@ class Run:
         self.is_cut_off = False
         # Whether the run before it was.
         self.follows_cut_off = False
+        # Whether it is begun again unless it ends by itself, so that what it has written is dropped then.
+        self.is_repeated = False
 
     @property
     def id(self) -> str:
@@ -161,6 +163,12 @@ class Run:
         if isinstance(failure, Interrupted) or (
             isinstance(failure, asyncio.CancelledError) and self.outermost.is_cut_off
         ):
+            if (
+                self.outermost is self
+                and self.is_repeated
+                and (self.is_cut_off or self.actor.termination.at is not None)
+            ):
+                return Unavailable("the server is shutting down, or the thread was terminated")
             return None if self.outermost is self else failure
         if has_expired and isinstance(failure, TimeoutError | asyncio.CancelledError | GeneratorExit):
             return TurnTimeout(f"the agent {self.agent.name} took longer than {self.agent.timeout:g} s")

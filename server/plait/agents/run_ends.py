@@ -44,7 +44,7 @@ class RunEnds:
         if run.actor.is_ending and run.turn not in run.actor.ended_by:
             error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever it has made of that.
         try:
-            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
+            if error is not None and (run.is_repeated or not (run.agent.is_stream or _is_of_caller(error))):
                 run.stage.drop()
             if run.mark is not None:
                 run.mark.end(run.stage, is_cut_off=run.is_cut_off)

@@ -6,6 +6,8 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from plait.actor.actor import Actor, find_actor
 from plait.actor.events import Events
 from plait.actor.per_actor import PerActor
@@ -21,13 +23,17 @@ from plait.agents.run_ends import RunEnds
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session
 from plait.agents.session_names import remember_session
-from plait.errors import Busy, PlaitError, Unavailable
+from plait.errors import Busy, PlaitError, Unavailable, is_outage
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Runs"]
 
 # The names of a thread's queue and mark among its parts; no attribute can have them.
 _QUEUE: Final = PerActor[Actor, RunQueue[Run]](lambda _: RunQueue())
+
+
+def _ignore(_: object) -> None:
+    pass
 
 
 class Runs:
@@ -78,13 +84,17 @@ class Runs:
 
     # Runs, in a turn of the thread
 
-    async def run(self, agent: Agent, thread: Thread[Any], given: Given) -> Any:
+    async def run(
+        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = _ignore
+    ) -> Any:
         """Run an agent, when it is its turn, and return its output, or an Interruption.
 
-        Raises TooMany, Busy, Unavailable, what the agent raises, and what prevented the commit.
+        `on_begin` is called then. Raises TooMany, Busy, Unavailable, what the agent raises, and what prevented the
+        commit.
         """
         context = await self._enter(agent, thread, given)
-        run, output, error = context._run, None, None
+        on_begin(run := context._run)
+        output, error = None, None
         token, timer = context.enter(), None if agent.timeout is None else asyncio.timeout(agent.timeout)
         try:
             run.check()
@@ -101,13 +111,16 @@ class Runs:
         await self._ends.finish(context, error)
         return Interruption(run.interrupt_message, output) if run.ends_interrupted else output
 
-    async def stream(self, agent: Agent, thread: Thread[Any], given: Given) -> AsyncGenerator[Any]:
+    async def stream(
+        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = _ignore
+    ) -> AsyncGenerator[Any]:
         """Run an agent that streams, when it is its turn; the last chunk is an Interruption if it was interrupted.
 
         Raises what `run` raises. However it ends, what was written is committed.
         """
         context = await self._enter(agent, thread, given)
-        run, error, timer = context._run, None, asyncio.timeout(agent.timeout)
+        on_begin(run := context._run)
+        error, timer = None, asyncio.timeout(agent.timeout)
         try:
             async with timer, _closing(agent.call(context, given.input), context) as chunks:
                 while True:
@@ -124,6 +137,47 @@ class Runs:
         await self._ends.finish(context, error)
         if run.ends_interrupted:
             yield Interruption(run.interrupt_message)
+
+    # For parts
+
+    def begin(self, actor: Actor, name: str, done: Callable[[BaseException | None, bool], None]) -> None:
+        """Begin a run in a turn of its own, as `Actor.begin_run` does; the chunks of a stream go nowhere."""
+        agent = self.find(name, actor.key.kind)
+        given = Given(input=agent.convert(msgspec.UNSET))
+        begun: list[Run] = []
+
+        def note(run: Run) -> None:
+            begun.append(run)
+            run.is_repeated = True
+
+        async def work() -> None:
+            if agent.is_stream:
+                async for _ in self.stream(agent, actor.thread, given, on_begin=note):
+                    pass
+            else:
+                await self.run(agent, actor.thread, given, on_begin=note)
+
+        def finish(_: object, error: BaseException | None) -> None:
+            is_cut = not begun or begun[0].is_interrupted or (error is not None and is_outage(error))
+            done(error, is_cut)
+
+        actor.begin(f"rpc run:{name}", work, finish)
+
+    def terminate(self, actor: Actor) -> None:
+        """Interrupt the run of a thread that is terminated, unless the calling code is a part of it.
+
+        Those that wait raise Terminated when it is their turn.
+        """
+        calling = find_context()
+        queue = self._queues.get(actor)
+        if queue is None or (run := queue.current) is None:
+            return
+        if self._find_holder(queue, current_turn(), None if calling is None else calling._run) is run:
+            return
+        if not run.is_over:
+            run.interrupt()
+        elif run.cut_rest is not None:
+            run.cut_rest()
 
     # For contexts
 
@@ -218,8 +272,10 @@ class Runs:
         if holder is not None:
             run.stage.enter()  # A turn of the mailbox, through which it came back, has none.
         else:
+            actor.check_active()
             await self._wait(queue, run)
             try:
+                actor.check_active()
                 run.stage.enter()
                 await self._recall(run)
                 remember_session(actor, given.user_id, given.session_id)

@@ -12,8 +12,8 @@ from plait.agents.cut_off import MARK
 from plait.agents.session_names import SESSION, decode_session
 from plait.errors import Conflict, InvalidState
 from plait.limits import Limits
-from plait.parts.cell import Cell
-from plait.parts.part import find_parts
+from plait.parts.part import Part, find_parts
+from plait.parts.values_index import describe_values
 from plait.state.history import replay_json
 from plait.state.migrations import migrate_state
 from plait.state.types import parse_json_error
@@ -23,8 +23,6 @@ from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 __all__ = ["describe_stored", "export_thread", "import_thread"]
 
 _FORMAT: Final = 1
-# What a part of a stored thread has that is exported.
-_PLAIN_PARTS: Final = frozenset({"values", "metadata"})
 _NONE: Final = msgspec.Raw(b"")
 
 
@@ -62,10 +60,8 @@ async def export_thread(node: Node, key: ThreadKey) -> str:
     """Return a stored thread as JSON, when that is durable. Raises NotFound and StoreError."""
     actor = await node.stored_actor(key)
     with actor.keep_awake():
-        parts = _find_cells(actor)
         session = await actor.records.read(*SESSION)
-        while missing := [cell for cells in parts.values() for cell in cells if not cell.is_known]:
-            await missing[0].load()
+        parts = await _export_parts(actor)
         export = Export(
             format=_FORMAT,
             kind=key.kind,
@@ -73,23 +69,21 @@ async def export_thread(node: Node, key: ThreadKey) -> str:
             state_version=actor.kind.state_version,
             session=_raw(session),
             state=_raw(actor.state.current.json),
-            parts={
-                part: {cell.name: msgspec.Raw(cell.data) for cell in cells if cell.data is not None}
-                for part, cells in parts.items()
-            },
+            parts=parts,
         )
         return await wait_for_durable(encode_json(export).decode(), actor.state.after)
 
 
 def describe_stored(key: ThreadKey, stored: StoredThread, records: Iterable[Record]) -> str:
     """Return what `export_thread` does, of what is stored. Raises CorruptThread."""
-    parts: dict[str, dict[str, msgspec.Raw]] = {}
+    parts: dict[str, list[Record]] = {}
     session: bytes | None = None
     for record in records:
         if (record.part, record.key) == SESSION:
             session = record.value
         elif (record.part, record.key) != MARK:
-            parts.setdefault(record.part, {})[record.key] = msgspec.Raw(record.value or b"")
+            parts.setdefault(record.part, []).append(record)
+    exported = {part: describe_values(part, found) for part, found in parts.items()}
     export = Export(
         format=_FORMAT,
         kind=key.kind,
@@ -97,7 +91,7 @@ def describe_stored(key: ThreadKey, stored: StoredThread, records: Iterable[Reco
         state_version=stored.state_version,
         session=_raw(session),
         state=_raw(replay_json(key, stored) if stored.has_state else None),
-        parts={part: found for part, found in parts.items() if found.keys() <= _PLAIN_PARTS},
+        parts={part: _raws(objects) for part, objects in exported.items() if objects},
     )
     return encode_json(export).decode()
 
@@ -120,26 +114,34 @@ async def import_thread(node: Node, data: str | bytes, *, name: str | None, repl
             raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
         if not has_state and actor.state.current.json is not None:
             raise Conflict(f"the thread {key} has a state, and the export has none: destroy the thread first")
-        cells = [(cell, _read_cell(export, cell)) for cells in _find_cells(actor).values() for cell in cells]
-        records = [cell.record(value) for cell, value in cells]
-        if decode_session(key.name, bytes(export.session)) is not None:
-            records.append(Record(*SESSION, bytes(export.session)))
+        parts = [(part, _read_objects(export, part)) for part in find_parts(kind.cls).values()]
         with actor.thread.transaction() as transaction:
             if has_state:
                 actor.thread.set_state(state)
-            if records:
-                actor.records.write(records)
+            for part, objects in parts:
+                part.replace(actor.thread._actor, objects)
+            if decode_session(key.name, bytes(export.session)) is not None:
+                actor.records.write([Record(*SESSION, bytes(export.session))])
         assert transaction.commit is not None
-        for cell, value in cells:
-            cell.submitted(value, transaction.commit)
         await transaction.commit
         await actor.state.store_thread()
     return key
 
 
-def _find_cells(actor: Actor) -> dict[str, list[Cell]]:
-    found = {name: part.cells(actor) for name, part in find_parts(actor.kind.cls).items()}
-    return {name: cells for name, cells in found.items() if cells}
+async def _export_parts(actor: Actor) -> dict[str, dict[str, msgspec.Raw]]:
+    parts, found = find_parts(actor.kind.cls), dict[str, dict[str, msgspec.Raw]]()
+    while len(found) < len(parts):  # All of them at one moment.
+        found = {}
+        for name, part in parts.items():
+            if (objects := part.export(actor.thread._actor)) is None:
+                await part.prepare_export(actor.thread._actor)
+                break
+            found[name] = _raws(objects)
+    return {name: objects for name, objects in found.items() if objects or parts[name].exported}
+
+
+def _raws(objects: Mapping[str, bytes]) -> dict[str, msgspec.Raw]:
+    return {name: msgspec.Raw(data) for name, data in objects.items()}
 
 
 def _raw(data: bytes | None) -> msgspec.Raw:
@@ -168,15 +170,17 @@ def _read_state(key: ThreadKey, kind: Kind, export: Export, limits: Limits) -> t
     return True, kind.state_type.read(data, limits)
 
 
-def _read_cell(export: Export, cell: Cell) -> bytes | None:
-    raw = export.parts.get(cell.part, {}).get(cell.name)
-    if raw is None:
-        return None
-    try:
-        value = decode_json(bytes(raw))
-    except NOT_JSON as error:
-        message, path = parse_json_error(error)
-        raise InvalidState(f"this is not an exported thread: {message}", path=path) from None
-    if not isinstance(value, dict):
-        raise InvalidState("this is not an exported thread: Expected `object`", path=f"/parts/{cell.part}/{cell.name}")
-    return encode_json(value) if value else None
+def _read_objects(export: Export, part: Part[Any]) -> dict[str, bytes]:
+    found, given = dict[str, bytes](), export.parts.get(part.name, {})
+    for name in part.exported:
+        if (raw := given.get(name)) is None:
+            continue
+        try:
+            value = decode_json(bytes(raw))
+        except NOT_JSON as error:
+            message, path = parse_json_error(error)
+            raise InvalidState(f"this is not an exported thread: {message}", path=path) from None
+        if not isinstance(value, dict):
+            raise InvalidState("this is not an exported thread: Expected `object`", path=f"/parts/{part.name}/{name}")
+        found[name] = encode_json(value)
+    return found

@@ -16,7 +16,6 @@ from plait.errors import CallFailed
 from plait.limits import Limits
 from plait.node.export import export_thread
 from plait.parts.part import Part
-from plait.parts.values import READING
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
@@ -92,6 +91,12 @@ class Handle:
         actor = await self._node.actor(self._key)
         return await actor.thread.append(pointer, text)
 
+    async def terminate(self) -> None:
+        """Let the thread take no new work, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
+        actor = await self._node.stored_actor(self._key)
+        with actor.keep_awake():
+            await actor.thread.terminate()
+
     async def destroy(self) -> None:
         """End the thread for good, as `Plait.destroy` does."""
         await self._node.destroy(self._key)
@@ -118,8 +123,8 @@ class Handle:
     def __getattr__(self, name: str) -> Any:
         method = self._kind.attributes.get(name)
         if method is None:
-            if isinstance(inspect.getattr_static(self._kind.cls, name, None), Part):
-                return _PartHandle(self._node, self._key, name)
+            if isinstance(part := inspect.getattr_static(self._kind.cls, name, None), Part):
+                return _PartHandle(self._node, self._key, part)
             raise AttributeError(f"{self._kind.cls.__name__} has no rpc {name!r}")
         run = self._stream if method.is_stream else self._call
         return lambda *args, **kwargs: run(method, args, kwargs)
@@ -149,7 +154,7 @@ class Handle:
 class _PartHandle:
     """Calls the methods of a part of a thread, such as its values; what they write or return is durable then."""
 
-    def __init__(self, node: Node, key: ThreadKey, part: str) -> None:
+    def __init__(self, node: Node, key: ThreadKey, part: Part[Any]) -> None:
         self._node = node
         self._key = key
         self._part = part
@@ -158,14 +163,14 @@ class _PartHandle:
         async def call(*args: Any, **kwargs: Any) -> Any:
             actor = await self._node.actor(self._key)
             with actor.keep_awake():
-                result = await getattr(getattr(actor.thread, self._part), name)(*args, **kwargs)
+                result = await getattr(self._part.of(actor.thread._actor), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
-                return await wait_for_durable(result, actor.state.after) if name in READING else result
+                return await wait_for_durable(result, actor.state.after) if name in self._part.reading else result
 
         return call
 
     def __repr__(self) -> str:
-        return f"<{self._part} of {self._key}>"
+        return f"<{self._part.name} of {self._key}>"
 
 
 async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitable[T]]) -> T:

@@ -5,12 +5,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
+from plait.actor.termination import MARK as TERMINATED
 from plait.actor.turn import Cause, Turn
 from plait.errors import (
     CorruptThread,
@@ -25,8 +26,10 @@ from plait.errors import (
     operator_message,
 )
 from plait.instruments.protocol import Instruments, telling_store_errors
+from plait.node.alarms import Alarms
 from plait.node.expiry import Expiry
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
+from plait.parts.part import Part, find_parts, find_ranges, is_timed, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, StoredThread, ThreadKey, Write
@@ -50,6 +53,7 @@ class Lifecycle:
         kinds: Mapping[str, Kind],
         store: Store,
         make_actor: MakeActor,
+        alarms: Alarms,
         *,
         events: Events,
         instruments: Instruments,
@@ -62,8 +66,11 @@ class Lifecycle:
         self._kinds = kinds
         self._store = store
         self._make_actor = make_actor
+        self._alarms = alarms
         self._events = events
         self._instruments = instruments
+        # The parts of each kind, once a thread of it has woken.
+        self._parts: dict[str, Mapping[str, Part[Any]]] = {}
         # The kinds for which a warning about lost members of a state was logged.
         self._lossy: set[str] = set()
 
@@ -92,6 +99,8 @@ class Lifecycle:
         actor.touch()
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
+        if not self.is_draining:
+            actor.timer.start()
 
     async def _load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
         """Make the actor of a stored or new thread; one that is used is not idle from now on. Raises StoreError."""
@@ -100,19 +109,30 @@ class Lifecycle:
             try:
                 if marks_use:
                     await self.expiry.prepare()
-                stored = await self._store.load(key)
+                parts = self._find_parts(kind)
+                stored = await self._store.load(key, records=[TERMINATED, *find_ranges(parts)])
                 if stored is not None:
                     stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
                     if marks_use:
                         # When this is durable, a kill cannot make the thread expire as if it had not been used.
                         await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
                 actor = slot.actor = self._make_actor(key, kind, stored, fence)
+                if stored is None:
+                    await load_parts(parts, actor.thread._actor, ())
+                else:
+                    actor.termination.load(stored.records[0])
+                    await load_parts(parts, actor.thread._actor, stored.records[1:])
             except (CorruptThread, MigrationFailed, NewerState) as error:
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
                 raise
         if stored is not None and kind.name not in self._lossy and not actor.state.durable.is_stored:
             self._warn_of_losses(key, kind, stored)
         return actor
+
+    def _find_parts(self, kind: Kind) -> Mapping[str, Part[Any]]:
+        if (found := self._parts.get(kind.name)) is None:
+            found = self._parts[kind.name] = find_parts(kind.cls)
+        return found
 
     async def _claim(self, slot: Slot) -> None:
         with telling_store_errors(self._instruments):
@@ -152,10 +172,15 @@ class Lifecycle:
         self.threads.begin(slot, Phase.STOPPING, start_task(self._stop(slot, actor), f"stop {actor.key}"))
 
     async def _stop(self, slot: Slot, actor: Actor) -> None:
-        """Stop a thread; if it can expire, store since when it is idle."""
+        """Stop a thread, and tell when it is due; if it can expire, store since when it is idle.
+
+        It does not expire before what it is to do once, as if it had been used for that.
+        """
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
         await actor.stop()
+        self._tell_alarms(actor)
+        since = max(since, actor.timer.kept_until)
         if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
             return
         mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
@@ -165,6 +190,10 @@ class Lifecycle:
         except StoreError as error:
             log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
             self.expiry.remember(actor.key)
+
+    def _tell_alarms(self, actor: Actor) -> None:
+        timer, due = actor.timer, actor.state.due
+        self._alarms.tell(actor.key, due=(timer.due or 0) if due is None else due, wakes_at=timer.wakes_at)
 
     def drop(self, actor: Actor, error: StoreError) -> None:
         """Close the sockets and refuse the changes of a thread whose durable state is not known; it is loaded again."""
@@ -182,6 +211,8 @@ class Lifecycle:
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
         self._store.release(actor.key, actor.state.history.fence)
         self.expiry.remember(actor.key)
+        # What it is due for is not known, either.
+        self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
 
     async def mark_idle(self, key: ThreadKey) -> bool:
         """Store that a sleeping thread is idle from now on, if no time is stored; return False while it is not asleep.
@@ -246,14 +277,21 @@ class Lifecycle:
             return False
         if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
             return False
-        if kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed")):
+        has_hooks = kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed"))
+        may_be_kept = kind is not None and idle_until is not None and is_timed(self._find_parts(kind))
+        if kind is not None and (has_hooks or may_be_kept):
             try:
                 actor = await self._load(slot, kind, is_used=False)
             except (CorruptThread, MigrationFailed, NewerState):
                 log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
             else:
-                await self._destroy_loaded(slot, actor, cause)
-                return True
+                if idle_until is not None and (kept_until := actor.timer.kept_until):
+                    at = max(time.time_ns() // 1000, kept_until)
+                    await self._store.submit(_mark(key, found.epoch, found.version, slot.fence, idle_since=at))
+                    return False
+                if has_hooks:
+                    await self._destroy_loaded(slot, actor, cause)
+                    return True
         with telling_store_errors(self._instruments):
             await delete_thread(self._store, key, found, fence=slot.fence)
         return True

@@ -10,7 +10,8 @@ from plait.kv.user import USER
 from plait.kv.user_names import find_user, user_prefix
 from plait.node.node import Node
 from plait.parts.part import find_parts
-from plait.parts.values import METADATA, Values
+from plait.parts.values import Values
+from plait.parts.values_index import METADATA
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 
 __all__ = ["INNER_KINDS", "list_threads"]

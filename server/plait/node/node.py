@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from plait.actor.actor import Actor, find_actor
+from plait.actor.actor import TIMER_INTERVAL, Actor, find_actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
@@ -18,6 +19,7 @@ from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
+from plait.node.alarms import Alarms
 from plait.node.handle import Handle
 from plait.node.lifecycle import Lifecycle
 from plait.node.sweeping import Sweeper
@@ -53,6 +55,7 @@ class Node:
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
         expiry_interval: float = _EXPIRY_INTERVAL,
+        timer_interval: float = TIMER_INTERVAL,
     ) -> None:
         # The kinds that clients may address, and these with plait's own.
         self.kinds = {kind.name: kind for kind in kinds}
@@ -62,16 +65,22 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
+        self._alarms = Alarms(self.kinds, store, self.actor, self._is_awake, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
             self._make_actor,
+            self._alarms,
             events=self._runs.events,
             instruments=instruments,
             expiry_interval=expiry_interval,
         )
         self._threads = self._lifecycle.threads
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
+        self._timer_interval = timer_interval
+        # What threads tell this process from others by, and the lock of what may have ended one.
+        self._process = secrets.token_hex(8)
+        self._suspects = asyncio.Lock()
         # The loop in which the threads run; None while they do not.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -87,13 +96,14 @@ class Node:
             raise Unavailable(SHUTTING_DOWN)
 
     def start(self) -> None:
-        """Begin to stop idle threads, to cancel turns that run too long, and to destroy expired threads."""
+        """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
         self._loop = asyncio.get_running_loop()
         self._draining = None
         self._lifecycle.is_draining = False
         self._runs.start()
         self._sweeper.start()
         self._lifecycle.expiry.start()
+        self._alarms.start()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -215,7 +225,9 @@ class Node:
         self._sweeper.active.clear()
 
     async def _drain(self, timeout: float) -> None:
+        await self._alarms.stop()
         for actor in self.actors:
+            actor.timer.stop()
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
             for connection in actor.sockets:
                 connection.stop_reading()
@@ -249,6 +261,9 @@ class Node:
         return [actor for actor in found if not actor.is_idle]
 
     # Inside
+
+    def _is_awake(self, key: ThreadKey) -> bool:
+        return self._threads.find_awake(key) is not None
 
     def _check_serving(self) -> None:
         if self.is_serving:
@@ -284,6 +299,10 @@ class Node:
             # The app's listeners are not told of plait's own threads.
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
+            runs=self._runs,
+            process=self._process,
+            suspects=self._suspects,
+            timer_interval=self._timer_interval,
         )
         if stored is None and key.kind in self.kinds:
             actor.state.history.user = find_user(key.name)

@@ -1,13 +1,14 @@
 """What a Thread class declares so that its threads own it."""
 
 import inspect
-from typing import Any, Self, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
-from plait.parts.cell import Cell
+from plait.store.protocol import Record, RecordRange
 
-__all__ = ["Part", "find_parts"]
+__all__ = ["Part", "find_parts", "find_ranges", "is_timed", "load_parts"]
 
 Bound = TypeVar("Bound")
 
@@ -16,7 +17,21 @@ class Part(PerActor[ThreadActor, Bound]):
     """A part of each thread of a class, by the name that it has there: `values = Values()`.
 
     The name is stored with what the part keeps, so a part that is renamed is another one.
+
+    What a part must know to write is its *head*: the thread reads the records of `ranges` when it wakes, and `load`
+    makes the head of them. So its methods that write are plain functions: they change the head, give the records to
+    `Records.write` with an `undo` that takes the change back, and return an awaitable (`Written`). Methods that read
+    the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps what is written until the run ends.
     """
+
+    # The names of the methods that only read, also what is not durable yet.
+    reading: ClassVar[frozenset[str]] = frozenset()
+
+    # The names of what is exported.
+    exported: ClassVar[Sequence[str]] = ()
+
+    # Whether what it returns for a thread is `Timed`, and keeps it from expiring.
+    is_timed: ClassVar[bool] = False
 
     name = ""
 
@@ -41,15 +56,53 @@ class Part(PerActor[ThreadActor, Bound]):
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
 
     def bind(self, actor: ThreadActor) -> Bound:
-        """Make the part of one thread."""
+        """Make the part of one thread, as that of a thread which has no records."""
         raise NotImplementedError
 
-    def cells(self, actor: ThreadActor) -> list[Cell]:
-        """Return the records, each a JSON object or nothing, that are exported with a thread."""
-        return []
+    # Waking
+
+    def ranges(self) -> Sequence[RecordRange]:
+        """Return the records that are read with a thread when it wakes."""
+        return ()
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        """Take the records of each range of a thread that wakes, before `on_start`; for a new thread there are none.
+
+        It may read further records. Raises StoreError.
+        """
+
+    # Export
+
+    async def prepare_export(self, actor: ThreadActor) -> None:
+        """Read what `export` needs. Raises StoreError."""
+
+    def export(self, actor: ThreadActor) -> Mapping[str, bytes] | None:
+        """Return JSON objects by some of the names of `exported`; None if `prepare_export` must be called first."""
+        return {}
+
+    def replace(self, actor: ThreadActor, objects: Mapping[str, bytes]) -> None:
+        """Replace all that the part has, in an open transaction, by what `export` has returned."""
 
 
-def find_parts(cls: type[Thread[Any]]) -> dict[str, Part[Any]]:
+def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
     """Return the parts of a class, by name."""
     found = ((name, inspect.getattr_static(cls, name)) for name in dir(cls))
     return {name: part for name, part in found if isinstance(part, Part)}
+
+
+def is_timed(parts: Mapping[str, Part[Any]]) -> bool:
+    """Whether any of some parts acts at times."""
+    return any(part.is_timed for part in parts.values())
+
+
+def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:
+    """Return the records that are read when a thread with these parts wakes."""
+    return [each for part in parts.values() for each in part.ranges()]
+
+
+async def load_parts(parts: Mapping[str, Part[Any]], actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+    """Give the parts of a thread that wakes what was read of `find_ranges`. Raises StoreError."""
+    for part in parts.values():
+        count = len(part.ranges())
+        await part.load(actor, records[:count] or [()] * count)
+        records = records[count:]

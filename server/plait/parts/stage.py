@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from plait.actor.thread import ThreadActor
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.state.transaction import Transaction
 
 __all__ = ["Draft", "Stage", "find_stage"]
 
@@ -31,19 +31,22 @@ class Draft(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether `records` can be called: what is stored is known."""
+        """Whether `write` can be called: what it needs is known."""
         ...
 
     async def prepare(self) -> None:
-        """Read what `records` needs. Raises StoreError."""
+        """Read what `write` needs. Raises StoreError."""
         ...
 
-    def records(self) -> list[Record]:
-        """Return what is to be stored. Raises what makes that impossible."""
+    def write(self) -> None:
+        """Store what was done, in the open transaction. Raises what makes that impossible.
+
+        The draft is empty then. If the write is rolled back, it is at once as it was, with what was done since.
+        """
         ...
 
-    def submitted(self, commit: Commit) -> None:
-        """Begin anew after what is being stored with `commit`; if that fails, it is to be stored again."""
+    def drop(self) -> None:
+        """Forget what was done: the run has raised, or could not store it."""
         ...
 
 
@@ -95,14 +98,17 @@ class Stage:
             self.close()
         if not drafts:
             return
-        records = [record for draft in drafts for record in draft.records()]
-        commit = self._commit = self.actor.records.write(records)
-        for draft in drafts:
-            draft.submitted(commit)
-        await commit
+        with Transaction(self.actor.state, self.actor.key) as transaction:
+            for draft in drafts:
+                draft.write()
+        assert transaction.commit is not None
+        self._commit = transaction.commit
+        await transaction.commit
 
     def drop(self) -> None:
         """Forget what was not committed."""
+        for draft in self.drafts.values():
+            draft.drop()
         self.drafts.clear()
 
     def close(self) -> None:

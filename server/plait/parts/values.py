@@ -1,60 +1,80 @@
 """`values = Values()`: what a thread durably keeps beside its state, and does not send to anybody."""
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 from plait.actor.thread import ThreadActor, check_may_write
-from plait.parts.cell import Cell
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
-from plait.parts.values_ops import Push, encode_key, encode_named
+from plait.parts.values_head import ValuesHead
+from plait.parts.values_index import HEAD, decode_object, encode_values
+from plait.parts.values_ops import Clear, Push, Set, SetMetadata, encode_key, encode_named
+from plait.parts.written import STAGED, Written
+from plait.store.protocol import Record, RecordRange
 
-__all__ = ["METADATA", "READING", "ThreadValues", "Values"]
+__all__ = ["ThreadValues", "Values"]
 
 T = TypeVar("T")
 
-_VALUES: Final = "values"
-METADATA: Final = "metadata"
-"""The key of the record with the metadata."""
-
-READING: Final = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
-"""The methods of ThreadValues that only read, also what is not durable yet."""
+# More records than there can be.
+_ALL: Final = 1 << 30
 
 
 class Values(Part["ThreadValues"]):
     """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
 
+    reading: ClassVar = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
+
+    exported: ClassVar = ("values", "metadata")
+
     def bind(self, actor: ThreadActor) -> "ThreadValues":
         return ThreadValues(actor, self.name)
 
-    def cells(self, actor: ThreadActor) -> list[Cell]:
-        values = self.of(actor)
-        return [values._values, values._metadata]
+    def ranges(self) -> list[RecordRange]:
+        return [RecordRange(self.name, HEAD, limit=_ALL)]
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        if records[0]:
+            await self.of(actor)._head.load(records[0])
+
+    async def prepare_export(self, actor: ThreadActor) -> None:
+        head = self.of(actor)._head
+        await head.read(list(head.values))
+
+    def export(self, actor: ThreadActor) -> Mapping[str, bytes] | None:
+        head = self.of(actor)._head
+        is_known = all(value.is_known for value in head.values.values())
+        return encode_values(head.values, head.metadata) if is_known else None
+
+    def replace(self, actor: ThreadActor, objects: Mapping[str, bytes]) -> None:
+        values, metadata = objects.get("values", b"{}"), objects.get("metadata", b"{}")
+        sets = [Set(key, bytes(raw)) for key, raw in decode_object(values).items()]
+        self.of(actor)._head.write([Clear(), *sets, SetMetadata(metadata)])
 
 
 class ThreadValues:
     """The values of one thread: JSON by keys, in order of insertion, together at most `Limits.record` bytes (1 MiB).
 
-    In a run of an agent, what is written is staged, and stored with the run. Outside of a run it is stored at once,
-    and the methods return when it is durable. Nothing is read before it is needed: what only writes reads nothing,
-    except at the first write of a thread that has just woken, which has to know what it is added to.
+    The methods that write do so when they are called: in a run of an agent, what they write is staged, and stored with
+    the run; outside of a run it is stored at once, and awaiting what they return waits until it is durable. What the
+    block of a transaction writes is stored with the transaction, also in a run. A value is read when it is needed, once
+    while the thread is awake.
 
     Lists and objects may be changed in place in a run, and are stored then: those that `get`, `values` and `items`
     return, a copy of `get`'s default, too, and those that were given to `set`. The methods raise StoreError when the
-    values could not be read, and Readonly and Destroyed as `set_state` does.
+    values could not be read, TooLarge, and Readonly and Destroyed as `set_state` does.
     """
 
     def __init__(self, actor: ThreadActor, part: str) -> None:
         self._actor = actor
-        self._values = Cell(actor.records, part, _VALUES)
-        self._metadata = Cell(actor.records, part, METADATA)
+        self._head = ValuesHead(actor, part)
 
     # Reading
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default`."""
-        return (await self._loaded()).get(key, default)
+        return (await self._loaded([key])).get(key, default)
 
     async def has(self, key: str) -> bool:
         """Whether there is a value, which may be None, for a key."""
@@ -66,11 +86,11 @@ class ThreadValues:
 
     async def values(self) -> list[Any]:
         """Return the values, in the order of `keys`."""
-        return [value for _, value in (await self._loaded()).items()]
+        return [value for _, value in (await self._loaded(None)).items()]
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values, in the order of `keys`."""
-        return (await self._loaded()).items()
+        return (await self._loaded(None)).items()
 
     async def size(self) -> int:
         """Return the number of keys."""
@@ -82,35 +102,32 @@ class ThreadValues:
 
     async def metadata(self) -> dict[str, Any]:
         """Return what `set_metadata` has set, `{}` if nothing has."""
-        draft = self._use()
-        await draft.load_metadata()
-        return draft.metadata
+        await self._head.wait_for_shown()
+        return self._use().metadata
 
     # Writing
 
-    async def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> Awaitable[None]:
         """Set a value: anything that encodes as JSON, which is what `get` returns. Raises TypeError or ValueError."""
-        encode_key(key)
-        await self._write(lambda draft: draft.set(key, value))
+        return self._write(encode_key(key), lambda draft: draft.set(key, value))
 
-    async def delete(self, key: str) -> None:
+    def delete(self, key: str) -> Awaitable[None]:
         """Remove a key, if it is there."""
-        encode_key(key)
-        await self._write(lambda draft: draft.delete(key))
+        return self._write(encode_key(key), lambda draft: draft.delete(key))
 
-    async def clear(self) -> None:
+    def clear(self) -> Awaitable[None]:
         """Remove all keys; the metadata stays."""
-        await self._write(ValuesDraft.clear)
+        return self._write(None, ValuesDraft.clear)
 
-    async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
+    def push(self, key: str, value: Any, max_records: int | None = None) -> Awaitable[None]:
         """Append to a list, which is made if there is none, and keep its last `max_records` elements.
 
-        Raises TypeError for a value that is no list: at once if the values are loaded, else when the run commits.
+        Raises TypeError for a value that is no list: in a run that has not read any values, when the run commits.
         """
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records!r}")
         op = Push(encode_key(key), encode_named(key, value), max_records)
-        await self._write(lambda draft: draft.push(op))
+        return self._write(key, lambda draft: draft.push(op))
 
     async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
         """Set a value to what a function makes of the present one, or of `default`, and return it.
@@ -119,20 +136,20 @@ class ThreadValues:
         the run commits, if the value was changed outside of the run meanwhile. What is returned stays that of the first
         call.
         """
+        encode_key(key)
         self._check_may_write()
-        draft = await self._loaded()
-        value: T = draft.update(encode_key(key), change, default)
-        await self._store(draft)
+        draft = await self._loaded([key])
+        value: T
+        value, written = self._write_draft(draft, key, lambda draft: draft.update(key, change, default))
+        await written
         return value
 
-    async def set_metadata(self, metadata: dict[str, Any]) -> None:
+    def set_metadata(self, metadata: dict[str, Any]) -> Awaitable[None]:
         """Replace the metadata whole; the values need not be read for that."""
         if not isinstance(metadata, dict):
             raise TypeError(f"metadata must be a dict, not {metadata!r}")
-        self._check_may_write()
-        draft = self._use()
-        draft.set_metadata(encode_named("metadata", metadata))
-        await self._store(draft)
+        data = encode_named("metadata", metadata)
+        return self._write(None, lambda draft: draft.set_metadata(data))
 
     # What has been done
 
@@ -140,7 +157,7 @@ class ThreadValues:
     def loaded(self) -> bool:
         """Whether the values have been read: in a run, by this run, otherwise since the thread woke."""
         if find_stage(self._actor) is None:
-            return self._values.is_known
+            return self._head.has_read
         draft = self._staged()
         return draft is not None and draft.is_loaded
 
@@ -163,41 +180,33 @@ class ThreadValues:
         """Return the draft of the run, or one for a single use. Raises what interrupts the run."""
         stage = find_stage(self._actor)
         if stage is None:
-            return ValuesDraft(self._values, self._metadata)
+            return ValuesDraft(self._head)
         stage.check()
         draft = stage.drafts.get(self)
         if draft is None:
-            draft = stage.drafts[self] = ValuesDraft(self._values, self._metadata)
+            draft = stage.drafts[self] = ValuesDraft(self._head)
         assert isinstance(draft, ValuesDraft)
         return draft
 
-    async def _loaded(self) -> ValuesDraft:
+    async def _loaded(self, keys: Sequence[str] | None = ()) -> ValuesDraft:
         draft = self._use()
-        await draft.load()
+        await draft.load(keys)
         return draft
-
-    async def _write(self, work: Callable[[ValuesDraft], None]) -> None:
-        self._check_may_write()
-        draft = self._use()
-        work(draft)
-        await self._store(draft)
 
     def _check_may_write(self) -> None:
         """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
         check_may_write(self._actor.key)
         self._actor.state.check_open()
 
-    async def _store(self, draft: ValuesDraft) -> None:
-        """Store a draft that is of no run."""
-        if find_stage(self._actor) is not None:
-            return
-        while not draft.is_ready:
-            await draft.prepare()
-        records = draft.records()
-        if not self._actor.state.history.is_begun and all(record.value is None for record in records):
-            # No thread begins because something is removed that is not there.
-            self._actor.state.check_open()
-            return
-        commit = self._actor.records.write(records)
-        draft.submitted(commit)
-        await commit
+    def _write(self, key: str | None, work: Callable[[ValuesDraft], None]) -> Written:
+        """Do something with the value of a key, or with all values."""
+        self._check_may_write()
+        return self._write_draft(self._use(), key, work)[1]
+
+    def _write_draft(self, draft: ValuesDraft, key: str | None, work: Callable[[ValuesDraft], T]) -> tuple[T, Written]:
+        transaction = self._actor.state.find_own_transaction()
+        if transaction is None and find_stage(self._actor) is not None:
+            return work(draft), STAGED
+        saved = draft.save(key)
+        result = work(draft)
+        return result, Written(draft.write_last(saved), transaction)

@@ -2,8 +2,7 @@
 
 from typing import Any, Final
 
-import msgspec
-
+from plait.parts.value_pieces import Value
 from plait.parts.values_ops import Push, encode_named
 from plait_schemas.codec import decode_json, encode_json
 
@@ -24,9 +23,13 @@ class Watched:
     They are the same object if what was given is plain JSON, too.
     """
 
-    __slots__ = ("_given", "_shown", "raw")
+    __slots__ = ("_given", "_shown", "is_default", "raw")
 
-    def __init__(self, raw: bytes, *, given: object = _NOTHING, shown: object = _NOTHING) -> None:
+    def __init__(
+        self, raw: bytes, *, given: object = _NOTHING, shown: object = _NOTHING, is_default: bool = False
+    ) -> None:
+        # Whether it is a default that was shown, and no value.
+        self.is_default = is_default
         # The value as JSON, as all objects had it when they were compared last.
         self.raw = raw
         self._given = given
@@ -48,7 +51,7 @@ class Watched:
     def note(self, key: str) -> bytes | None:
         """Return the value as JSON if it was changed in place since the last time. Raises TypeError or ValueError."""
         for each in self._objects():
-            if each is not _NOTHING and (raw := bytes(encode_named(key, each))) != self.raw:
+            if each is not _NOTHING and (raw := encode_named(key, each)) != self.raw:
                 self.become(raw, by=each)
                 return raw
         return None
@@ -65,12 +68,12 @@ class Watched:
 
     def push(self, op: Push) -> None:
         """Append to the objects. Raises TypeError if they are no lists."""
-        items = {op.key: msgspec.Raw(self.raw)}
-        op.apply(items)
-        self.raw = bytes(items[op.key])
+        if not self.raw.startswith(b"["):
+            raise TypeError(f"the value {op.key!r} is no list, so nothing can be pushed to it")
+        self.raw = Value.of(self.raw).push(op.value, op.most).raw
         for each in self._objects():
             if isinstance(each, list):
-                each.append(decode_json(bytes(op.value)))
+                each.append(decode_json(op.value))
                 if op.most is not None:
                     del each[: -op.most]
         if not isinstance(self._given, list):

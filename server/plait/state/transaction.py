@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -154,6 +155,7 @@ class Transaction:
         except BaseException:
             self._undo()
             raise
+        self.commit.undo = partial(_roll_back, [step.commit for step in self._steps])
         for step in self._steps:
             step.commit.revision, step.commit.whole = self.commit.revision, self.commit.whole or self.commit
             self.commit.then(step.commit.finish)
@@ -247,10 +249,16 @@ class Transaction:
         """Undo all but the first steps, and pass an error to the waiting callbacks, after the changes made before."""
         assert self._start is not None
         self._start[0].discard_edits()
+        _roll_back([step.commit for step in self._steps[steps:]])
         waiting = [*(step.commit.finish for step in self._steps[steps:]), *self._callbacks[callbacks:]]
         del self._steps[steps:], self._callbacks[callbacks:]
         for callback in waiting:
             self.owner.after(refuse(callback))
+
+
+def _roll_back(commits: Sequence[Commit]) -> None:
+    for commit in reversed(commits):
+        commit.roll_back()
 
 
 def refuse(callback: Callback) -> Callback:

@@ -583,7 +583,7 @@ async def test_a_short_run_costs_one_write_at_most(
     async def work(ctx: Context[Conversation]) -> None:
         match what:
             case "values":
-                await ctx.thread.values.set("a", 1)
+                await ctx.thread.values.update("a", lambda n: n + 1, 0)
             case "state":
                 await ctx.thread.append("/answer", "word")
 

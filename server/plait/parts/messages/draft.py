@@ -1,0 +1,278 @@
+"""What a run has done to the messages of its thread, until it is committed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from plait.parts.messages.changes import Changes
+from plait.parts.messages.message import Message
+from plait.parts.messages.state import count_key
+from plait.parts.messages.stream import MessageStream
+from plait.parts.messages.writer import Writer
+
+__all__ = ["MessagesDraft", "edit_message"]
+
+Bases = Mapping[str, Message | None]
+
+
+class _Op:
+    """One thing that a run has done."""
+
+    # The message that must be read before, if there is one.
+    id: str | None = None
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        """Do it, with the messages that were read."""
+        raise NotImplementedError
+
+
+class _Add(_Op):
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        changes.add(self._message)
+
+
+class _Queue(_Op):
+    def __init__(self, message: Message, *, is_keyed: bool) -> None:
+        self._message = message
+        self._is_keyed = is_keyed
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        if self._is_keyed:
+            if changes.keys.has(self._message.id):
+                return  # It was sent again meanwhile.
+            changes.remember(self._message.id)
+        changes.queue_message(self._message)
+
+
+class _Take(_Op):
+    def __init__(self, places: Mapping[int, int]) -> None:
+        # The new positions, by those in the queue.
+        self._places = places
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        places = self._places
+        changes.take([(each, places[each.position]) for each in changes.queue if each.position in places])
+
+
+class _End(_Op):
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        changes.end_stream(self._message)
+
+
+class _Edit(_Op):
+    def __init__(self, id: str, content: str | None, metadata: Mapping[str, Any]) -> None:
+        self.id = self._id = id
+        self._content = content
+        self._metadata = metadata
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        message, is_pending = _find(self._id, changes, bases)
+        if message is not None:
+            edited = edit_message(message, self._content, self._metadata)
+            (changes.change_pending if is_pending else changes.change)(edited)
+
+
+class _Remove(_Op):
+    def __init__(self, id: str) -> None:
+        self.id = self._id = id
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        message, is_pending = _find(self._id, changes, bases)
+        if message is not None:
+            (changes.cancel if is_pending else changes.remove)(message)
+
+
+class _View:
+    """What operations make of what is stored."""
+
+    def __init__(self) -> None:
+        # The messages of the history that differ, by position and by id, and the ids of those that were removed.
+        self.rows: dict[int, Message] = {}
+        self.ids: dict[str, Message] = {}
+        self.removed: set[str] = set()
+        # How many messages of the history there are more, by `count_key`.
+        self.counts: dict[str, int] = {}
+        # The new positions of messages that were taken from the queue, by their old ones.
+        self.taken: dict[int, int] = {}
+        # The messages that were added to the queue, and those in it that were changed, by position.
+        self.queued: list[Message] = []
+        self.edited: dict[int, Message] = {}
+        # The messages that were written bit by bit.
+        self.streams: list[MessageStream] = []
+
+    def show(self, message: Message) -> None:
+        self.rows[message.position] = self.ids[message.id] = message
+        self._count(message, 1)
+
+    def hide(self, message: Message) -> None:
+        self.rows.pop(message.position, None)
+        self.ids.pop(message.id, None)
+        self._count(message, -1)
+
+    def put_over(self, other: "_View") -> None:
+        """Have what another one has, too, which this one was made after."""
+        self.rows, self.ids, self.removed = other.rows | self.rows, other.ids | self.ids, other.removed | self.removed
+        for key, number in other.counts.items():
+            self.counts[key] = self.counts.get(key, 0) + number
+        self.taken, self.queued = other.taken | self.taken, other.queued + self.queued
+        self.edited = other.edited | self.edited
+        self.streams = other.streams + self.streams
+
+    def _count(self, message: Message, number: int) -> None:
+        key = count_key(message.depth, message.status, silent=message.silent)
+        self.counts[key] = self.counts.get(key, 0) + number
+
+
+class MessagesDraft:
+    """The messages as one run sees them: its operations, and what they make of the history."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._ops: list[_Op] = []
+        # What is read before these are carried out, and what `Writer.edits` was then.
+        self._bases: dict[str, Message | None] = {}
+        self._read_at = -1
+        self.view = _View()
+        # Whether the run has raised, or what it did could not be stored.
+        self.is_dropped = False
+
+    # What the run does
+
+    def add(self, message: Message) -> None:
+        """Add a message to the history. Raises TooLarge and TypeError."""
+        self._writer.check(message)
+        self._ops.append(_Add(message))
+        self.view.show(message)
+
+    def queue(self, message: Message, *, is_keyed: bool) -> None:
+        """Add a message to the queue, once if it was sent with a key. Raises TooLarge and TypeError."""
+        self._writer.check(message)
+        self._ops.append(_Queue(message, is_keyed=is_keyed))
+        self.view.queued.append(message)
+
+    def take(self) -> list[Message]:
+        """Take what is queued and not taken, and return it with its new positions."""
+        writer, places, found = self._writer, dict[int, int](), list[Message]()
+        for message in self.find_untaken():
+            places[message.position] = writer.numbers.next_position()
+            found.append(replace(message, position=places[message.position], status="completed", revision=0))
+        if places:
+            writer.taken.update(places)
+            self.view.taken.update(places)
+            self.view.queued.clear()
+            self._ops.append(_Take(places))
+        for message in found:
+            self.view.show(message)
+        return found
+
+    def find_untaken(self) -> list[Message]:
+        """Return what is queued and not taken, in order."""
+        taken, removed = self._writer.taken, self.view.removed
+        found = [each for each in (*self._writer.state.queue, *self.view.queued) if each.position not in taken]
+        edited = self.view.edited
+        return sorted([edited.get(each.position, each) for each in found if each.id not in removed], key=_place)
+
+    def find_taken(self) -> list[str]:
+        """Return the ids of the messages that were taken, in order, for a message that is shown before the commit."""
+        places = {place: position for position, place in self.view.taken.items()}
+        return [self.view.rows[place].id for place in sorted(places) if place in self.view.rows]
+
+    def end(self, stream: MessageStream, message: Message) -> None:
+        """Make history of a message that was written bit by bit."""
+        self._ops.append(_End(message))
+        self.view.streams.append(stream)
+        self.view.show(message)
+
+    def edit(self, before: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
+        """Change a message, and return it. Raises TooLarge and TypeError."""
+        after = edit_message(before, content, metadata)
+        self._writer.check(after)
+        self._ops.append(_Edit(before.id, content, metadata))
+        if before.status == "pending":
+            self.view.edited[after.position] = after
+        else:
+            self.view.hide(before)
+            self.view.show(after)
+        return after
+
+    def remove(self, message: Message) -> None:
+        """Remove a message."""
+        self._ops.append(_Remove(message.id))
+        self.view.removed.add(message.id)
+        if message.status != "pending":
+            self.view.hide(message)
+
+    # For the stage
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to store."""
+        return bool(self._ops)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the messages that were changed are known as they are now."""
+        return self._read_at == self._writer.edits or not self._find_needed()
+
+    async def prepare(self) -> None:
+        """Read the messages that were changed. Raises StoreError."""
+        read_at = self._writer.edits
+        self._bases = {id: await self._writer.history.find(id) for id in self._find_needed()}
+        self._read_at = read_at
+
+    def write(self) -> None:
+        """Carry out what was done on what is stored; if that is rolled back, it is to be done again."""
+        writer, ops, view, bases = self._writer, self._ops, self.view, self._bases
+
+        def work(changes: Changes) -> None:
+            for op in ops:
+                op.apply(changes, bases)
+
+        def undo() -> None:
+            self._ops = [*ops, *self._ops]
+            self.view.put_over(view)
+            writer.taken.update(view.taken)
+            writer.streams.update((stream.position, stream) for stream in view.streams)
+
+        writer.write(work, undo=undo)
+        self._ops, self.view = [], _View()
+        writer.forget(view.taken, view.streams)
+
+    def drop(self) -> None:
+        """Forget what was done; a message that was shown while it was written is failed."""
+        self.is_dropped, view = True, self.view
+        self._ops, self.view = [], _View()
+        self._writer.forget(view.taken, ())
+        for stream in view.streams:
+            stream.fail()
+
+    # Inside
+
+    def _find_needed(self) -> list[str]:
+        return [op.id for op in self._ops if op.id is not None]
+
+
+def edit_message(message: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
+    """Return a message with other content, if there is any, and with more metadata."""
+    if content is not None:
+        message = replace(message, content=content)
+    return replace(message, metadata={**message.metadata, **metadata}) if metadata else message
+
+
+def _place(message: Message) -> int:
+    return message.position
+
+
+def _find(id: str, changes: Changes, bases: Bases) -> tuple[Message | None, bool]:
+    """Return a message as it is after some changes, and whether it is pending."""
+    if (written := changes.written.get(id)) is not None:
+        return written, False
+    pending = next((each for each in changes.queue if each.id == id), None)
+    return (bases.get(id), False) if pending is None else (pending, True)

@@ -1,0 +1,90 @@
+"""Lists messages: the history, then what is pending, as those see it for whom it is."""
+
+from collections.abc import AsyncIterator
+
+from plait.parts.messages.draft import MessagesDraft
+from plait.parts.messages.history import Order
+from plait.parts.messages.message import Message, Page
+from plait.parts.messages.writer import Writer
+
+__all__ = ["Listing"]
+
+
+class Listing:
+    """Messages with some statuses, by their first letters, with what a run has done if there is a draft."""
+
+    def __init__(
+        self, writer: Writer, draft: MessagesDraft | None, *, statuses: str, is_silent: bool, max_depth: int
+    ) -> None:
+        self._writer = writer
+        # All is read of one moment's messages; those that become history meanwhile are pending.
+        self._state = writer.state
+        self._end = writer.numbers.position + 1
+        self._draft = draft
+        self._statuses = statuses
+        self._is_silent = is_silent
+        self._max_depth = max_depth
+
+    async def read(
+        self, limit: int, offset: int, order: Order | None, *, after: int | None = None, before: int | None = None
+    ) -> Page:
+        """Return a page. Raises ValueError and StoreError."""
+        if order not in (None, "asc", "desc"):
+            raise ValueError(f'order must be "asc", "desc" or None, not {order!r}')
+        for name, value in (("limit", limit), ("offset", offset), ("max_depth", self._max_depth)):
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{name} must be a whole number from 0 on, not {value!r}")
+        end = offset + limit
+        found: list[Message] = []
+        async for messages in self._walk(order != "asc", after, before, end + 1):
+            found += messages
+            if len(found) > end:
+                break
+        page = found[offset:end]
+        return Page(page[::-1] if order is None else page, self._count(), len(found) > end)
+
+    # Inside
+
+    async def _walk(
+        self, is_reverse: bool, after: int | None, before: int | None, count: int
+    ) -> AsyncIterator[list[Message]]:
+        """Yield the messages that fit, some at a time."""
+        pending = [each for each in self._state.queue if self._fits(each)] if before is None else []
+        if is_reverse and pending:
+            yield pending[::-1]
+        view = None if self._draft is None else self._draft.view
+        pages = self._writer.history.pages(
+            reverse=is_reverse,
+            after=after or 0,
+            before=self._end if before is None else min(before, self._end),
+            count=count - (len(pending) if is_reverse else 0),
+            staged={} if view is None else view.rows,
+            removed=() if view is None else view.removed,
+        )
+        known = {each.id for each in pending}
+        async for messages in pages:
+            fitting = [each for each in messages if self._fits(each)]
+            if known:
+                fitting = [each for each in fitting if each.id not in known]
+            yield fitting
+        if not is_reverse and pending:
+            yield pending
+
+    def _fits(self, message: Message) -> bool:
+        return (
+            (self._is_silent or not message.silent)
+            and message.depth <= self._max_depth
+            and message.status[0] in self._statuses
+        )
+
+    def _count(self) -> int:
+        """Return how many messages fit."""
+        counts = [self._state.head.counts]
+        if self._draft is not None:
+            counts.append(self._draft.view.counts)
+        return sum(number for each in counts for key, number in each.items() if self._counts(key))
+
+    def _counts(self, key: str) -> bool:
+        """Whether messages fit that are counted by `count_key`."""
+        is_silent, status, depth = key[0] == "s", key[1], int(key[2:])
+        return (self._is_silent or not is_silent) and depth <= self._max_depth and status in self._statuses

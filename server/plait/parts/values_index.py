@@ -1,0 +1,98 @@
+"""The records of the values of a thread: their index, and what is exported of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from plait.errors import CorruptThread
+from plait.parts.value_pieces import Piece, Value
+from plait.store.protocol import Record
+from plait_schemas.codec import encode_json
+
+__all__ = [
+    "HEAD",
+    "INDEX",
+    "METADATA",
+    "VALUES",
+    "decode_index",
+    "decode_object",
+    "describe_values",
+    "encode_line",
+    "encode_values",
+]
+
+HEAD: Final = "head/"
+"""What the keys of the records begin with that are read on waking."""
+
+METADATA: Final = "head/metadata"
+"""The key of the record with the metadata."""
+
+INDEX: Final = "head/keys/"
+"""What the keys of the index records begin with."""
+
+VALUES: Final = "value/"
+"""What the keys of the records begin with that hold the values."""
+
+_NONE: Final = b"{}"
+
+_decode_lines: Final = msgspec.json.Decoder(list[list[Any]]).decode
+decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def encode_line(key: str, value: Value) -> bytes:
+    """Return what an index record has of a key."""
+    if not value.is_list:
+        return b"[%d,%b,%d]" % (value.position, encode_json(key), value.size)
+    numbers = [value.number, value.skip]
+    for piece in value.pieces:
+        numbers += (piece.count, piece.size)
+    return b"[%d,%b,%b]" % (value.position, encode_json(key), ",".join(map(str, numbers)).encode())
+
+
+def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
+    """Return the values of which index records tell, in order; none of them is known. Raises CorruptThread."""
+    found: list[tuple[str, Value]] = []
+    try:
+        for record in records:
+            for position, key, *numbers in _decode_lines(record.value or b""):
+                if len(numbers) == 1:
+                    value = Value((Piece(1, numbers[0], None),), is_list=False)
+                else:
+                    number, skip, *sizes = numbers
+                    pieces = [Piece(count, size, None) for count, size in zip(sizes[::2], sizes[1::2], strict=True)]
+                    value = Value(pieces, is_list=True, number=number, skip=skip)
+                value.position = position
+                found.append((key, value))
+        found.sort(key=lambda each: each[1].position)
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise CorruptThread(f"the {part} of a thread are damaged") from error
+    return dict(found)
+
+
+def encode_values(values: Mapping[str, Value], metadata: bytes | None) -> dict[str, bytes]:
+    """Return known values and the metadata as JSON objects, as far as there are any."""
+    found: dict[str, bytes] = {}
+    if values:
+        members = [b"%b:%b" % (encode_json(key), value.raw) for key, value in values.items()]
+        found["values"] = b"{%b}" % b",".join(members)
+    if metadata not in (None, _NONE):
+        found["metadata"] = metadata
+    return found
+
+
+def describe_values(part: str, records: Sequence[Record]) -> dict[str, bytes] | None:
+    """Return what is exported, of all stored records of a part; None if they are not those of values.
+
+    Raises CorruptThread.
+    """
+    stored = {record.key: record.value or b"" for record in records}
+    if not all(key == METADATA or key.startswith((INDEX, VALUES)) for key in stored):
+        return None
+    values = decode_index(part, [record for record in records if record.key.startswith(INDEX)])
+    for value in values.values():
+        for index, key in enumerate(value.record_keys()):
+            if key not in stored:
+                raise CorruptThread(f"the {part} of a thread lack the record {key}")
+            value.note(index, stored[key])
+    return encode_values(values, stored.get(METADATA))
