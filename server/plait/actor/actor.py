@@ -19,7 +19,7 @@ from plait.actor.sockets import Sockets
 from plait.actor.termination import Termination
 from plait.actor.thread import Thread
 from plait.actor.timer import Timer
-from plait.actor.turn import Cause, Turn, current_turn
+from plait.actor.turn import Cause, Turn
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -55,7 +55,6 @@ class Actor:
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "_created",
         "_runs",
         "active",
         "destroy",
@@ -123,7 +122,7 @@ class Actor:
             retention=kind.cls.retention,
             state_version=kind.state_version,
             fence=fence,
-            on_stored=self._tell_created,
+            on_stored=self.tell_created,
         )
         self.log = ChangeLog(key, store, history, on_error=self._tell_store_error)
         self.sockets = Sockets(self, self.thread)
@@ -163,8 +162,6 @@ class Actor:
         self.is_ending = False
         # The turn that destroys the thread, and those that wait for it; empty as long as none does.
         self.ended_by: Sequence[Turn] = ()
-        # The turn of the listeners of `thread.created`.
-        self._created: Turn | None = None
         # Calls the parts that are due.
         self.timer = self.state.timer = Timer(loop, timer_interval)
         self.state.due = 0 if stored is None else stored.due
@@ -185,11 +182,6 @@ class Actor:
     def is_idle(self) -> bool:
         """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.state.is_durable
-
-    @property
-    def is_new(self) -> bool:
-        """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
-        return self.state.on_submit is not None
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
         """Return the error to tell a client, as `Failures.explain` does."""
@@ -250,15 +242,12 @@ class Actor:
 
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
-        is_new = not self.state.is_stored
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
                 self.state.start(self.kind.initial_state())
             except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         await self.hooks.run("on_start")
-        if is_new:
-            self.state.on_submit = self._note_change
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
@@ -271,6 +260,13 @@ class Actor:
             await self.wait_until_idle()
         finally:
             self.abort()
+
+    def tell_created(self) -> None:
+        """Call the listeners of `thread.created`, if there are any, in a turn beside the others."""
+        if self.events.has("thread.created"):
+            work = partial(self.events.emit, "thread.created", self.thread)
+            # An empty context: what listeners write is no part of the run that has begun the thread.
+            self.turns.begin_beside(Turn("thread.created", work, actor=self), Context())
 
     def sweep(self, now: float) -> float:
         """Expire turns, free memory while the thread is idle, and return when it may be stopped if it is not used.
@@ -390,18 +386,6 @@ class Actor:
     def _watch(self) -> None:
         """Make the node look at the thread, as its log in memory may be forgotten."""
         self.active[self] = None
-
-    def _tell_created(self) -> None:
-        if self.events.has("thread.created"):
-            work = partial(self.events.emit, "thread.created", self.thread)
-            # An empty context: what listeners write is no part of the run that has begun the thread.
-            self._created = Turn("thread.created", work, actor=self)
-            self.turns.begin_beside(self._created, Context())
-
-    def _note_change(self) -> None:
-        turn = current_turn()
-        if turn is None or all(each is not self._created for each in turn.chain()):
-            self.state.on_submit = None
 
     def _post_terminated(self) -> None:
         if self.hooks.has("on_terminated") and self.turns.refusal is None:

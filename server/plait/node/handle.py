@@ -14,7 +14,6 @@ from plait.actor.thread import Thread
 from plait.agents.agent import AgentMethod
 from plait.errors import CallFailed
 from plait.limits import Limits
-from plait.node.export import export_thread
 from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
@@ -100,13 +99,6 @@ class Handle:
     async def destroy(self) -> None:
         """End the thread for good, as `Plait.destroy` does."""
         await self._node.destroy(self._key)
-
-    async def to_json(self) -> str:
-        """Return all of the thread as JSON, which `Plait.import_thread` reads: its state and values.
-
-        What a run has not committed is not in it. Raises NotFound when there is no such thread.
-        """
-        return await export_thread(self._node, self._key)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list.

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from plait.actor.logs import about, log_error
 from plait.actor.termination import MARK as TERMINATED
 from plait.actor.turn import Cause, Turn
 from plait.errors import (
+    Conflict,
     CorruptThread,
     Destroyed,
     Fenced,
@@ -28,11 +30,12 @@ from plait.errors import (
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.alarms import Alarms
 from plait.node.expiry import Expiry
+from plait.node.importing import Import
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
 from plait.parts.part import Part, find_parts, find_ranges, is_timed, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
-from plait.store.protocol import Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import INCOMPLETE, DueThread, Store, StoredThread, ThreadHeader, ThreadKey, Write
 
 __all__ = ["Lifecycle"]
 
@@ -111,6 +114,10 @@ class Lifecycle:
                     await self.expiry.prepare()
                 parts = self._find_parts(kind)
                 stored = await self._store.load(key, records=[TERMINATED, *find_ranges(parts)])
+                if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.IMPORTING:
+                    # It is what an import has left that failed and could not remove it.
+                    await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
+                    stored = None
                 if stored is not None:
                     stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
                     if marks_use:
@@ -204,15 +211,19 @@ class Lifecycle:
             log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
             is_in_doubt = isinstance(error, Indeterminate)
             reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
+        self.evict(actor, reason)
+        self._store.release(actor.key, actor.state.history.fence)
+        self.expiry.remember(actor.key)
+        # What it is due for is not known, either.
+        self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
+
+    def evict(self, actor: Actor, reason: str) -> None:
+        """Close the sockets, cancel the turns, and refuse the changes of a thread, which goes to sleep."""
         slot = self.threads.find(actor.key)
         is_awake = slot.phase is Phase.AWAKE and slot.actor is actor
         actor.drop(reason, is_awake=is_awake)
         if is_awake:  # Otherwise the task that wakes, stops or destroys it goes on.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
-        self._store.release(actor.key, actor.state.history.fence)
-        self.expiry.remember(actor.key)
-        # What it is due for is not known, either.
-        self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
 
     async def mark_idle(self, key: ThreadKey) -> bool:
         """Store that a sleeping thread is idle from now on, if no time is stored; return False while it is not asleep.
@@ -234,6 +245,70 @@ class Lifecycle:
             if found is not None and found.idle_since is None:
                 now = time.time_ns() // 1000
                 await self._store.submit(_mark(slot.key, found.epoch, found.version, slot.fence, idle_since=now))
+
+    # Importing
+
+    async def remove_incomplete(self) -> None:
+        """Delete what imports have stored that did not end before a crash. No thread may be awake."""
+        try:
+            while found := await self._store.due_threads(until=INCOMPLETE):
+                await asyncio.gather(*(self._remove_incomplete(each) for each in found))
+        except StoreError as error:
+            log.warning("what is left of imports could not be removed: %s", operator_message(error))
+
+    async def _remove_incomplete(self, thread: DueThread) -> None:
+        slot = Slot(thread.key)
+        await self._claim(slot)
+        try:
+            found = await self._store.find(thread.key)
+            if found is not None and found.due == INCOMPLETE:
+                await self._delete(slot, found)
+        finally:
+            self._store.release(slot.key, slot.fence)
+
+    async def fill(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread under a name whose thread is asleep, instead of a stored one if that is asked for.
+
+        Raises what `Plait.import_thread` does. It ends when its caller is cancelled.
+        """
+        slot = self.threads.find(work.key)
+        task = start_task(self._fill(slot, work, replace=replace), f"import {work.key}")
+        self.threads.begin(slot, Phase.IMPORTING, task)
+        try:
+            actor = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Unavailable(SHUTTING_DOWN) from None
+            task.cancel()
+            raise
+        self._tell_alarms(actor)
+
+    async def _fill(self, slot: Slot, work: Import, *, replace: bool) -> Actor:
+        key = slot.key
+        await self._claim(slot)
+        with telling_store_errors(self._instruments):
+            if (found := await self._store.find(key)) is not None:
+                if not replace and found.due != INCOMPLETE:
+                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+                await self._delete(slot, found)
+            try:
+                await work.write(self._store, slot.fence)
+                actor = await self._load(slot, work.kind, is_used=False)
+                # Its parts tell when it is due, instead of the mark.
+                due, now = actor.timer.due or 0, time.time_ns() // 1000
+                idle_since = now if self.expiry.has(key.kind) else None
+                last = Write(key, work.epoch, 0, 0, fence=slot.fence, due=due, idle_since=idle_since)
+                await self._store.submit(last)
+            except BaseException:
+                with suppress(StoreError):  # It is removed when it is used, or at the next start.
+                    if (found := await self._store.find(key)) is not None:
+                        await self._delete(slot, found)
+                raise
+        actor.state.due = due
+        return actor
+
+    async def _delete(self, slot: Slot, found: ThreadHeader) -> None:
+        await delete_thread(self._store, slot.key, found, fence=slot.fence)
 
     # Destroying
 
@@ -293,7 +368,7 @@ class Lifecycle:
                     await self._destroy_loaded(slot, actor, cause)
                     return True
         with telling_store_errors(self._instruments):
-            await delete_thread(self._store, key, found, fence=slot.fence)
+            await self._delete(slot, found)
         return True
 
     async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:

@@ -15,16 +15,17 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
-from plait.errors import Destroyed, NotFound, TooMany, Unavailable
+from plait.errors import Conflict, Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
 from plait.node.handle import Handle
+from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
-from plait.store.protocol import Store, StoredThread, ThreadKey
+from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
@@ -151,7 +152,7 @@ class Node:
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            slot = self._threads.find(key)
+            slot = self._find(key)
             if slot.phase is Phase.AWAKE and not slot.waiters:
                 return slot.use()
             caller = _find_in_call_chain(key)
@@ -168,7 +169,7 @@ class Node:
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
-        while (slot := self._threads.find(key)).phase is Phase.ENDING:
+        while (slot := self._find(key)).phase is Phase.ENDING:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
             return slot.actor.state.is_stored
@@ -176,7 +177,8 @@ class Node:
             self.kind(key.kind)
         self._check_serving()
         with telling_store_errors(self.instruments):
-            return await self._store.find(key) is not None
+            found = await self._store.find(key)
+        return found is not None and found.due != INCOMPLETE
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
         """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
@@ -193,7 +195,7 @@ class Node:
         check_may_write(key)
         cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments, "server"))
         while (actor := self._threads.find_awake(key) or _find_in_call_chain(key)) is None:
-            slot = self._threads.find(key)
+            slot = self._find(key)
             if slot.phase is Phase.ASLEEP:
                 self._check_serving()
                 if not await self._lifecycle.destroy_sleeping(key, cause):
@@ -204,6 +206,31 @@ class Node:
             await actor.end_in_turn(partial(self._lifecycle.destroy, actor), cause)
         except Destroyed:
             raise _make_missing(key) from None
+
+    async def import_thread(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread that was checked; what is awake under its name is stopped, if it may be replaced.
+
+        Raises Conflict, Unavailable, InvalidState and StoreError.
+        """
+        key, state = work.key, await work.check()
+        if "validate_state_change" in work.kind.overrides and state is not None:
+            self._validate(work, state)
+        self._check_serving()
+        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
+            if slot.phase is Phase.IMPORTING:
+                raise Conflict(f"a thread {key} is being imported already")
+            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
+                if not replace and (actor.state.history.is_begun or not actor.is_unused):
+                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+                self._lifecycle.evict(actor, "the thread is replaced by an import")
+            await slot.wait()
+        await self._lifecycle.fill(work, replace=replace)
+        if self._runs.events.has("thread.created"):
+            (await self.actor(key)).tell_created()
+
+    async def remove_incomplete(self) -> None:
+        """Remove what imports have stored that did not end before a crash. Call it before `start`."""
+        await self._lifecycle.remove_incomplete()
 
     # Shutdown
 
@@ -261,6 +288,20 @@ class Node:
         return [actor for actor in found if not actor.is_idle]
 
     # Inside
+
+    def _validate(self, work: Import, state: Any) -> None:
+        """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""
+        actor = self._make_actor(work.key, work.kind, None, 0)
+        if work.kind.has_initial_state:
+            actor.state.start(work.kind.initial_state())
+        actor.state.ask(actor.thread.validate_state_change, state, "server")
+
+    def _find(self, key: ThreadKey) -> Slot:
+        """Return the slot of a thread. Raises Unavailable while it is being imported."""
+        slot = self._threads.find(key)
+        if slot.phase is Phase.IMPORTING:
+            raise Unavailable(f"{key} is being imported: try again when that is complete")
+        return slot
 
     def _is_awake(self, key: ThreadKey) -> bool:
         return self._threads.find_awake(key) is not None

@@ -27,9 +27,6 @@ class Part(PerActor[ThreadActor, Bound]):
     # The names of the methods that only read, also what is not durable yet.
     reading: ClassVar[frozenset[str]] = frozenset()
 
-    # The names of what is exported.
-    exported: ClassVar[Sequence[str]] = ()
-
     # Whether what it returns for a thread is `Timed`, and keeps it from expiring.
     is_timed: ClassVar[bool] = False
 
@@ -70,18 +67,6 @@ class Part(PerActor[ThreadActor, Bound]):
 
         It may read further records. Raises StoreError.
         """
-
-    # Export
-
-    async def prepare_export(self, actor: ThreadActor) -> None:
-        """Read what `export` needs. Raises StoreError."""
-
-    def export(self, actor: ThreadActor) -> Mapping[str, bytes] | None:
-        """Return JSON objects by some of the names of `exported`; None if `prepare_export` must be called first."""
-        return {}
-
-    def replace(self, actor: ThreadActor, objects: Mapping[str, bytes]) -> None:
-        """Replace all that the part has, in an open transaction, by what `export` has returned."""
 
 
 def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
