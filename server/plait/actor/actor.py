@@ -73,6 +73,7 @@ class Actor:
         "log",
         "loop",
         "make_handle",
+        "on_used",
         "parts",
         "process",
         "records",
@@ -154,6 +155,8 @@ class Actor:
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
+        # Called when the thread is used that was woken to be read, and has not been used since.
+        self.on_used: Callable[[], None] | None = None
         # Where the thread puts itself when it is used, for the node's sweeper.
         self.active: dict[Any, None] = active
         # When the node looks at the thread again if it is not used before.
@@ -188,19 +191,31 @@ class Actor:
         return self.failures.explain(error, self.key, connection)
 
     def touch(self) -> None:
-        """Reset the idle timer."""
+        """Reset the idle timer, as the thread is used."""
         self.last_used = self.loop.time()
+        self.active[self] = None
+        if self.on_used is not None:
+            on_used, self.on_used = self.on_used, None
+            on_used()
+
+    def stay(self) -> None:
+        """Reset the idle timer of a thread that is only read, unless it has been used since it woke."""
+        if self.on_used is not None:
+            self.last_used = self.loop.time()
         self.active[self] = None
 
     @contextmanager
-    def keep_awake(self) -> Iterator[None]:
+    def keep_awake(self, *, is_used: bool = True) -> Iterator[None]:
         """Keep the thread awake for the block, as when a socket is about to join."""
         self.holds += 1
         try:
             yield
         finally:
             self.holds -= 1
-            self.touch()
+            if is_used:
+                self.touch()
+            else:
+                self.stay()
 
     # Work of parts
 

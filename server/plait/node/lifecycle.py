@@ -84,15 +84,16 @@ class Lifecycle:
 
     # Waking
 
-    def wake(self, slot: Slot, kind: Kind) -> None:
-        """Begin to wake a thread that is asleep."""
-        self.threads.begin(slot, Phase.WAKING, start_task(self._wake(slot, kind), f"wake {slot.key}"))
+    def wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
+        """Begin to wake a thread that is asleep, to use it or only to read it."""
+        task = start_task(self._wake(slot, kind, is_used=is_used), f"wake {slot.key}")
+        self.threads.begin(slot, Phase.WAKING, task)
 
-    async def _wake(self, slot: Slot, kind: Kind) -> None:
+    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
         began = time.perf_counter()
         await self._claim(slot)
         try:
-            actor = await self._load(slot, kind, is_used=True)
+            actor = await self._load(slot, kind, is_used=is_used)
             await self._start(slot, actor)
         except BaseException:
             self.expiry.remember(slot.key)  # The store may have been told that the thread is awake.
@@ -100,6 +101,8 @@ class Lifecycle:
         if self.is_draining:
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
         actor.touch()
+        if not is_used and self.expiry.has(kind.name) and actor.state.is_stored:
+            actor.on_used = partial(self._mark_used, actor)
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
         if not self.is_draining:
@@ -181,7 +184,8 @@ class Lifecycle:
     async def _stop(self, slot: Slot, actor: Actor) -> None:
         """Stop a thread, and tell when it is due; if it can expire, store since when it is idle.
 
-        It does not expire before what it is to do once, as if it had been used for that.
+        It does not expire before what it is to do once, as if it had been used for that. Of one that was only read, the
+        stored time stays.
         """
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
@@ -190,6 +194,8 @@ class Lifecycle:
         since = max(since, actor.timer.kept_until)
         if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
             return
+        if actor.on_used is not None:
+            return
         mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
         try:
             with telling_store_errors(self._instruments):
@@ -197,6 +203,16 @@ class Lifecycle:
         except StoreError as error:
             log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
             self.expiry.remember(actor.key)
+
+    def _mark_used(self, actor: Actor) -> None:
+        """Store that a thread that was only read is not idle, before anything that it is used for."""
+        history = actor.state.history
+        mark = _mark(actor.key, history.epoch, history.current.version, history.fence, idle_since=0)
+        self._store.submit(mark).add_done_callback(partial(self._on_marked, actor.key))
+
+    def _on_marked(self, key: ThreadKey, mark: asyncio.Future[int]) -> None:
+        if mark.cancelled() or mark.exception() is not None:
+            self.expiry.remember(key)
 
     def _tell_alarms(self, actor: Actor) -> None:
         timer, due = actor.timer, actor.state.due
@@ -384,6 +400,11 @@ class Lifecycle:
 
     async def expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
+        slot = self.threads.find(key)
+        if slot.phase is Phase.AWAKE and (actor := slot.actor) is not None and actor.on_used is not None:
+            if not slot.waiters and actor.is_unused:  # It was only read.
+                self.stop(actor)
+                await slot.wait()
         if not self.is_draining and self.threads.find(key).phase is Phase.ASLEEP:
             await self.destroy_sleeping(key, Cause(), idle_until=until)
 

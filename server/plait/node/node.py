@@ -146,24 +146,25 @@ class Node:
         slot = self._threads.find(key)
         return slot.use() if slot.phase is Phase.AWAKE else None
 
-    async def actor(self, key: ThreadKey) -> Actor:
+    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
+        A thread that is only read is not used, and expires as if it had not been read.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
             slot = self._find(key)
             if slot.phase is Phase.AWAKE and not slot.waiters:
-                return slot.use()
+                return slot.use() if is_used else slot.read()
             caller = _find_in_call_chain(key)
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                self._wake(slot)
+                self._wake(slot, is_used=is_used)
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
-                return slot.use()
+                return slot.use() if is_used else slot.read()
             if was_waking and error is not None:
                 raise error
 
@@ -213,7 +214,7 @@ class Node:
         Raises Conflict, Unavailable, InvalidState and StoreError.
         """
         key, state = work.key, await work.check()
-        if "validate_state_change" in work.kind.overrides and state is not None:
+        if state is not None:
             self._validate(work, state)
         self._check_serving()
         while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
@@ -294,7 +295,7 @@ class Node:
         actor = self._make_actor(work.key, work.kind, None, 0)
         if work.kind.has_initial_state:
             actor.state.start(work.kind.initial_state())
-        actor.state.ask(actor.thread.validate_state_change, state, "server")
+        actor.state.validate(state, "server")
 
     def _find(self, key: ThreadKey) -> Slot:
         """Return the slot of a thread. Raises Unavailable while it is being imported."""
@@ -313,7 +314,7 @@ class Node:
         if self._loop is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    def _wake(self, slot: Slot) -> None:
+    def _wake(self, slot: Slot, *, is_used: bool) -> None:
         key = slot.key
         # The threads of plait's own are woken until the end, for what goes on until then.
         if key.kind in self.kinds or self._loop is None:
@@ -322,7 +323,7 @@ class Node:
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
-        self._lifecycle.wake(slot, kind)
+        self._lifecycle.wake(slot, kind, is_used=is_used)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         actor = Actor(

@@ -106,6 +106,12 @@ class Slot:
         self.actor.touch()
         return self.actor
 
+    def read(self) -> Actor:
+        """Return the actor of a thread that is awake, to read from it only."""
+        assert self.actor is not None
+        self.actor.stay()
+        return self.actor
+
 
 class Threads:
     """The slots of the threads that are not asleep; `on_asleep` is called with each slot that is removed."""
