@@ -20,7 +20,6 @@ from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
-from plait.node.export import export_thread
 from plait.node.handle import Handle
 from plait.node.importing import Import, read_header
 from plait.node.listing import INNER_KINDS, list_threads
@@ -267,10 +266,7 @@ class Plait(AgentHost):
         others take; what a run has not committed is not in them, nor is the history. The thread is not woken for that.
         Raises NotFound when there is no such thread, StoreError and CorruptThread.
         """
-        key = ThreadKey(_kind_name(kind), name)
-        if (actor := self._node.get_awake(key)) is not None:
-            await actor.state.wait_until_durable()
-        async with aclosing(export_thread(self._store, key)) as found:
+        async with aclosing(self._node.export_thread(ThreadKey(_kind_name(kind), name))) as found:
             async for lines in found:
                 yield lines
 

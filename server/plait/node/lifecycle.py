@@ -20,6 +20,7 @@ from plait.errors import (
     Destroyed,
     Fenced,
     Indeterminate,
+    InvalidState,
     MigrationFailed,
     NewerState,
     PlaitError,
@@ -187,6 +188,8 @@ class Lifecycle:
         It does not expire before what it is to do once, as if it had been used for that. Of one that was only read, the
         stored time stays.
         """
+        # What runs as it stops is no use of it.
+        was_used, actor.on_used = actor.on_used is None, None
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
         await actor.stop()
@@ -194,7 +197,7 @@ class Lifecycle:
         since = max(since, actor.timer.kept_until)
         if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
             return
-        if actor.on_used is not None:
+        if not was_used:
             return
         mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
         try:
@@ -309,7 +312,11 @@ class Lifecycle:
                 await self._delete(slot, found)
             try:
                 await work.write(self._store, slot.fence)
-                actor = await self._load(slot, work.kind, is_used=False)
+                try:
+                    actor = await self._load(slot, work.kind, is_used=False)
+                except CorruptThread as error:
+                    why = f"its records do not fit the parts of {work.kind.cls.__name__}"
+                    raise InvalidState(f"this is not an exported thread: {why}") from error
                 # Its parts tell when it is due, instead of the mark.
                 due, now = actor.timer.due or 0, time.time_ns() // 1000
                 idle_since = now if self.expiry.has(key.kind) else None
@@ -401,10 +408,10 @@ class Lifecycle:
     async def expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
         slot = self.threads.find(key)
-        if slot.phase is Phase.AWAKE and (actor := slot.actor) is not None and actor.on_used is not None:
-            if not slot.waiters and actor.is_unused:  # It was only read.
-                self.stop(actor)
-                await slot.wait()
+        actor = slot.actor if slot.phase is Phase.AWAKE and not slot.waiters else None
+        if actor is not None and actor.on_used is not None and actor.is_unused:  # It was only read.
+            self.stop(actor)
+            await slot.wait()
         if not self.is_draining and self.threads.find(key).phase is Phase.ASLEEP:
             await self.destroy_sleeping(key, Cause(), idle_until=until)
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_stor
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
+from plait.node.export import export_thread
 from plait.node.handle import Handle
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
@@ -207,6 +209,15 @@ class Node:
             await actor.end_in_turn(partial(self._lifecycle.destroy, actor), cause)
         except Destroyed:
             raise _make_missing(key) from None
+
+    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes, None]:
+        """Yield the file of a thread, after the changes made so far; it is not woken. Raises NotFound and StoreError."""
+        if (actor := self._threads.find_awake(key)) is not None:
+            await actor.state.wait_until_durable()
+        with telling_store_errors(self.instruments):
+            async with aclosing(export_thread(self._store, key)) as found:
+                async for lines in found:
+                    yield lines
 
     async def import_thread(self, work: Import, *, replace: bool) -> None:
         """Store an exported thread that was checked; what is awake under its name is stopped, if it may be replaced.
