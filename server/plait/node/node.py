@@ -211,7 +211,7 @@ class Node:
             raise _make_missing(key) from None
 
     async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes, None]:
-        """Yield the file of a thread, after the changes made so far; it is not woken. Raises NotFound and StoreError."""
+        """Yield the file of a thread, after the changes so far; it is not woken. Raises NotFound and StoreError."""
         if (actor := self._threads.find_awake(key)) is not None:
             await actor.state.wait_until_durable()
         with telling_store_errors(self.instruments):
