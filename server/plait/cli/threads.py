@@ -60,7 +60,7 @@ def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
 
     async def print_it(file: SqliteStore) -> None:
         async with file as opened:
-            print(msgspec.json.format(await describe_thread(opened, ThreadKey(kind, name)), indent=2))
+            print(msgspec.json.format(await describe_thread(opened, ThreadKey(kind, name)), indent=2).decode())
 
     show_store(print_it, store)
 

@@ -55,7 +55,7 @@ class Import:
             stored = StoredThread("", 0, data, (), self._header.state_version)
             data = migrate_state(self.key, kind, stored) or data
             state = kind.state_type.read(data, limits)
-        state, self._state = kind.state_type.from_value(state, limits)
+        _, self._state = kind.state_type.from_value(state, limits)
         return state
 
     async def write(self, store: Store, fence: int) -> None:
