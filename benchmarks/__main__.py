@@ -25,11 +25,11 @@ from benchmarks.records import records
 from benchmarks.rejoin import rejoin
 from benchmarks.resume import resume
 from benchmarks.rows import NATIVE, ROWS
+from benchmarks.schedules import schedules
 from benchmarks.servers import Server, ServerError, serve
 from benchmarks.sizes import client_sizes, size_table
 from benchmarks.stalled import stalled
 from benchmarks.sync_tables import (
-    cost_table,
     delta_table,
     neighbour_table,
     record_table,
@@ -40,11 +40,25 @@ from benchmarks.sync_tables import (
 from benchmarks.table import memory, speed
 from benchmarks.text_tables import rejoin_table, text_table
 from benchmarks.texts import texts
+from benchmarks.values import values
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
 # What keeping clients in sync, running agents and loading the client costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "messages", "texts", "rejoin", "runs", "size")
+SYNC = (
+    "deltas",
+    "diff",
+    "resume",
+    "stall",
+    "neighbours",
+    "records",
+    "messages",
+    "schedules",
+    "texts",
+    "rejoin",
+    "runs",
+    "size",
+)
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -131,11 +145,14 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
         waits = neighbours(folder, pace, tell)
         measured["neighbours"] = waits, neighbour_table(waits)
     if "records" in wanted:
-        readings = records(folder, pace, tell)
+        readings = [*records(folder, pace, tell), *values(folder, pace, tell)]
         measured["records"] = readings, record_table(readings)
     if "messages" in wanted:
-        spent = messages(folder, pace, tell)
-        measured["messages"] = spent, cost_table(spent)
+        readings = messages(folder, pace, tell)
+        measured["messages"] = readings, record_table(readings, title="messages, SQLite, processor time", unit="")
+    if "schedules" in wanted:
+        readings = schedules(folder, pace, tell)
+        measured["schedules"] = readings, record_table(readings, title="threads with schedules, SQLite", unit="")
     if "texts" in wanted:
         costs = texts(folder, options.without, pace, tell)
         measured["texts"] = costs, text_table(costs)

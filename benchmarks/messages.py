@@ -1,19 +1,17 @@
 """The processor time of a message, added or answered by an agent, and of reading a long history."""
 
 import asyncio
-import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.contest import Effort
+from benchmarks.records import Reading
 from plait import Context, Messages, Plait, Thread, ThreadMessages
 from plait.parts.messages.frames import Frame, Take
 
-__all__ = ["Costs", "messages"]
+__all__ = ["messages"]
 
 THREADS = 64
 # Messages of a thread in a round, and of the long history.
@@ -24,20 +22,6 @@ ADD_AIM = 60.0
 READ_AIM = 60.0
 
 
-class Costs(msgspec.Struct):
-    """Processor time by round, in a unit."""
-
-    title: str
-    unit: str
-    rounds: list[float]
-    aim: float | None = None
-
-    @property
-    def median(self) -> float:
-        """The median of the rounds."""
-        return statistics.median(self.rounds)
-
-
 class Chat(Thread[dict[str, Any]]):
     """A conversation that clients see."""
 
@@ -45,12 +29,12 @@ class Chat(Thread[dict[str, Any]]):
     messages = Messages(agent="bot", live=True)
 
 
-def messages(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Costs]:
+def messages(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Reading]:
     """Add messages to 64 threads in each round, have others answered, and page through a long history."""
     return asyncio.run(_measure(folder, effort, tell))
 
 
-async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Costs]:
+async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Reading]:
     app = Plait(Chat, store=f"sqlite:///{folder / 'messages.db'}", limits=None, secret="bench")
 
     @app.agent("bot", thread=Chat)
@@ -58,9 +42,9 @@ async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) ->
         for message in await ctx.thread.messages.take():
             ctx.thread.messages.inject("assistant", f"re {message.content}")
 
-    added = Costs(f"a message, {THREADS} threads", "µs", [], ADD_AIM)
-    answered = Costs(f"a message and its answer, {THREADS} threads", "µs", [])
-    read = Costs(f"{COUNT:,} messages in pages of 100", "ms", [], READ_AIM)
+    added = Reading(f"a message, {THREADS} threads, µs", [], ADD_AIM)
+    answered = Reading(f"a message and its answer, {THREADS} threads, µs", [])
+    read = Reading(f"{COUNT:,} messages in pages of 100, ms", [], READ_AIM)
     async with app:
         threads = [(await app._node.actor(app.thread(Chat, f"{n}")._key)).thread for n in range(THREADS)]
         parts = [thread.messages for thread in threads if isinstance(thread, Chat)]
@@ -78,7 +62,7 @@ async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) ->
             assert await _page(long) == COUNT
             read.rounds.append((time.process_time() - start) * 1000)
             for each in (added, answered, read):
-                tell(f"{each.title}: {each.rounds[-1]:.1f} {each.unit}")
+                tell(f"{each.title}: {each.rounds[-1]:.1f}")
     return [added, answered, read]
 
 
@@ -94,7 +78,7 @@ async def _ask(part: ThreadMessages) -> None:
         if any(isinstance(frame, Take) for frame in frames):
             answered.set()
 
-    stop = part.watch(tell)
+    stop = part.feed.watch(tell)
     for number in range(EACH // 10):
         answered.clear()
         await part.queue(f"message {number}")

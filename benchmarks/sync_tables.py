@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from benchmarks.boards import SIZES
 from benchmarks.deltas import FULL, SOCKETS, WAYS, DeltaOutcome
 from benchmarks.differences import Timing
-from benchmarks.messages import Costs
 from benchmarks.neighbours import HELD_AIM, WAIT_AIM, NeighbourOutcome
 from benchmarks.records import SIZE, Reading
 from benchmarks.resume import CHANGES, ResumeOutcome
@@ -14,7 +13,6 @@ from benchmarks.table import layout, median, ratio
 
 __all__ = [
     "at_most",
-    "cost_table",
     "delta_table",
     "neighbour_table",
     "record_table",
@@ -104,23 +102,15 @@ def timing_table(timings: Sequence[Timing]) -> str:
     return "\n".join((layout(lines, right={1, 2, 3}), "", *TIMING_LEGEND))
 
 
-def record_table(readings: Iterable[Reading]) -> str:
-    """The time to read records, and how long others wait while many are deleted."""
-    lines: list[Sequence[str]] = [(f"records of {SIZE} bytes, SQLite", "ms", "rounds", "aim", "")]
+def record_table(
+    readings: Iterable[Reading], *, title: str = f"records of {SIZE} bytes and values, SQLite", unit: str = "ms"
+) -> str:
+    """The time to read records, and how long others wait while many are deleted; or other readings."""
+    lines: list[Sequence[str]] = [(title, unit, "rounds", "aim", "")]
     for reading in readings:
         rounds = sorted(reading.rounds)
-        spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"
-        lines.append((reading.title, f"{reading.median:,.1f}", spread, *at_most(reading.median, reading.aim)))
-    return layout(lines, right={1})
-
-
-def cost_table(costs: Iterable[Costs]) -> str:
-    """Processor time of messages."""
-    lines: list[Sequence[str]] = [("messages, SQLite, processor time", "", "rounds", "aim", "")]
-    for cost in costs:
-        rounds = sorted(cost.rounds)
-        spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"
-        lines.append((cost.title, f"{cost.median:,.1f} {cost.unit}", spread, *at_most(cost.median, cost.aim)))
+        spread = f"{rounds[0]:,.2f}-{rounds[-1]:,.2f}"
+        lines.append((reading.title, f"{reading.median:,.2f}", spread, *at_most(reading.median, reading.aim)))
     return layout(lines, right={1})
 
 

@@ -55,9 +55,10 @@ class Actor:
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
+        "_destroy",
+        "_make_handle",
         "_runs",
         "active",
-        "destroy",
         "due",
         "ended_by",
         "events",
@@ -72,7 +73,6 @@ class Actor:
         "limits",
         "log",
         "loop",
-        "make_handle",
         "on_used",
         "parts",
         "process",
@@ -148,10 +148,8 @@ class Actor:
         self.records = Records(key, store, self.state, on_error=self._tell_store_error)
         # What is kept on this actor by parts of the server, which declare it with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
-        # Makes a handle to another thread.
-        self.make_handle = make_handle
-        # Ends this thread for good.
-        self.destroy = destroy
+        self._make_handle = make_handle
+        self._destroy = destroy
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
@@ -185,6 +183,14 @@ class Actor:
     def is_idle(self) -> bool:
         """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.state.is_durable
+
+    def make_handle(self, kind: type[Thread[Any]], name: str) -> Any:
+        """Make a handle to another thread."""
+        return self._make_handle(kind, name)
+
+    async def destroy(self) -> None:
+        """End this thread for good, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
+        await self._destroy()
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
         """Return the error to tell a client, as `Failures.explain` does."""
@@ -239,6 +245,11 @@ class Actor:
         if self._runs is None:
             raise ValueError(f"there is no agent {agent!r}")
         self._runs.begin(self, agent, done)
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self.termination.at
 
     def check_active(self) -> None:
         """Raise Terminated if the thread takes no new work."""

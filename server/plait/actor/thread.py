@@ -11,7 +11,6 @@ from plait.actor.connections import Connections
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
 from plait.actor.per_actor import PerActor
-from plait.actor.termination import Termination
 from plait.actor.turn import find_client_turn
 from plait.errors import InvalidState, NotFound, Readonly
 from plait.limits import Limits
@@ -43,11 +42,19 @@ class ThreadActor(Protocol):
     # What its parts keep beside the state, and the parts.
     records: Records
     parts: dict[PerActor[Any, Any], Any]
-    # Makes a handle to another thread.
-    make_handle: Callable[[Any, str], Any]
-    termination: Termination
-    # Ends this thread for good. Raises Readonly, as `check_may_write` does.
-    destroy: Callable[[], Awaitable[None]]
+
+    def make_handle(self, kind: "type[Thread[Any]]", name: str) -> Any:
+        """Make a handle to another thread."""
+        ...
+
+    async def destroy(self) -> None:
+        """End this thread for good. Raises Readonly, as `check_may_write` does."""
+        ...
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated; None if it was not."""
+        ...
 
     def terminate(self) -> Commit:
         """Take no new work from now on."""
@@ -308,7 +315,7 @@ class Thread(Generic[State]):
     @property
     def terminated(self) -> int | None:
         """When the thread was terminated, in microseconds since the epoch; None if it was not."""
-        return self._actor.termination.at
+        return self._actor.terminated
 
     def terminate(self) -> Commit:
         """Take no new work from now on: no runs of agents, no messages, no schedules. The thread can still be read.

@@ -91,7 +91,7 @@ class Handle:
         return await actor.thread.append(pointer, text)
 
     async def terminate(self) -> None:
-        """Let the thread take no new work, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
+        """End the work of the thread, as `Thread.terminate` does. Raises NotFound when there is no such thread."""
         actor = await self._node.stored_actor(self._key)
         with actor.keep_awake():
             await actor.thread.terminate()
@@ -156,7 +156,7 @@ class _PartHandle:
             reads = name in self._part.reading
             actor = await self._node.actor(self._key, is_used=not reads)
             with actor.keep_awake(is_used=not reads):
-                result = await getattr(self._part.of(actor.thread._actor), name)(*args, **kwargs)
+                result = await getattr(self._part.of(actor), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
                 return await wait_for_durable(result, actor.state.after) if reads else result
 

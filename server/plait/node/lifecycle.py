@@ -129,10 +129,10 @@ class Lifecycle:
                         await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
                 actor = slot.actor = self._make_actor(key, kind, stored, fence)
                 if stored is None:
-                    await load_parts(parts, actor.thread._actor, ())
+                    await load_parts(parts, actor, ())
                 else:
                     actor.termination.load(stored.records[0])
-                    await load_parts(parts, actor.thread._actor, stored.records[1:])
+                    await load_parts(parts, actor, stored.records[1:])
             except (CorruptThread, MigrationFailed, NewerState) as error:
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
                 raise

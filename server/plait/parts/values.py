@@ -52,7 +52,7 @@ class ThreadValues:
 
     def __init__(self, actor: ThreadActor, part: str) -> None:
         self._actor = actor
-        self._head = ValuesHead(actor, part)
+        self._head = ValuesHead(part, actor.records, actor.state, actor.limits)
 
     # Reading
 

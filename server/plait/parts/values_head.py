@@ -6,13 +6,15 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
-from plait.actor.thread import ThreadActor
 from plait.errors import CorruptThread, StoreError, TooLarge
+from plait.limits import Limits
 from plait.parts.value_pieces import Value
 from plait.parts.values_edit import Edit, measure
 from plait.parts.values_index import INDEX, METADATA, VALUES, decode_index, encode_line
 from plait.parts.values_ops import Op
 from plait.state.commit import Commit
+from plait.state.pipeline import Pipeline
+from plait.state.records import Records
 from plait.store.protocol import Record
 
 __all__ = ["ValuesHead"]
@@ -31,8 +33,10 @@ class ValuesHead:
     long as it is there. The index is in records, `head/keys/<number>`, of 256 positions each.
     """
 
-    def __init__(self, actor: ThreadActor, part: str) -> None:
-        self._actor = actor
+    def __init__(self, part: str, records: Records, state: Pipeline, limits: Limits) -> None:
+        self._records = records
+        self._state = state
+        self._limits = limits
         self._part = part
         # The index as it was read, until it is needed.
         self._loaded: Sequence[Record] = ()
@@ -64,7 +68,7 @@ class ValuesHead:
     @property
     def values(self) -> dict[str, Value]:
         """The values by their keys, in order of insertion. Raises CorruptThread."""
-        self._actor.state.end_abandoned()
+        self._state.end_abandoned()
         if self._loaded:
             self._values = found = decode_index(self._part, self._loaded)
             for key, value in found.items():
@@ -106,7 +110,7 @@ class ValuesHead:
 
     async def wait_for_shown(self) -> None:
         """Wait as `Pipeline.wait_for_shown` does."""
-        await self._actor.records.wait_for_shown()
+        await self._records.wait_for_shown()
 
     async def _read_all(self) -> None:
         await self._read_once(VALUES, None)
@@ -130,7 +134,7 @@ class ValuesHead:
                 reading.set_result(None)  # After a cancellation the others try again.
 
     async def _fetch(self, prefix: str) -> dict[str, bytes | None]:
-        records, found = self._actor.records, dict[str, bytes | None]()
+        records, found = self._records, dict[str, bytes | None]()
         if not prefix.endswith("/"):
             return {prefix: await records.read(self._part, prefix)}
         after, limit = "", 1000
@@ -160,11 +164,11 @@ class ValuesHead:
 
         Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; nothing is done then.
         """
-        self._actor.state.check_open()
+        self._state.check_open()
         edit = self.edit(is_kept=False)
-        self._actor.state.ask(_carry_out, edit, ops)
-        if edit.total > max(self._actor.limits.record - 1, self._total):
-            limit = self._actor.limits.record
+        self._state.ask(_carry_out, edit, ops)
+        if edit.total > max(self._limits.record - 1, self._total):
+            limit = self._limits.record
             raise TooLarge(f"the {self._part} would have {edit.total + 1} bytes; the limit is {limit}")
         before, metadata, total = self._find_changed(edit), self.metadata, self._total
         records = self._apply(edit)
@@ -177,7 +181,7 @@ class ValuesHead:
 
         try:
             # If nothing is stored, there is nothing to take back but what the caller has.
-            return self._actor.records.write(records, undo=take_back if records else undo)
+            return self._records.write(records, undo=take_back if records else undo)
         except BaseException:
             self._restore(before)
             self.metadata, self._total = metadata, total

@@ -196,23 +196,18 @@ class Pipeline(CommitQueue):
             at = len(self._find_text(pointer) or "")
         return self.change([splice(pointer, at, remove, insert)], "server")
 
-    def store(
-        self, records: Sequence[Record], due: int | None = None, *, undo: Callable[[], None] | None = None
-    ) -> Commit:
-        """Store records after the changes made so far, and fail if these fail. Raises ValueError and TooLarge.
+    def store(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
+        """Store records after the changes made so far; they fail if these fail. Raises ValueError and TooLarge.
 
-        `due` is when the thread must be awake next, as in `Write`; it is stored with the records. `undo` is called as
-        soon as they are rolled back, before other code runs.
+        `undo` is called as soon as they are rolled back, before other code runs.
         """
         self.check_open()
         for record in records:
             check_record(record, self._limits)
         if (transaction := self.find_own_transaction()) is not None:
-            commit = transaction.add(transaction.revision, (), records, due)
-        elif records or due is not None:
-            commit = self._submit(self.history.put(records, due), "server")
+            commit = transaction.add(transaction.revision, (), records)
         else:
-            commit = self._commit_unchanged("server")
+            commit = self._put(records, "server")
         commit.undo = undo
         return commit
 
@@ -273,14 +268,12 @@ class Pipeline(CommitQueue):
         if self._transaction is transaction:
             self._transaction = None
 
-    def commit(
-        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
-    ) -> Commit:
-        """Make the result of a transaction the current revision, and store it with records and the due time."""
+    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
+        """Make the result of a transaction the current revision, and store it with records."""
         self.check_open()
         if revision is not self.history.current:
-            return self._make_current(revision, ops, "server", records=records, due=due)
-        return self._put(records, due, "server")
+            return self._make_current(revision, ops, "server", records=records)
+        return self._put(records, "server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
@@ -330,7 +323,6 @@ class Pipeline(CommitQueue):
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
         records: Sequence[Record] = (),
-        due: int | None = None,
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
         if not after.size:
@@ -344,14 +336,14 @@ class Pipeline(CommitQueue):
         if self._validate is not None:
             self.validate(after.copy(), source)
         if not ops:
-            return self._put(records, due, source)
+            return self._put(records, source)
         client = accept() if accept is not None else None
-        return self._submit(self.history.append(ops, name or _name(source), after, client, records, due=due), source)
+        return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
 
-    def _put(self, records: Sequence[Record], due: int | None, source: Source) -> Commit:
-        """Store records and the due time without a change of the state, if there are any."""
-        if records or due is not None:
-            return self._submit(self.history.put(records, due), source)
+    def _put(self, records: Sequence[Record], source: Source) -> Commit:
+        """Store records without a change of the state, if there are any."""
+        if records:
+            return self._submit(self.history.put(records), source)
         return self._commit_unchanged(source)
 
     def _commit_unchanged(self, source: Source) -> Commit:

@@ -41,9 +41,7 @@ class Owner(Protocol):
 
     def end(self, transaction: "Transaction") -> None: ...
 
-    def commit(
-        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
-    ) -> Commit: ...
+    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit: ...
 
     def after(self, callback: Callback) -> None: ...
 
@@ -62,7 +60,6 @@ class _Step(NamedTuple):
     revision: Revision
     ops: Sequence[Op]
     records: Sequence[Record]
-    due: int | None
     commit: Commit
 
 
@@ -148,10 +145,8 @@ class Transaction:
             return
         ops = [op for step in self._steps for op in step.ops]
         records = {(record.part, record.key): record for step in self._steps for record in step.records}
-        # The last due time of its steps.
-        due = next((step.due for step in reversed(self._steps) if step.due is not None), None)
         try:
-            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()), due)
+            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()))
         except BaseException:
             self._undo()
             raise
@@ -187,14 +182,12 @@ class Transaction:
         assert self._start is not None
         return self._steps[-1].revision if self._steps else self._start[0]
 
-    def add(
-        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = (), due: int | None = None
-    ) -> Commit:
-        """Add a step: operations on the last revision and the revision that they make, or records and a due time."""
+    def add(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = ()) -> Commit:
+        """Add a step: operations on the last revision and the revision that they make, or records."""
         assert self._start is not None
         revision.version = self._start[0].version
         commit = Commit(revision, "server")
-        self._steps.append(_Step(revision, ops, records, due, commit))
+        self._steps.append(_Step(revision, ops, records, commit))
         return commit
 
     def after(self, callback: Callback) -> None:

@@ -410,3 +410,65 @@ async def test_an_element_that_was_handed_out_is_stored_after_a_push_and_a_flush
     await thread.values.set("log", [{"n": 1}, {"n": 2}])
     await lab.do(work)
     assert await lab.values() == {"log": [{"n": 22}, {"n": 3}, {"n": 4}], "other": 1}
+
+
+async def test_what_a_run_has_read_stays_as_it_was_until_it_commits_whatever_others_write(lab: Lab) -> None:
+    thread, seen = await lab.thread(), list[Any]()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        values = ctx.thread.values
+        seen.append(await values.items())
+        await outside(thread.values.set, "a", 2)
+        await outside(thread.values.set, "b", 3)
+        await outside(thread.values.delete, "c")
+        seen.append(await values.items())
+        await values.set("mine", 1)
+        await ctx.flush()
+        seen.append(await values.items())
+
+    await thread.values.set("a", 1)
+    await thread.values.set("c", 1)
+    await lab.do(work)
+    before, after = [("a", 1), ("c", 1)], [("a", 2), ("b", 3), ("mine", 1)]
+    assert seen == [before, before, after]
+
+
+async def test_what_a_run_has_not_read_yet_is_read_as_others_have_written_it(lab: Lab) -> None:
+    thread, long = await lab.thread(), "x" * 70_000
+
+    async def work(ctx: Context[Conversation]) -> Any:
+        has_read, may_return = hold_reads(lab)
+        reading = asyncio.create_task(ctx.thread.values.get("a"))
+        await has_read.wait()
+        await outside((await lab.thread()).values.set, "a", 2)
+        may_return.set()
+        return await reading
+
+    await thread.values.set("a", 1)
+    await thread.values.set("b", long)
+    await lab.sleep()
+    assert await lab.do(work) == 2
+
+
+async def test_the_next_push_joins_the_pieces_of_pushes_that_each_followed_a_waking(lab: Lab) -> None:
+    thread = await lab.thread()
+    await thread.values.set("other", "x" * 70_000)
+    for number in range(5):
+        await lab.sleep()
+        await (await lab.thread()).values.push("log", number)
+    key = ThreadKey("conversation", "one")
+    assert len(await lab.store.records(key, "values", prefix="value/1/")) == 5
+    assert (await lab.values())["log"] == list(range(5))
+    await (await lab.thread()).values.push("log", 5)
+    assert [record.value for record in await lab.store.records(key, "values", prefix="value/1/")] == [b"[0,1,2,3,4,5]"]
+
+
+async def test_a_thread_that_wakes_reads_a_list_of_many_small_pieces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.parts.values_head._INDEX_BYTES", 100)
+    for number in range(65):
+        await (await lab.thread()).values.push("log", number)
+        await lab.sleep()
+    await (await lab.thread()).values.push("log", 65)
+    records = await lab.store.records(ThreadKey("conversation", "one"), "values", prefix="value/")
+    assert len(records) == 1
+    assert (await lab.values())["log"] == list(range(66))

@@ -125,7 +125,7 @@ async def test_what_was_due_while_the_server_was_down_runs_once_after_the_restar
         await bell.schedule.after(HOUR, "ring", "later")
         before = await bell.schedule.list()
     clock.move(1000)
-    async with open_workshop(store, Bell) as shop:  # Nobody asks for the thread.
+    async with open_workshop(store, Bell) as shop:  # No caller wakes the thread.
         await until(lambda: not shop.is_asleep(Bell))
         bell = await shop.thread(Bell)
         await until(lambda: _has(bell, 2))

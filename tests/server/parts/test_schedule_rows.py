@@ -1,4 +1,4 @@
-"""What becomes of a row when its attempts end, and the order in which rows are due."""
+"""How a row changes when its attempts end, and the order in which rows are due."""
 
 from typing import Any
 
@@ -166,7 +166,7 @@ class Agendas(RuleBasedStateMachine):
         )
 
     def first_held(self) -> list[Row]:
-        """Return the rows that are held, of which a queued one would be the first of the queue again."""
+        """Return the rows that are held; a queued one would be the first of the queue again."""
         return [row for id in self.held if (row := self.rows.get(id)) is not None and row.effect != "unknown"]
 
 

@@ -95,7 +95,7 @@ async def do_group(lab: Lab, model: Model, way: str, steps: list[Step]) -> Model
         case "transaction" | "raising transaction":
             await thread.values.items()  # So that nothing in the block waits for the store.
             try:
-                with thread.transaction():
+                async with thread.transaction():
                     for step in steps:
                         await do(thread.values, after, *step)
                     if way == "raising transaction":

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -48,20 +49,20 @@ async def test_a_block_that_raises_leaves_values_as_they_were_at_once(lab: Lab) 
     for key in "abc":
         await thread.values.set(key, [key])
     await thread.values.set_metadata({"m": 1})
-    expected = [(key, [key]) for key in "abc"]
-    with pytest.raises(ZeroDivisionError), thread.transaction():
+    expected, lost = [(key, [key]) for key in "abc"], list[Awaitable[None]]()
+    with pytest.raises(ZeroDivisionError), thread.transaction():  # noqa: PT012
         thread.update("/answer", "lost")
         thread.values.delete("a")
         thread.values.set("a", 1)
         thread.values.push("b", 2)
         thread.values.set_metadata({})
-        lost = thread.values.clear()
+        lost.append(thread.values.clear())
         thread.values.set("d", 1)
         raise ZeroDivisionError
     assert await found(thread) == ("", expected)
     assert await thread.values.metadata() == {"m": 1}
     with pytest.raises(RolledBack):
-        await lost
+        await lost[0]
     await thread.values.set("d", 2)
     await lab.sleep()
     assert await found(await lab.thread()) == ("", [*expected, ("d", 2)])
@@ -71,7 +72,7 @@ async def test_an_inner_block_that_raises_takes_back_only_what_it_did(lab: Lab) 
     thread = await lab.thread()
     with thread.transaction():
         thread.values.set("a", 1)
-        with pytest.raises(ZeroDivisionError), thread.transaction():
+        with pytest.raises(ZeroDivisionError), thread.transaction():  # noqa: PT012
             thread.values.set("a", 2)
             thread.values.push("log", 1)
             raise ZeroDivisionError
@@ -83,7 +84,7 @@ async def test_an_inner_block_that_raises_takes_back_only_what_it_did(lab: Lab) 
 async def test_a_block_that_awaits_is_rolled_back_before_others_read(lab: Lab) -> None:
     thread = await lab.thread()
     await thread.values.set("a", 1)
-    with pytest.raises(RuntimeError, match="awaited"), thread.transaction():
+    with pytest.raises(RuntimeError, match="awaited"), thread.transaction():  # noqa: PT012
         thread.values.set("a", 2)
         assert await outside(thread.values.get, "a") == 1
     assert await thread.values.get("a") == 1
@@ -91,10 +92,10 @@ async def test_a_block_that_awaits_is_rolled_back_before_others_read(lab: Lab) -
 
 async def test_a_refused_state_takes_the_values_of_the_block_along(lab: Lab) -> None:
     thread = await lab.thread()
-    with pytest.raises(TooLarge), thread.transaction():
+    with pytest.raises(TooLarge), thread.transaction():  # noqa: PT012
         thread.values.set("a", 1)
         thread.update("/answer", "x" * 2**20)
-    with pytest.raises(TooLarge), thread.transaction():
+    with pytest.raises(TooLarge), thread.transaction():  # noqa: PT012
         thread.update("/answer", "lost")
         thread.values.set("a", "x" * 2**20)
     assert await found(thread) == ("", [])
@@ -155,7 +156,7 @@ async def test_a_block_in_a_run_that_raises_leaves_what_the_run_has_staged(lab: 
         values, mine = ctx.thread.values, [1]
         await values.set("mine", mine)
         await values.set("other", 1)
-        with pytest.raises(ZeroDivisionError), ctx.thread.transaction():
+        with pytest.raises(ZeroDivisionError), ctx.thread.transaction():  # noqa: PT012
             ctx.thread.update("/answer", "lost")
             values.push("mine", 2)
             values.clear()

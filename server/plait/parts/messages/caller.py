@@ -50,7 +50,7 @@ class AgentCaller:
     @property
     def kept_until(self) -> int:
         """The time before which the thread must not expire."""
-        return _FOREVER if self.due else 0
+        return _FOREVER if self._writer.state.queue or self.due else 0
 
     def terminate(self) -> None:
         """Leave what is queued as it is: it stays pending."""
@@ -111,7 +111,7 @@ class AgentCaller:
             self._settle(self._writer.state.head.attempts.postpone(self._writer.state.oldest))
 
     def _end(self, error: BaseException | None, is_cut: bool) -> None:
-        """Store what became of an attempt."""
+        """Store how an attempt has ended."""
         state, now = self._writer.state, read_clock()
         attempts, oldest = state.head.attempts, state.oldest
         if error is None and attempts.has_taken(oldest):
@@ -170,7 +170,7 @@ class AgentCaller:
     # Between attempts
 
     def _pause(self) -> None:
-        """Let the next attempt wait, as this one could not be stored."""
+        """Delay the next attempt, as this one could not be stored."""
         self._pause_later()
         self.free()
 

@@ -1,23 +1,16 @@
 """What one write does to the messages of a thread: its records, and what clients are told. No I/O."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
 from plait.parts.messages.frames import Delete, End, Frame, Insert, Take, Update
 from plait.parts.messages.message import Message, Status, encode_message, history_key, id_key, queue_key
-from plait.parts.messages.state import HEAD, Head, Numbers, State, StreamPlace, count_key, encode_head
+from plait.parts.messages.state import HEAD, KEPT, LOG, Head, Numbers, State, StreamPlace, count_key, encode_head
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["KEPT", "LOG", "Changes"]
-
-KEPT: Final = 1000
-"""So many of the last revisions are kept, for clients that were away."""
-
-LOG: Final = "u/"
-"""What the keys of the log's records begin with."""
+__all__ = ["Changes"]
 
 
 class Changes:
@@ -199,7 +192,7 @@ class Changes:
 
     def _end(self, place: StreamPlace, status: Status) -> None:
         self.is_edit = True
-        self._streams = [each for each in self._streams if each is not place]
+        self._streams = tuple(each for each in self._streams if each is not place)
         for key, number in (("streaming", -1), (status, 1)):
             self._add(count_key(place.depth, key, silent=place.silent), number)
         if self._is_live and not place.silent:

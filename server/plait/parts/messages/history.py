@@ -8,10 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.messages.changes import KEPT, LOG
 from plait.parts.messages.frames import Delete, Insert, Missed, Update
 from plait.parts.messages.message import Message, decode_message, history_key, id_key, read_position
-from plait.parts.messages.state import State
+from plait.parts.messages.state import KEPT, LOG, State
 from plait.state.records import Records
 from plait.store.protocol import Record
 from plait_schemas.codec import decode_json

@@ -2,25 +2,23 @@
 
 from collections.abc import AsyncIterator
 
-from plait.parts.messages.draft import MessagesDraft
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page
+from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 
 __all__ = ["Listing"]
 
 
 class Listing:
-    """Messages with some statuses, by their first letters, with what a run has done if there is a draft."""
+    """Messages with some statuses, by their first letters, with what a run has made of them, if there is a view."""
 
-    def __init__(
-        self, writer: Writer, draft: MessagesDraft | None, *, statuses: str, is_silent: bool, max_depth: int
-    ) -> None:
+    def __init__(self, writer: Writer, view: View | None, *, statuses: str, is_silent: bool, max_depth: int) -> None:
         self._writer = writer
-        # All is read of one moment's messages; those that become history meanwhile are pending.
+        # The messages of one moment; those that become history while they are read are listed as pending.
         self._state = writer.state
         self._end = writer.numbers.position + 1
-        self._draft = draft
+        self._view = view
         self._statuses = statuses
         self._is_silent = is_silent
         self._max_depth = max_depth
@@ -52,7 +50,7 @@ class Listing:
         pending = [each for each in self._state.queue if self._fits(each)] if before is None else []
         if is_reverse and pending:
             yield pending[::-1]
-        view = None if self._draft is None else self._draft.view
+        view = self._view
         pages = self._writer.history.pages(
             reverse=is_reverse,
             after=after or 0,
@@ -80,8 +78,8 @@ class Listing:
     def _count(self) -> int:
         """Return how many messages fit."""
         counts = [self._state.head.counts]
-        if self._draft is not None:
-            counts.append(self._draft.view.counts)
+        if self._view is not None:
+            counts.append(self._view.counts)
         return sum(number for each in counts for key, number in each.items() if self._counts(key))
 
     def _counts(self, key: str) -> bool:

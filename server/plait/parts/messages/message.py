@@ -117,7 +117,7 @@ def encode_message(message: Message, most: int) -> bytes:
 def check_size(size: int, most: int) -> None:
     """Raise TooLarge if a message of `size` bytes does not fit into a record."""
     if size > most - _SPARE:
-        text = f"the message has {size} bytes; a record may have {most}, of which {_SPARE} are kept for its place"
+        text = f"the message has {size} bytes; a record may have {most}, and {_SPARE} are kept for its place"
         raise TooLarge(text, limit="record")
 
 

@@ -7,38 +7,34 @@ from typing import Any, ClassVar, Final, TypeVar
 from plait.actor.actor import Actor
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.actor.timer import read_clock
-from plait.actor.turn import find_client_turn
-from plait.errors import Conflict, NotFound, TooMany
+from plait.errors import NotFound
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.draft import MessagesDraft, edit_message
-from plait.parts.messages.frames import Frame, Missed
+from plait.parts.messages.feed import Feed
 from plait.parts.messages.history import Order
 from plait.parts.messages.listing import Listing
 from plait.parts.messages.message import Message, Page, Role
+from plait.parts.messages.queue import Queue, find_sender
+from plait.parts.messages.reader import Reader
 from plait.parts.messages.sent_keys import SENT, make_sent_id
-from plait.parts.messages.state import HEAD, State, load_state
+from plait.parts.messages.state import HEAD, load_state
 from plait.parts.messages.stream import MessageStream
+from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
 from plait.store.protocol import Record, RecordRange
-from plait_schemas.codec import encode_json
 
-__all__ = ["MOST_QUEUED", "Messages", "ThreadMessages"]
+__all__ = ["Messages", "ThreadMessages"]
 
 T = TypeVar("T")
 
 # In the class, `list` is a method.
 _Messages = list[Message]
-Viewer = Callable[[list[Frame]], None]
 
-MOST_QUEUED: Final = 1000
-"""The most messages that may be queued in a thread, and the most records' worth of bytes that they may have is 8."""
-
-_MOST_RECORDS: Final = 8
 _ALL: Final = 1 << 30
 
 
@@ -81,7 +77,11 @@ class ThreadMessages:
     def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
         self._actor = actor
         self._writer = Writer(actor, part, agent=agent, is_live=is_live)
+        self._reader = Reader(self._writer, self._find_view)
+        # What clients see.
+        self.feed = Feed(self._writer)
         self._caller = None if agent is None else AgentCaller(self._writer, agent)
+        self._queue = Queue(self._writer, self._caller)
         if self._caller is not None:
             actor.timer.add(self._caller)
 
@@ -114,7 +114,7 @@ class ThreadMessages:
         is_run = self._is_run()
         listing = Listing(
             self._writer,
-            self._find_draft(),
+            self._find_view(),
             statuses="c" if is_run else "cpsf",
             is_silent=is_run if include_silent is None else include_silent,
             max_depth=max_depth,
@@ -124,15 +124,12 @@ class ThreadMessages:
     async def get(self, id: str) -> Message | None:
         """Return a message by its id, silent and nested ones, too; None if there is none."""
         await self._actor.records.wait_for_shown()
-        return await self._find(id)
+        return await self._reader.find(id)
 
     async def pending(self) -> _Messages:
         """Return what is queued, in order; in a run, what that has not taken."""
         await self._actor.records.wait_for_shown()
-        if not self._is_run():
-            return [*self._writer.state.queue]
-        draft = self._find_draft()
-        return self._find_untaken() if draft is None else draft.find_untaken()
+        return self._reader.find_untaken() if self._is_run() else [*self._writer.state.queue]
 
     # Writing
 
@@ -195,7 +192,7 @@ class ThreadMessages:
             raise TypeError(f"content must be a str, not {content!r}")
         if role == "tool":
             raise ValueError("a tool's result cannot be queued: inject it")
-        id = None if key is None else make_sent_id(_find_sender() if sender is None else sender, key)
+        id = None if key is None else make_sent_id(sender or find_sender(), key)
         self._check_may_add()
         draft = self._use_draft()
         message = self._make(
@@ -212,11 +209,12 @@ class ThreadMessages:
             return Result(self._writer.state.find_pending(id) or message, self._written(None))
         if id is not None and draft is not None and any(each.id == id for each in draft.view.queued):
             return Result(message, STAGED)
-        self._check_room(message, draft)
+        self._queue.check_room(message, () if draft is None else draft.view.queued)
         if draft is not None:
             draft.queue(message, is_keyed=id is not None)
             return Result(message, STAGED)
-        return self._queue_now(message, is_keyed=id is not None)
+        stored, commit = self._queue.add(message, is_keyed=id is not None)
+        return Result(stored, self._written(commit))
 
     def take(self) -> Result[_Messages]:
         """Move all that is queued to the end of the history, in order, and return it.
@@ -227,7 +225,7 @@ class ThreadMessages:
         draft = self._use_draft()
         if draft is not None:
             return Result(draft.take(), STAGED)
-        untaken = self._find_untaken()
+        untaken = self._reader.find_untaken()
         if not untaken:
             return Result([], self._written(None))
         moves = [(each, self._writer.numbers.next_position()) for each in untaken]
@@ -241,7 +239,7 @@ class ThreadMessages:
         Raises NotFound, Conflict for a message that is being written, and what `inject` raises.
         """
         self._check_may_write()
-        before, _ = await self._find_present(id)
+        before, _ = await self._reader.find_present(id)
         self._check_may_write()
         if before is None:
             raise NotFound(f"there is no message {id}")
@@ -258,7 +256,7 @@ class ThreadMessages:
         A pending message is cancelled, unless a run has taken it. Raises Conflict for one that is being written.
         """
         self._check_may_write()
-        message, results = await self._find_present(id)
+        message, results = await self._reader.find_present(id)
         self._check_may_write()
         draft = self._use_draft()
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
@@ -305,24 +303,6 @@ class ThreadMessages:
         )
         return MessageStream(self._writer, message, draft)
 
-    # For clients
-
-    def watch(self, viewer: Viewer) -> Callable[[], None]:
-        """Call a function with what clients are told, when that is durable, in order; return how to stop that."""
-        self._writer.viewers.append(viewer)
-        return lambda: self._writer.viewers.remove(viewer)
-
-    async def since(self, revision: int) -> Missed | None:
-        """Return what clients were told after a revision; None if they must begin with the newest messages."""
-        state = await self._find_durable()
-        return await self._writer.history.since(state, revision)
-
-    async def newest(self, limit: int, before: int | None = None) -> tuple[int, Page]:
-        """Return the newest messages that clients may see, also nested ones, and the revision of which they are."""
-        state = await self._find_durable()
-        listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ALL)
-        return state.head.revision, await listing.read(limit, 0, None, before=before)
-
     # Inside
 
     def _is_run(self) -> bool:
@@ -335,6 +315,10 @@ class ThreadMessages:
         draft = None if stage is None else stage.drafts.get(self)
         assert draft is None or isinstance(draft, MessagesDraft)
         return draft
+
+    def _find_view(self) -> View | None:
+        draft = self._find_draft()
+        return None if draft is None else draft.view
 
     def _use_draft(self) -> MessagesDraft | None:
         """Return the draft of the run, None outside of runs and in a transaction. Raises what interrupts the run."""
@@ -356,15 +340,6 @@ class ThreadMessages:
         self._check_may_write()
         self._actor.check_active()
 
-    def _check_room(self, message: Message, draft: MessagesDraft | None) -> None:
-        """Raise TooMany if no other message may be queued."""
-        state, added = self._writer.state, [] if draft is None else draft.view.queued
-        most = _MOST_RECORDS * self._actor.limits.record
-        size = sum(map(_measure, (*added, message))) + state.head.queued_bytes
-        if len(state.queue) + len(added) >= MOST_QUEUED or size > most:
-            many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
-            raise TooMany(many, retry_after=1.0)
-
     def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
         """Return a new message at the next position. Raises what makes it no message."""
         numbers = self._writer.numbers
@@ -379,72 +354,6 @@ class ThreadMessages:
         message.check()
         return message
 
-    def _find_untaken(self) -> _Messages:
-        return [each for each in self._writer.state.queue if each.position not in self._writer.taken]
-
-    async def _find(self, id: str) -> Message | None:
-        if (draft := self._find_draft()) is not None:
-            if id in draft.view.removed or id in draft.view.ids:
-                return draft.view.ids.get(id)
-            if (pending := next((each for each in draft.find_untaken() if each.id == id), None)) is not None:
-                return pending
-        return self._writer.state.find_pending(id) or await self._writer.history.find(id)
-
-    async def _find_present(self, id: str) -> tuple[Message | None, _Messages]:
-        """Return a message and the results of the calls of tools in it, as they are when this returns.
-
-        Raises Conflict for a message that is being written.
-        """
-        while True:
-            edits = self._writer.edits
-            message = await self._find(id)
-            results = [] if message is None or not message.tool_calls else await self._find_results(message)
-            if message is not None and message.status == "streaming":
-                raise Conflict(f"the message {id} is being written")
-            if edits == self._writer.edits:
-                return message, results
-
-    async def _find_results(self, message: Message) -> _Messages:
-        wanted, draft = message.tool_call_ids, self._find_draft()
-        pages = self._writer.history.pages(
-            reverse=False,
-            after=message.position,
-            before=self._writer.numbers.position + 1,
-            staged={} if draft is None else draft.view.rows,
-            removed=() if draft is None else draft.view.removed,
-        )
-        return [each async for page in pages for each in page if each.tool_call_id in wanted]
-
-    async def _find_durable(self) -> State:
-        """Return the state, when that is durable. Raises StoreError."""
-        while True:
-            state, losses = self._writer.state, self._writer.losses
-            await self._actor.state.wait_until_stored()
-            if losses == self._writer.losses:
-                return state
-
-    def _queue_now(self, message: Message, *, is_keyed: bool) -> Result[Message]:
-        """Queue a message, and call the agent for it if it is not busy."""
-        caller, has_begun = self._caller, False
-
-        def work(changes: Changes) -> Message:
-            nonlocal has_begun
-            if is_keyed:
-                changes.remember(message.id)
-            stored = changes.queue_message(message)
-            has_begun = caller is not None and caller.begin_with(changes)
-            return stored
-
-        try:
-            stored, commit = self._writer.write(work)
-        except BaseException:
-            if caller is not None and has_begun:
-                caller.free()
-            raise
-        if caller is not None and has_begun:
-            caller.follow(commit)
-        return Result(stored, self._written(commit))
-
     def _write(self, work: Callable[[Changes], T]) -> Result[T]:
         result, commit = self._writer.write(work)
         return Result(result, self._written(commit))
@@ -452,16 +361,3 @@ class ThreadMessages:
     def _written(self, commit: Commit | None) -> Written:
         """Return a write that can be awaited; without a commit, all those so far."""
         return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())
-
-
-def _find_sender() -> str:
-    """Return for whom the calling code runs: a principal, a connection, or the server."""
-    turn = find_client_turn()
-    connection = None if turn is None else turn.connection
-    if connection is None:
-        return "server"
-    return f"connection {connection.id}" if connection.principal is None else f"principal {connection.principal.id}"
-
-
-def _measure(message: Message) -> int:
-    return len(encode_json(message))

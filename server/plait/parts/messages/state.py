@@ -13,10 +13,16 @@ from plait.parts.messages.sent_keys import SentKeys
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["HEAD", "Head", "Numbers", "State", "StreamPlace", "count_key", "encode_head", "load_state"]
+__all__ = ["HEAD", "KEPT", "LOG", "Head", "Numbers", "State", "StreamPlace", "count_key", "encode_head", "load_state"]
 
 HEAD: Final = "head"
 """The key of the record with the head."""
+
+LOG: Final = "u/"
+"""What the keys of the log's records begin with."""
+
+KEPT: Final = 1000
+"""So many of the last revisions are kept, for clients that were away."""
 
 Counts = Mapping[str, int]
 

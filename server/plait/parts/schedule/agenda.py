@@ -87,7 +87,7 @@ class Agenda:
         return found
 
     def release(self, id: str) -> None:
-        """Let a row run again when it is due, if it is still there, or is again."""
+        """Hold a row no longer; it runs again when it is due, if it is still there."""
         self._held.discard(id)
         if (row := self.rows.get(id)) is not None:
             self._push(row)

@@ -26,7 +26,7 @@ class EffectRun(msgspec.Struct, frozen=True):
 
 
 class ScheduleDraft:
-    """The rows that a run adds and removes, and the row of which it is a run, if it is one of an effect.
+    """The rows that a run adds and removes; if it is a run of an effect, also the end of that row.
 
     `put` stores rows.
     """

@@ -39,7 +39,7 @@ def effect(
     most: float = 60.0,
     timeout: float | None = None,
 ) -> F | Callable[[F], F]:
-    """Let the schedule of a Thread call a method.
+    """Mark a method of a Thread that its schedule may call.
 
     A run that raises is tried again, up to `attempts` times in all: after about `base` seconds, then twice as long each
     time, at most `most`. An attempt that takes longer than `timeout` seconds is logged with its stack, cancelled, and

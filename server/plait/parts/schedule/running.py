@@ -1,4 +1,4 @@
-"""Runs the effects of one thread that are due, and decides what becomes of their rows."""
+"""Runs the effects of one thread that are due, and changes their rows when they end."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from plait.parts.schedule.rows import MOST_CRASHES, Row
 from plait.parts.stage import Stage
 from plait.state.commit import Commit
 
-__all__ = ["EffectRun", "Runner"]
+__all__ = ["Runner"]
 
 log = logging.getLogger("plait.schedule")
 

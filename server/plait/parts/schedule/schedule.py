@@ -17,11 +17,11 @@ from plait.actor.turn import current_turn
 from plait.errors import CorruptThread, TooMany
 from plait.parts.part import Part
 from plait.parts.schedule.agenda import Agenda
-from plait.parts.schedule.draft import ScheduleDraft
+from plait.parts.schedule.draft import EffectRun, ScheduleDraft
 from plait.parts.schedule.effect import Effect, find_effects
 from plait.parts.schedule.rows import Row, decode_row
 from plait.parts.schedule.rules import Cron, Every, Rule, to_microseconds
-from plait.parts.schedule.running import EffectRun, Runner
+from plait.parts.schedule.running import Runner
 from plait.parts.stage import find_stage
 from plait.parts.values_ops import encode_named
 from plait.parts.written import STAGED, Result, Written
@@ -226,7 +226,7 @@ class ThreadSchedule:
 
     def put(self, rows: Mapping[str, Row | None]) -> Commit:
         """Store rows, or remove them, as one write. None is added to a thread that was terminated."""
-        if self._actor.termination.at is not None:
+        if self._actor.terminated is not None:
             rows = {id: row for id, row in rows.items() if row is None}
         before = {id: self._agenda.set(id, row) for id, row in rows.items()}
 
