@@ -658,7 +658,6 @@ async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: 
         for start in range(0, count, 5000):
             records = [Record("notes", f"value/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
             await store.submit(Write(key, "e", 0 if start else None, 0, records=records))
-        del records
     async with make_app(SqliteStore(tmp_path / "one.db")) as app:
         tracemalloc.start()
         try:
