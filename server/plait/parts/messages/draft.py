@@ -1,4 +1,4 @@
-"""What a run has done to the messages of its thread, until it is committed."""
+"""The writes of a run to the messages of its thread, until they are committed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +17,13 @@ Bases = Mapping[str, Message | None]
 
 
 class _Op:
-    """One thing that a run has done."""
+    """One operation of a run."""
 
-    # The message that must be read before, if there is one.
+    # The message that must be read first, if any.
     id: str | None = None
 
     def apply(self, changes: Changes, bases: Bases) -> None:
-        """Do it, with the messages that were read."""
+        """Carry out the operation, with the messages that were read."""
         raise NotImplementedError
 
 
@@ -43,14 +43,14 @@ class _Queue(_Op):
     def apply(self, changes: Changes, bases: Bases) -> None:
         if self._is_keyed:
             if changes.keys.has(self._message.id):
-                return  # Others have sent it since.
+                return  # The message was also sent outside of the run.
             changes.remember(self._message.id)
         changes.queue_message(self._message)
 
 
 class _Take(_Op):
     def __init__(self, places: Mapping[int, int]) -> None:
-        # The new positions, by those in the queue.
+        # The new positions, by the positions in the queue.
         self._places = places
 
     def apply(self, changes: Changes, bases: Bases) -> None:
@@ -90,21 +90,21 @@ class _Remove(_Op):
 
 
 class MessagesDraft:
-    """The messages as one run sees them: its operations, and what they make of the history."""
+    """The operations of one run on messages, and the view of the messages after them."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._ops: list[_Op] = []
-        # What is read before these are carried out, and what `Writer.edits` was then.
+        # The messages that were read for the operations, and the value of `Writer.edits` at that time.
         self._bases: dict[str, Message | None] = {}
         self._read_at = -1
         self.view = View()
-        # The messages that were written bit by bit.
+        # The messages that were written in pieces.
         self._streams: list[MessageStream] = []
-        # Whether the run has raised, or what it did could not be stored.
+        # Whether the run has raised, or its writes could not be stored.
         self.is_dropped = False
 
-    # What the run does
+    # Called by the run
 
     def add(self, message: Message) -> None:
         """Add a message to the history. Raises TooLarge and TypeError."""
@@ -113,13 +113,13 @@ class MessagesDraft:
         self.view.show(message)
 
     def queue(self, message: Message, *, is_keyed: bool) -> None:
-        """Add a message to the queue, once if it was sent with a key. Raises TooLarge and TypeError."""
+        """Add a message to the queue; only once, if it was sent with a key. Raises TooLarge and TypeError."""
         self._writer.check(message)
         self._ops.append(_Queue(message, is_keyed=is_keyed))
         self.view.queued.append(message)
 
     def take(self) -> list[Message]:
-        """Take what is queued and not taken, and return it with its new positions."""
+        """Take the queued messages that are not taken, and return them with their new positions."""
         writer, places, found = self._writer, dict[int, int](), list[Message]()
         for message in self.view.find_untaken(writer.state.queue, writer.taken):
             places[message.position] = writer.numbers.next_position()
@@ -134,12 +134,12 @@ class MessagesDraft:
         return found
 
     def find_taken(self) -> list[str]:
-        """Return the ids of the messages that were taken, in order, for a message that is shown before the commit."""
+        """Return the ids of the taken messages, in order, for a message that is shown before the commit."""
         places = {place: position for position, place in self.view.taken.items()}
         return [self.view.rows[place].id for place in sorted(places) if place in self.view.rows]
 
     def end(self, stream: MessageStream, message: Message) -> None:
-        """Make history of a message that was written bit by bit."""
+        """Add a message that was written in pieces to the history."""
         self._ops.append(_End(message))
         self._streams.append(stream)
         self.view.show(message)
@@ -163,26 +163,26 @@ class MessagesDraft:
         if message.status != "pending":
             self.view.hide(message)
 
-    # For the stage
+    # Called by the stage
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is something to store."""
+        """Whether there are operations to store."""
         return bool(self._ops)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the messages that were changed are known as they are now."""
+        """Whether the current versions of the changed messages are known."""
         return self._read_at == self._writer.edits or not self._find_needed()
 
     async def prepare(self) -> None:
-        """Read the messages that were changed. Raises StoreError."""
+        """Read the changed messages. Raises StoreError."""
         read_at = self._writer.edits
         self._bases = {id: await self._writer.history.find(id) for id in self._find_needed()}
         self._read_at = read_at
 
     def write(self) -> None:
-        """Carry out what was done on what is stored; if that is rolled back, it is to be done again."""
+        """Carry out the operations on the stored messages; if that is rolled back, they are staged again."""
         writer, ops, view, streams, bases = self._writer, self._ops, self.view, self._streams, self._bases
 
         def work(changes: Changes) -> None:
@@ -200,7 +200,7 @@ class MessagesDraft:
         writer.forget(view.taken, streams)
 
     def drop(self) -> None:
-        """Forget what was done; a message that was shown while it was written is failed."""
+        """Forget the operations; a message that was shown while it was written becomes failed."""
         self.is_dropped, streams = True, self._streams
         self._writer.forget(self.view.taken, ())
         self._clear()
@@ -217,14 +217,14 @@ class MessagesDraft:
 
 
 def edit_message(message: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
-    """Return a message with other content, if there is any, and with more metadata."""
+    """Return a message with new content, if it is given, and with more metadata."""
     if content is not None:
         message = replace(message, content=content)
     return replace(message, metadata={**message.metadata, **metadata}) if metadata else message
 
 
 def _find(id: str, changes: Changes, bases: Bases) -> tuple[Message | None, bool]:
-    """Return a message as it is after some changes, and whether it is pending."""
+    """Return a message after some changes, and whether it is pending."""
     if (written := changes.written.get(id)) is not None:
         return written, False
     pending = next((each for each in changes.queue if each.id == id), None)

@@ -1,10 +1,10 @@
-"""What clients see of messages."""
+"""The messages that clients see."""
 
 from collections.abc import Callable
 
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.listing import Listing
-from plait.parts.messages.message import Page
+from plait.parts.messages.message import Page, measure_message
 from plait.parts.messages.state import State
 from plait.parts.messages.writer import Writer
 
@@ -16,29 +16,36 @@ _ANY_DEPTH = 1 << 30
 
 
 class Feed:
-    """Tells clients of the messages of one thread, as far as they may see them.
+    """Sends the messages of one thread to clients, without silent ones.
 
-    A client that comes watches first, holds the frames back until it has read what it missed or the newest messages,
-    and drops those up to the revision of that, except chunks.
+    A client that joins calls `watch` first, and holds back frames until it has read the missed ones or the newest
+    messages; it then drops held frames up to the revision of these, except chunks.
     """
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     def watch(self, viewer: Viewer) -> Callable[[], None]:
-        """Call a function with what clients are told, when that is durable, in order; return how to stop that."""
+        """Call a function with the frames for clients, in order, when durable; return a function that ends this."""
         self._writer.viewers.append(viewer)
         return lambda: self._writer.viewers.remove(viewer)
 
     async def since(self, revision: int) -> Missed | None:
-        """Return what clients were told after a revision; None if they must begin with the newest messages."""
+        """Return the frames after a revision; None if a client must begin with the newest messages."""
         return await self._writer.history.since(await self._find_durable(), revision)
 
-    async def newest(self, limit: int, before: int | None = None) -> tuple[int, Page]:
-        """Return the newest messages that clients may see, also nested ones, and their revision."""
+    async def newest(self, limit: int, before: int | None = None, *, size: int | None = None) -> tuple[int, Page]:
+        """Return the newest messages that clients may see, including nested ones, and their revision.
+
+        What is pending comes in addition to `limit`, and to `size` in bytes.
+        """
         state = await self._find_durable()
         listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ANY_DEPTH)
-        return state.head.revision, await listing.read(limit, 0, None, before=before)
+        if before is None:
+            limit += len(self._writer.state.queue)
+            queued = sum(map(measure_message, self._writer.state.queue))
+            size = None if size is None else max(size, self._writer.actor.limits.record) + queued
+        return state.head.revision, await listing.read(limit, 0, None, before=before, size=size)
 
     async def _find_durable(self) -> State:
         """Return the state, when that is durable. Raises StoreError."""

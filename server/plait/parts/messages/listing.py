@@ -1,9 +1,9 @@
-"""Lists messages: the history, then what is pending, as those see it for whom it is."""
+"""Lists messages: the history, then the pending ones, filtered for the reader."""
 
 from collections.abc import AsyncIterator
 
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import Message, Page
+from plait.parts.messages.message import Message, Page, measure_message
 from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 
@@ -11,11 +11,11 @@ __all__ = ["Listing"]
 
 
 class Listing:
-    """Messages with some statuses, by their first letters, with what a run has made of them, if there is a view."""
+    """The messages with some statuses, given by their first letters, with the changes of a run if there is a view."""
 
     def __init__(self, writer: Writer, view: View | None, *, statuses: str, is_silent: bool, max_depth: int) -> None:
         self._writer = writer
-        # The messages of one moment; those that become history while they are read are listed as pending.
+        # The messages at one moment; a message that moves to the history during the read is listed as pending.
         self._state = writer.state
         self._end = writer.numbers.position + 1
         self._view = view
@@ -24,18 +24,27 @@ class Listing:
         self._max_depth = max_depth
 
     async def read(
-        self, limit: int, offset: int, order: Order | None, *, after: int | None = None, before: int | None = None
+        self,
+        limit: int,
+        offset: int,
+        order: Order | None,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        size: int | None = None,
     ) -> Page:
-        """Return a page. Raises ValueError and StoreError."""
+        """Return a page, of `size` bytes at most or of one message. Raises ValueError and StoreError."""
         if order not in (None, "asc", "desc"):
             raise ValueError(f'order must be "asc", "desc" or None, not {order!r}')
         for name, value in (("limit", limit), ("offset", offset), ("max_depth", self._max_depth)):
             if type(value) is not int or value < 0:
-                raise ValueError(f"{name} must be a whole number from 0 on, not {value!r}")
+                raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
         end = offset + limit
         found: list[Message] = []
         async for messages in self._walk(order != "asc", after, before, end + 1):
             found += messages
+            if size is not None:
+                found, end = _cut(found, end, size)
             if len(found) > end:
                 break
         page = found[offset:end]
@@ -46,7 +55,7 @@ class Listing:
     async def _walk(
         self, is_reverse: bool, after: int | None, before: int | None, count: int
     ) -> AsyncIterator[list[Message]]:
-        """Yield the messages that fit, some at a time."""
+        """Yield the matching messages in batches."""
         pending = [each for each in self._state.queue if self._fits(each)] if before is None else []
         if is_reverse and pending:
             yield pending[::-1]
@@ -76,13 +85,22 @@ class Listing:
         )
 
     def _count(self) -> int:
-        """Return how many messages fit."""
+        """Return the number of matching messages."""
         counts = [self._state.head.counts]
         if self._view is not None:
             counts.append(self._view.counts)
         return sum(number for each in counts for key, number in each.items() if self._counts(key))
 
     def _counts(self, key: str) -> bool:
-        """Whether messages fit that are counted by `count_key`."""
+        """Whether messages that are counted under a `count_key` match."""
         is_silent, status, depth = key[0] == "s", key[1], int(key[2:])
         return (self._is_silent or not is_silent) and depth <= self._max_depth and status in self._statuses
+
+
+def _cut(found: list[Message], end: int, size: int) -> tuple[list[Message], int]:
+    """Return as many messages as have `size` bytes and one more, and how many are to be returned of them."""
+    for number, message in enumerate(found):
+        size -= measure_message(message)
+        if size < 0 and number > 0:
+            return found[: number + 1], min(end, number)
+    return found, end

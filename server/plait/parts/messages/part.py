@@ -41,7 +41,7 @@ _ALL: Final = 1 << 30
 class Messages(Part["ThreadMessages"]):
     """Declares messages: `messages = Messages(agent="support", live=True)` gives each thread a `ThreadMessages`.
 
-    The agent is called while anything is queued, and takes that. With `live`, clients see the messages.
+    The agent is called while messages are queued, and takes them. With `live`, clients see the messages.
     """
 
     reading: ClassVar = frozenset({"list", "get", "pending"})
@@ -68,17 +68,17 @@ class Messages(Part["ThreadMessages"]):
 class ThreadMessages:
     """The messages of one thread: a history, and a queue for its agent.
 
-    The methods that write do so when they are called, and return what can be awaited until it is durable; `update` and
-    `delete` read first, so they are coroutines and of no use in a transaction. In a run of an agent, what they write is
-    staged, and stored with the run; the history is then as the agent is to see it: without what is pending or failed,
-    and with silent messages.
+    The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
+    and `delete` read first, so they are coroutines and cannot be used in a transaction. In a run of an agent, writes
+    are staged, and stored with the run; the history is then as the agent needs it: without pending and failed messages,
+    and with silent ones.
     """
 
     def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
         self._actor = actor
         self._writer = Writer(actor, part, agent=agent, is_live=is_live)
         self._reader = Reader(self._writer, self._find_view)
-        # What clients see.
+        # The messages that clients see.
         self.feed = Feed(self._writer)
         self._caller = None if agent is None else AgentCaller(self._writer, agent)
         self._queue = Queue(self._writer, self._caller)
@@ -86,7 +86,7 @@ class ThreadMessages:
             actor.timer.add(self._caller)
 
     def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
-        """Take the stored records of a thread that wakes. Raises CorruptThread."""
+        """Load the stored records of a waking thread. Raises CorruptThread."""
         self._writer.load(load_state(self._writer.part, head, queue, keys))
         if self._caller is not None:
             self._caller.recover()
@@ -104,11 +104,11 @@ class ThreadMessages:
         before: int | None = None,
         after: int | None = None,
     ) -> Page:
-        """Return the newest messages, oldest first; `offset` of them are left out.
+        """Return the newest messages, oldest first, without the last `offset`.
 
-        With `order` "asc" it begins with the oldest, with "desc" it returns the newest first. Silent messages are left
-        out, except in a run, unless `include_silent` says otherwise, and so are those nested more than `max_depth`
-        deep. `before` and `after` are positions between which the messages are; what is pending follows the history.
+        With `order` "asc", returns the oldest messages; with "desc", the newest first. Silent messages are left out
+        outside of runs, unless `include_silent` says otherwise; so are messages nested more than `max_depth` deep. The
+        messages are between the positions `after` and `before`; pending ones follow the history.
         """
         await self._actor.records.wait_for_shown()
         is_run = self._is_run()
@@ -122,12 +122,12 @@ class ThreadMessages:
         return await listing.read(limit, offset, order, after=after, before=before)
 
     async def get(self, id: str) -> Message | None:
-        """Return a message by its id, silent and nested ones, too; None if there is none."""
+        """Return a message by its id, even if it is silent or nested; None if there is none."""
         await self._actor.records.wait_for_shown()
         return await self._reader.find(id)
 
     async def pending(self) -> _Messages:
-        """Return what is queued, in order; in a run, what that has not taken."""
+        """Return the queued messages, in order; in a run, those that it has not taken."""
         await self._actor.records.wait_for_shown()
         return self._reader.find_untaken() if self._is_run() else [*self._writer.state.queue]
 
@@ -149,7 +149,7 @@ class ThreadMessages:
     ) -> Result[Message]:
         """Add a message at the end of the history. No agent is called for it.
 
-        Raises ValueError and TypeError for what is no message, TooLarge, and Terminated.
+        Raises ValueError and TypeError for an invalid message, TooLarge, and Terminated.
         """
         self._check_may_add()
         draft = self._use_draft()
@@ -182,16 +182,16 @@ class ThreadMessages:
         attachments: Sequence[Mapping[str, Any]] = (),
         sender: str | None = None,
     ) -> Result[Message]:
-        """Add a message to the queue, which the agent takes: at once if none runs, else when that one has ended.
+        """Add a message to the queue, from which the agent takes it: at once, or when the current run has ended.
 
-        A message with a `key` that its sender has used among the last 10,000 is not added again; what is returned has
-        the id of the first one. The sender is the client for which the calling code runs, or `sender`. Raises TooMany
-        if 1,000 messages are queued, and what `inject` raises.
+        If the sender has used the `key` among the last 10,000 keys, nothing is added, and the result has the id of the
+        first message. The sender is the client that the calling code runs for, or `sender`. Raises TooMany if 1,000
+        messages are queued, and what `inject` raises.
         """
         if not isinstance(content, str):
             raise TypeError(f"content must be a str, not {content!r}")
         if role == "tool":
-            raise ValueError("a tool's result cannot be queued: inject it")
+            raise ValueError("the result of a tool cannot be queued: use `inject`")
         id = None if key is None else make_sent_id(sender or find_sender(), key)
         self._check_may_add()
         draft = self._use_draft()
@@ -217,9 +217,9 @@ class ThreadMessages:
         return Result(stored, self._written(commit))
 
     def take(self) -> Result[_Messages]:
-        """Move all that is queued to the end of the history, in order, and return it.
+        """Move all queued messages to the end of the history, in order, and return them.
 
-        A run that raises gives it back. What a run has taken cannot be cancelled.
+        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled.
         """
         self._check_may_write()
         draft = self._use_draft()
@@ -251,7 +251,7 @@ class ThreadMessages:
         return await self._write(lambda changes: changes.change_pending(after) if is_pending else changes.change(after))
 
     async def delete(self, id: str) -> bool:
-        """Remove a message, and the results of the calls of tools in it; return whether it was there.
+        """Remove a message, and the results of its tool calls; return whether it existed.
 
         A pending message is cancelled, unless a run has taken it. Raises Conflict for one that is being written.
         """
@@ -283,10 +283,10 @@ class ThreadMessages:
         silent: bool = False,
         metadata: Mapping[str, Any] | None = None,
     ) -> MessageStream:
-        """Write a message bit by bit: `async with messages.stream() as m: m.append(text)`.
+        """Write a message in pieces: `async with messages.stream() as m: m.append(text)`.
 
-        It is shown and durable while it grows. In a run it becomes history with the run, at the position that it gets
-        now, after what the run has taken.
+        It is shown and durable while it grows. In a run, it joins the history with the run, at the position that it
+        gets now, after the messages that the run has taken.
         """
         self._check_may_add()
         draft = self._use_draft()
@@ -310,7 +310,7 @@ class ThreadMessages:
         return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
 
     def _find_draft(self) -> MessagesDraft | None:
-        """Return what the run has done; None outside of runs, or if it has done nothing."""
+        """Return the draft of the run; None outside of runs, or if the run has written nothing."""
         stage = find_stage(self._actor)
         draft = None if stage is None else stage.drafts.get(self)
         assert draft is None or isinstance(draft, MessagesDraft)
@@ -321,7 +321,7 @@ class ThreadMessages:
         return None if draft is None else draft.view
 
     def _use_draft(self) -> MessagesDraft | None:
-        """Return the draft of the run, None outside of runs and in a transaction. Raises what interrupts the run."""
+        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
         stage = find_stage(self._actor)
         if stage is None or self._actor.state.find_own_transaction() is not None:
             return None
@@ -331,17 +331,17 @@ class ThreadMessages:
         return draft
 
     def _check_may_write(self) -> None:
-        """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
+        """Raise the errors of `set_state`: Readonly, and Destroyed if the thread is destroyed."""
         check_may_write(self._actor.key)
         self._actor.state.check_open()
 
     def _check_may_add(self) -> None:
-        """Raise also Terminated."""
+        """Raise the errors of `_check_may_write`, and Terminated."""
         self._check_may_write()
         self._actor.check_active()
 
     def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
-        """Return a new message at the next position. Raises what makes it no message."""
+        """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
         numbers = self._writer.numbers
         at = numbers.next_time(read_clock())
         message = Message(
@@ -361,5 +361,5 @@ class ThreadMessages:
         return Result(result, self._written(commit))
 
     def _written(self, commit: Commit | None) -> Written:
-        """Return a write that can be awaited; without a commit, all those so far."""
+        """Return an awaitable write; without a commit, it stands for all writes so far."""
         return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())

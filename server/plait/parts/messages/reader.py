@@ -1,4 +1,4 @@
-"""Reads messages as the calling code sees them: in a run, with what that has done."""
+"""Reads messages as the calling code sees them: in a run, with its own writes."""
 
 from collections.abc import Callable
 
@@ -11,19 +11,19 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """Finds messages; `find_view` returns what the run of the calling code has done, None if there is nothing."""
+    """Finds messages; `find_view` returns the view of the calling run, None if there is none."""
 
     def __init__(self, writer: Writer, find_view: Callable[[], View | None]) -> None:
         self._writer = writer
         self._find_view = find_view
 
     def find_untaken(self) -> list[Message]:
-        """Return what is queued and no run has taken, in order."""
+        """Return the queued messages that no run has taken, in order."""
         view = self._find_view() or View()
         return view.find_untaken(self._writer.state.queue, self._writer.taken)
 
     async def find(self, id: str) -> Message | None:
-        """Return a message by its id, None if there is none. Raises StoreError."""
+        """Return a message by its id; None if there is none. Raises StoreError."""
         if (view := self._find_view()) is not None:
             if id in view.removed or id in view.ids:
                 return view.ids.get(id)
@@ -32,7 +32,7 @@ class Reader:
         return self._writer.state.find_pending(id) or await self._writer.history.find(id)
 
     async def find_present(self, id: str) -> tuple[Message | None, list[Message]]:
-        """Return a message and the results of the calls of tools in it, as they are when this returns.
+        """Return a message and the results of its tool calls, as they are when this returns.
 
         Raises Conflict for a message that is being written, and StoreError.
         """

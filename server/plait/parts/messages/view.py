@@ -1,4 +1,4 @@
-"""What a run has made of the messages of its thread, as it sees them."""
+"""The messages of a thread as a run sees them, with its own writes."""
 
 from collections.abc import Collection, Iterable
 
@@ -9,34 +9,34 @@ __all__ = ["View"]
 
 
 class View:
-    """What operations make of what is stored."""
+    """The changes of a run's operations to the stored messages."""
 
     def __init__(self) -> None:
-        # The messages of the history that differ, by position and by id, and the ids of those that were removed.
+        # The changed and added messages of the history, by position and by id, and the ids of the removed ones.
         self.rows: dict[int, Message] = {}
         self.ids: dict[str, Message] = {}
         self.removed: set[str] = set()
-        # How many messages of the history there are more, by `count_key`.
+        # The changes of the numbers of messages in the history, by `count_key`.
         self.counts: dict[str, int] = {}
         # The new positions of messages that were taken from the queue, by their old ones.
         self.taken: dict[int, int] = {}
-        # The messages that were added to the queue, and those in it that were changed, by position.
+        # The messages that were added to the queue, and the changed messages in it, by position.
         self.queued: list[Message] = []
         self.edited: dict[int, Message] = {}
 
     def show(self, message: Message) -> None:
-        """Have a message in the history."""
+        """Add or replace a message of the history."""
         self.rows[message.position] = self.ids[message.id] = message
         self._count(message, 1)
 
     def hide(self, message: Message) -> None:
-        """Have a message no longer."""
+        """Remove a message of the history."""
         self.rows.pop(message.position, None)
         self.ids.pop(message.id, None)
         self._count(message, -1)
 
     def put_over(self, other: "View") -> None:
-        """Have what another one has, too, which this one was made after."""
+        """Add the changes of a later view."""
         self.rows, self.ids, self.removed = other.rows | self.rows, other.ids | self.ids, other.removed | self.removed
         for key, number in other.counts.items():
             self.counts[key] = self.counts.get(key, 0) + number
@@ -44,7 +44,7 @@ class View:
         self.edited = other.edited | self.edited
 
     def find_untaken(self, queue: Iterable[Message], taken: Collection[int]) -> list[Message]:
-        """Return what is queued and not taken, in order."""
+        """Return the queued messages that are not taken, in order."""
         found = [each for each in (*queue, *self.queued) if each.position not in taken and each.id not in self.removed]
         return sorted([self.edited.get(each.position, each) for each in found], key=_place)
 
