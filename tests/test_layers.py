@@ -70,6 +70,7 @@ ACTOR = (
     "plait.actor.kind",
     "plait.actor.logs",
     "plait.actor.outcome",
+    "plait.actor.per_actor",
     "plait.actor.rpc",
     "plait.actor.transport",
 )

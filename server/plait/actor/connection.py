@@ -40,6 +40,9 @@ class Rights(NamedTuple):
     principal: Principal | None = None
     may_write: bool = True
     may_call: bool = True
+    # Whether it may open the parts that clients see, and send messages to them.
+    may_open: bool = True
+    may_send: bool = True
 
 
 _EVERYTHING: Final = Rights()

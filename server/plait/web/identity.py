@@ -16,9 +16,9 @@ from plait.web.hosts import find_header
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
-Action = Literal["connect", "create", "read", "write", "call", "request", "destroy"]
-"""What a client wants to do with a thread: open a socket, begin the thread, read or write its state, call an rpc, send
-a request, or end the thread for good."""
+Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy"]
+"""What a client wants to do with a thread: open a socket, begin the thread, read or write its state, call an rpc, read
+its messages, send one, send a request, or end the thread for good."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
 """Returns the principal of a request, None if there is none, or a Response to send instead."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from plait.errors import CorruptThread
 from plait.parts.messages.changes import KEPT, LOG
 from plait.parts.messages.frames import Delete, Insert, Missed, Update
-from plait.parts.messages.message import Message, decode_message, history_key, id_key, read_position
+from plait.parts.messages.message import Message, decode_message, history_key, id_key, measure_message, read_position
 from plait.parts.messages.state import State
 from plait.state.records import Records
 from plait.store.protocol import Record
@@ -95,7 +95,7 @@ class History:
         size, seen = 0, set[int]()
         async for message in self._read_after(head.last, revision):
             if message.revision <= head.revision:
-                size += _measure(message)
+                size += measure_message(message)
                 seen.add(message.position)
                 found.append((message.revision, Insert(message.revision, message)))
             if size > _MOST_MISSED:
@@ -104,7 +104,7 @@ class History:
             if isinstance(what, str):
                 found.append((number, Delete(number, what)))
             elif number <= head.revision and what not in seen and (changed := await self.at(what)) is not None:
-                size += _measure(changed)
+                size += measure_message(changed)
                 seen.add(what)
                 found.append((number, Update(number, changed)))
             if size > _MOST_MISSED:
@@ -156,10 +156,6 @@ class History:
         if message.status == "streaming" and not self._is_streaming(message.position):
             return replace(message, status="failed", taken=())  # What wrote it has ended without an end.
         return message
-
-
-def _measure(message: Message) -> int:
-    return len(message.content or "") + 200
 
 
 def _revision(frame: tuple[int, object]) -> int:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from plait.parts.messages.draft import MessagesDraft
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import Message, Page
+from plait.parts.messages.message import Message, Page, measure_message
 from plait.parts.messages.writer import Writer
 
 __all__ = ["Listing"]
@@ -26,9 +26,16 @@ class Listing:
         self._max_depth = max_depth
 
     async def read(
-        self, limit: int, offset: int, order: Order | None, *, after: int | None = None, before: int | None = None
+        self,
+        limit: int,
+        offset: int,
+        order: Order | None,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        size: int | None = None,
     ) -> Page:
-        """Return a page. Raises ValueError and StoreError."""
+        """Return a page, of `size` bytes at most or of one message. Raises ValueError and StoreError."""
         if order not in (None, "asc", "desc"):
             raise ValueError(f'order must be "asc", "desc" or None, not {order!r}')
         for name, value in (("limit", limit), ("offset", offset), ("max_depth", self._max_depth)):
@@ -38,6 +45,8 @@ class Listing:
         found: list[Message] = []
         async for messages in self._walk(order != "asc", after, before, end + 1):
             found += messages
+            if size is not None:
+                found, end = _cut(found, end, size)
             if len(found) > end:
                 break
         page = found[offset:end]
@@ -88,3 +97,12 @@ class Listing:
         """Whether messages fit that are counted by `count_key`."""
         is_silent, status, depth = key[0] == "s", key[1], int(key[2:])
         return (self._is_silent or not is_silent) and depth <= self._max_depth and status in self._statuses
+
+
+def _cut(found: list[Message], end: int, size: int) -> tuple[list[Message], int]:
+    """Return as many messages as have `size` bytes and one more, and how many are to be returned of them."""
+    for number, message in enumerate(found):
+        size -= measure_message(message)
+        if size < 0 and number > 0:
+            return found[: number + 1], min(end, number)
+    return found, end

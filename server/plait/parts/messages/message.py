@@ -18,6 +18,7 @@ __all__ = [
     "encode_message",
     "history_key",
     "id_key",
+    "measure_message",
     "queue_key",
     "read_position",
 ]
@@ -119,6 +120,11 @@ def check_size(size: int, most: int) -> None:
     if size > most - _SPARE:
         text = f"the message has {size} bytes; a record may have {most}, of which {_SPARE} are kept for its place"
         raise TooLarge(text, limit="record")
+
+
+def measure_message(message: Message) -> int:
+    """Return the bytes of a message."""
+    return len(encode_json(message))
 
 
 def history_key(position: int) -> str:

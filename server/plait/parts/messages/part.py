@@ -15,7 +15,7 @@ from plait.parts.messages.draft import MessagesDraft, edit_message
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.history import Order
 from plait.parts.messages.listing import Listing
-from plait.parts.messages.message import Message, Page, Role
+from plait.parts.messages.message import Message, Page, Role, measure_message
 from plait.parts.messages.sent_keys import SENT, make_sent_id
 from plait.parts.messages.state import HEAD, State, load_state
 from plait.parts.messages.stream import MessageStream
@@ -25,7 +25,6 @@ from plait.parts.stage import find_stage
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
 from plait.store.protocol import Record, RecordRange
-from plait_schemas.codec import encode_json
 
 __all__ = ["MOST_QUEUED", "Messages", "ThreadMessages"]
 
@@ -317,11 +316,18 @@ class ThreadMessages:
         state = await self._find_durable()
         return await self._writer.history.since(state, revision)
 
-    async def newest(self, limit: int, before: int | None = None) -> tuple[int, Page]:
-        """Return the newest messages that clients may see, also nested ones, and the revision of which they are."""
+    async def newest(self, limit: int, before: int | None = None, *, size: int | None = None) -> tuple[int, Page]:
+        """Return the newest messages that clients may see, also nested ones, and the revision of which they are.
+
+        What is pending comes in addition to `limit`, and to `size` in bytes.
+        """
         state = await self._find_durable()
         listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ALL)
-        return state.head.revision, await listing.read(limit, 0, None, before=before)
+        if before is None:
+            limit += len(self._writer.state.queue)
+            queued = sum(map(measure_message, self._writer.state.queue))
+            size = None if size is None else max(size, self._actor.limits.record) + queued
+        return state.head.revision, await listing.read(limit, 0, None, before=before, size=size)
 
     # Inside
 
@@ -360,7 +366,7 @@ class ThreadMessages:
         """Raise TooMany if no other message may be queued."""
         state, added = self._writer.state, [] if draft is None else draft.view.queued
         most = _MOST_RECORDS * self._actor.limits.record
-        size = sum(map(_measure, (*added, message))) + state.head.queued_bytes
+        size = sum(map(measure_message, (*added, message))) + state.head.queued_bytes
         if len(state.queue) + len(added) >= MOST_QUEUED or size > most:
             many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
             raise TooMany(many, retry_after=1.0)
@@ -461,7 +467,3 @@ def _find_sender() -> str:
     if connection is None:
         return "server"
     return f"connection {connection.id}" if connection.principal is None else f"principal {connection.principal.id}"
-
-
-def _measure(message: Message) -> int:
-    return len(encode_json(message))

@@ -148,6 +148,11 @@ class Follower:
             self._source = frame.source
         self._transport.send(frame)
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether the reader has not caught up with all that was sent."""
+        return self.is_behind or bool(self._held) or self._transport.is_backed_up
+
     def skip(self, version: int) -> None:
         """Skip a version that the reader knows from the answer to its push."""
         self.version = max(self.version, version)

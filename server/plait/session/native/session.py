@@ -13,7 +13,9 @@ from plait.limits import count_extra_messages
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
 from plait.session.native.message_order import MessageOrder
+from plait.session.native.opened import OpenedParts
 from plait.session.native.pushes import Pushes
+from plait.session.native.sends import Sends
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.push_log import ClientPushes
@@ -27,7 +29,16 @@ __all__ = ["PlaitSession"]
 
 _PONG: Final = Frame(encode(messages.Pong()))
 # Messages that start no turn of the thread.
-_TURNLESS: Final = (messages.Join, messages.Cancel, messages.Presence, messages.Auth, messages.Ping)
+_TURNLESS: Final = (
+    messages.Join,
+    messages.Cancel,
+    messages.Presence,
+    messages.Auth,
+    messages.Ping,
+    messages.Open,
+    messages.Close,
+    messages.Send,
+)
 # Seconds after which a client sends a push again that was refused because of the backlog.
 _PAUSE: Final = 1.0
 
@@ -44,8 +55,10 @@ class PlaitSession:
         "_limiter",
         "_loop",
         "_messages",
+        "_opened",
         "_pushes",
         "_queue",
+        "_sends",
         "_tokens",
         "_transport",
     )
@@ -73,6 +86,8 @@ class PlaitSession:
         self._follower = follower
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
+        self._opened = OpenedParts(actor, connection, transport, follower)
+        self._sends = Sends(actor, connection, follower)
         self._pushes = Pushes(actor, connection, client, queue, answer=self._answer, charge=self._charge)
         # Holds messages until `on_connect` has returned, and while older changes are read for a push.
         self._queue = queue
@@ -93,6 +108,7 @@ class PlaitSession:
         self._calls.close()
         self._queue.close()
         self._pushes.close()
+        self._opened.leave()
         self._actor.state.leave_client(self._client)
         self._actor.sockets.presence.set(self._connection.id, None)
         self._actor.sockets.leave(self._connection, code, reason)
@@ -119,6 +135,7 @@ class PlaitSession:
     def drained(self) -> None:
         """Send what has waited, as the peer has caught up."""
         self._follower.drained()
+        self._opened.drained()
 
     # Messages
 
@@ -160,6 +177,8 @@ class PlaitSession:
                 self._present(bytes(message.data))
             case messages.Auth():
                 self._tokens.renew(message.token)
+            case messages.Open() | messages.Close() | messages.Send():
+                self._handle_part(message)
             case messages.Ping(messages=None):
                 self._transport.send(_PONG)
             case messages.Ping(messages=int(count)):
@@ -167,6 +186,15 @@ class PlaitSession:
                 self._tell_taken()
             case Join():
                 self._fail("this socket has joined already")
+
+    def _handle_part(self, message: messages.Open | messages.Close | messages.Send) -> None:
+        match message:
+            case messages.Open():
+                self._opened.open(message)
+            case messages.Close():
+                self._opened.close(message.part)
+            case messages.Send():
+                self._sends.receive(message)
 
     def _refuse_broken(self, message: messages.ClientMessage) -> None:
         """Refuse a message that only JavaScript accepts as JSON."""
@@ -178,6 +206,8 @@ class PlaitSession:
                 error = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
+            case messages.Send():
+                self._sends.refuse(message, InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
             case messages.Message() if not self._messages.take():
                 pass  # The client sends it again, after one that is missing before it.
             case messages.Message() | messages.Presence() | messages.Auth():
@@ -278,7 +308,11 @@ class PlaitSession:
             case messages.Call():
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
-            case messages.Cancel() | messages.Ping():
+            case messages.Open():
+                self._opened.refuse(message, error, wait)
+            case messages.Send():
+                self._sends.limit(message, wait, error)
+            case messages.Cancel() | messages.Ping() | messages.Close():
                 self._handle(message, 0)  # Refusing them would cost as much, and the call would not be cancelled.
             case messages.Message() | None:
                 self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)

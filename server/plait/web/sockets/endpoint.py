@@ -24,6 +24,7 @@ from plait.instruments.protocol import Instruments
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
+from plait.session.native.opened import has_live_messages
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
@@ -156,8 +157,13 @@ class _Opening:
             raise as_final_refusal(principal)
         self._context.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
-        return Rights(
+        rights = Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
+        )
+        if not has_live_messages(self._context.node.kind(key.kind).cls):
+            return rights
+        return rights._replace(
+            may_open=await identity.may(principal, key, "messages"), may_send=await identity.may(principal, key, "send")
         )
 
     async def _refuse(self, error: Exception) -> None:
