@@ -11,8 +11,9 @@ PHONE = 360
 SMALLEST = 320
 # What each page shows when its thread is as it was made.
 CONTENT = {
-    "": (".tile", 5),
+    "": (".tile", 6),
     "assistant/": ("#ideas button:visible", 4),
+    "chat/": ("#ideas button:visible", 4),
     "pad/": ("[data-document]:visible", 2),
     "board/": ("[data-card] .card-title:visible", 5),
     "tictactoe/": ("[data-cell][data-mark='']:visible", 9),
@@ -34,6 +35,8 @@ windows = pytest.mark.parametrize("width", [DESK, PHONE, SMALLEST])
 CONTROLS = [
     ("assistant/", "#ideas button", "body"),
     ("assistant/", ".box", "body"),
+    ("chat/", "#ideas button", "body"),
+    ("chat/", ".box", "body"),
     ("board/", ".add-card input", ".column"),
     ("board/", "#add-column input", "body"),
     ("board/", "#open-history", "body"),
@@ -162,14 +165,14 @@ def test_a_page_has_an_icon(demo: Demo, path: str) -> None:
     assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
 
-@pytest.mark.parametrize("title", ["Assistant", "Pad", "Board", "Tic-tac-toe", "Counter"])
+@pytest.mark.parametrize("title", ["Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Counter"])
 def test_the_index_leads_to_every_example_and_back(demo: Demo, title: str) -> None:
     page = demo.open("")
     page.get_by_role("link", name=title).click()
     expect(page.locator("#status")).to_have_attribute("data-status", "online")
     expect(page.locator("#room")).to_have_text("lobby")
     page.click(".home")
-    expect(page.locator(".tile")).to_have_count(5)
+    expect(page.locator(".tile")).to_have_count(6)
 
 
 def check_width(page: Page, width: int) -> None:
