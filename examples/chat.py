@@ -132,7 +132,9 @@ async def count(asked: Asked) -> str:
 
 async def recall(asked: Asked) -> str:
     page = await asked.chat.messages.list(20)
-    lines = [f"• {' '.join(each.content.split())[:80]}" for each in page.messages if each.role == "user" and each.content]
+    lines = [
+        f"• {' '.join(each.content.split())[:80]}" for each in page.messages if each.role == "user" and each.content
+    ]
     return "\n".join([f"Of {page.total} messages so far, these were the last from people:", *lines[:-1][-5:]])
 
 

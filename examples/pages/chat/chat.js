@@ -17,6 +17,7 @@ const EARLY = 800;
 const TYPING_ENDS = 3000;
 // Messages of one person are one group if they are so close, in microseconds.
 const CLOSE = 5 * 60e6;
+const WAITING = "Waiting for the bot";
 const person = loadPerson();
 const box = /** @type {HTMLTextAreaElement} */ (find("#message"));
 const list = find("#messages");
@@ -144,10 +145,11 @@ function renderMessage(item, note, isGrouped, isWriting) {
   element.classList.toggle("mine", isMine);
   element.classList.toggle("grouped", isGrouped);
   element.classList.toggle("writing", isWriting);
+  element.classList.toggle("waiting", note === WAITING);
   // A screen reader reads it out when it is complete.
   element.ariaBusy = String(item.status === "streaming");
   element.style.setProperty("--hue", String(author ? hue(author.id) : 0));
-  write(find(".who", element), author ? (isMine ? `${author.name} (you)` : author.name) : "Bot");
+  write(find(".who span", element), author ? (isMine ? `${author.name} (you)` : author.name) : item.metadata?.reminder ? "Reminder" : "Bot");
   write(find(".bubble", element), item.content ?? "");
   write(find(".note", element), note);
   const face = find(".face", element);
@@ -169,7 +171,7 @@ function noteOf({ status, role, created_at }, isAnswered) {
   if (status === "sending") return client.status === "online" ? "Sending" : "Sent when you are online again";
   if (status === "failed") return role === "assistant" ? "Cut off in the middle" : "Given up: the bot has failed";
   if (status === "streaming") return "Writing";
-  if (status === "pending" && !isAnswered) return "Waiting for the bot";
+  if (status === "pending" && !isAnswered) return WAITING;
   return created_at ? formatTime(new Date(created_at / 1000)) : "";
 }
 
