@@ -10,6 +10,10 @@ from tests.integration.browser import Brake, Demo, record, recorded
 PHONE = 390
 DESK = 1280
 STATUSES = "[...document.querySelectorAll('.message')].map((message) => message.dataset.status).join()"
+KNOWN = """async (thread) => {
+    const { people } = await (await fetch(thread)).json();
+    return ["Ada", "Bob"].every((name) => Object.values(people).some((person) => person.name === name));
+}"""
 IS_AT_END = "innerHeight + scrollY >= document.body.scrollHeight - 1"
 
 
@@ -272,8 +276,7 @@ def open_people(demo: Demo) -> tuple[Page, Page]:
     ada, bob = demo.open_two("chat/")
     for page, name in ((ada, "Ada"), (bob, "Bob")):
         rename(page, name)
-    while {person["name"] for person in demo.state("chat")["people"].values()} != {"Ada", "Bob"}:
-        ada.wait_for_timeout(20)
+    ada.wait_for_function(KNOWN, arg=f"/threads/chat/{demo.room}")
     return ada, bob
 
 
