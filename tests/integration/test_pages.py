@@ -138,6 +138,19 @@ def test_long_words_do_not_make_a_conversation_wider_than_its_window(demo: Demo,
 
 
 @windows
+def test_long_words_do_not_make_a_chat_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("chat/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
+    page.fill("#name", "N" * 40)
+    page.press("#name", "Enter")
+    page.fill("#message", "Remind me in 1 second to " + "W" * 300)
+    page.click("#send")
+    page.fill("#message", "M" * 300)
+    expect(page.locator(".reminder .bubble")).to_have_text(f"{'N' * 40}, your reminder: {'W' * 300}")
+    expect(page.locator(".mine .who")).to_have_text("N" * 40 + " (you)")
+    check_width(page, width)
+
+
+@windows
 def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("counter/", width=width, touch=width <= PHONE)
     page.fill("#value", "9007199254740991")

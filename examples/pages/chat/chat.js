@@ -197,11 +197,12 @@ function isNearEnd() {
   return innerHeight + scrollY > document.body.scrollHeight - NEAR;
 }
 
-/** Return what brings the first message in sight to where it is. */
+/** Return what brings the text of the first message in sight to where it is. */
 function keepPlace() {
-  const first = [...list.children].find((element) => element.getBoundingClientRect().bottom > 0);
-  const before = first?.getBoundingClientRect().top ?? 0;
-  return () => first && scrollBy({ top: first.getBoundingClientRect().top - before, behavior: "instant" });
+  const top = (/** @type {Element} */ bubble) => bubble.getBoundingClientRect().top;
+  const first = [...list.querySelectorAll(".bubble")].find((bubble) => bubble.getBoundingClientRect().bottom > 0);
+  const before = first && top(first);
+  return () => first && before !== undefined && scrollBy({ top: top(first) - before, behavior: "instant" });
 }
 
 function showLatest() {
