@@ -6,7 +6,7 @@ import { avatar, clone, find, hue, join, loadPerson, notify, openRoom, write } f
 
 /**
  * @typedef {import("../room.js").Person} Person
- * @typedef {import("/plait/client.js").Message} Message
+ * @typedef {import("/plait/client.js").ThreadMessage} Message
  * @typedef {{people: Record<string, Person>}} Room
  * @typedef {{element: HTMLElement, look: string}} Shown
  */
@@ -30,17 +30,17 @@ let typingEnds = 0;
 /** @type {import("/plait/client.js").ThreadClient<Room>} */
 const client = join("chat", () => render(), (error) => notify(`The server refused: ${error.message}.`, { refused: true }));
 const people = new People(client, person, /** @type {{typing: boolean}} */ ({ typing: false }));
-const { messages } = client;
-messages.onChange(() => render());
+const messages = /** @type {import("/plait/client.js").ThreadMessages} */ (client.messages);
+messages.subscribe(() => render());
 
 // Sending
 
 /** @param {string} content */
 async function say(content) {
   showTyping(false);
-  const sent = messages.send(content);
-  scrollTo({ top: document.body.scrollHeight });
   try {
+    const sent = messages.send(content);
+    scrollTo({ top: document.body.scrollHeight });
     await sent;
   } catch (error) {
     notify(`Not sent: ${/** @type {Error} */ (error).message}.`, { refused: true });
@@ -253,6 +253,7 @@ find("#latest").addEventListener("click", () => scrollTo({ top: document.body.sc
 find("#earlier button").addEventListener("click", loadEarlier);
 addEventListener("scroll", scrolled, { passive: true });
 addEventListener("resize", showLatest);
+addEventListener("beforeunload", (event) => messages.items.some(({ status }) => status === "sending") && event.preventDefault());
 for (const idea of document.querySelectorAll("#ideas button")) {
   idea.addEventListener("click", () => say(idea.textContent ?? ""));
 }
