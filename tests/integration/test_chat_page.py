@@ -7,6 +7,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.integration.browser import Brake, Demo, record, recorded
 
+from plait_client import Refused, connect_sync
+
 PHONE = 390
 DESK = 1280
 STATUSES = "[...document.querySelectorAll('.message')].map((message) => message.dataset.status).join()"
@@ -260,6 +262,13 @@ def test_the_keyboard_is_enough_and_messages_are_a_log(demo: Demo) -> None:
     expect(page.get_by_role("log", name="Messages")).to_contain_text("1, 2, 3. That is 3.")
     expect(bubbles(page).first).to_have_text("Count to\nCount to 3", use_inner_text=True)
     expect(page.locator(".message").last).to_have_attribute("aria-busy", "false")
+
+
+def test_a_page_can_put_no_words_in_the_mouth_of_others(demo: Demo) -> None:
+    page, _ = open_people(demo)
+    url = page.url.partition("/chat/")[0].replace("http", "ws") + f"/threads/chat/{demo.room}"
+    with connect_sync(url) as room, pytest.raises(Refused, match="only the server changes the list of people"):
+        room.set({"people": {id: {**person, "name": "Bot"} for id, person in room.state["people"].items()}})
 
 
 def test_markup_in_a_message_is_text(demo: Demo) -> None:
