@@ -156,7 +156,7 @@ I am a bot with a few rules. Try these:
 • Fail, bot! (The server calls me five times, and then gives your message up.)
 If you are two, I am silent unless I have a rule, or am called “bot”."""
 STORY: Final = """\
-A bell hung in a tower, and nobody in the town had a watch. So people asked the bell: “Ring when the bread is done.” \
+A bell hung in a tower, in a town without watches. So people asked the bell: “Ring when the bread is done.” \
 It rang when the bread was done.
 
 One night the tower burned down. In the morning the smith made a new bell, and hung it into a new tower. It had never \

@@ -1,5 +1,5 @@
 // @ts-check
-/** The chat's page: messages of people and of a bot, of which the older ones are read when they are scrolled to. */
+/** The chat's page: messages of people and of a bot; older ones are read when they are scrolled to. */
 
 import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
 import { People } from "../people.js";
