@@ -78,7 +78,7 @@ async def _ask(part: ThreadMessages) -> None:
         if any(isinstance(frame, Take) for frame in frames):
             answered.set()
 
-    stop = part.watch(tell)
+    stop = part.feed.watch(tell)
     for number in range(EACH // 10):
         answered.clear()
         await part.queue(f"message {number}")

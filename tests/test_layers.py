@@ -118,7 +118,7 @@ FACES = {
         "make_connection",
         "presence",
         "receive",
-        "with_id",
+        "find_by_id",
     },
     "turns": {"call", "end_message", "find_excess", "request"},
 }

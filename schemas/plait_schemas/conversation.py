@@ -33,7 +33,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     parent_id: str | None = None
     depth: int = 0
     metadata: Mapping[str, Any] = {}
-    attachments: Sequence[Mapping[str, Any]] = ()
+    attachments: Sequence[Mapping[str, Any]] = []
     position: int = 0
     status: Status = "completed"
-    taken: Sequence[str] = ()
+    taken: Sequence[str] = []

@@ -162,7 +162,7 @@ class Send(_Frame, frozen=True):
     part: str
     content: str
     key: str
-    attachments: Sequence[Mapping[str, Any]] = ()
+    attachments: Sequence[Mapping[str, Any]] = []
 
 
 ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping | Open | Close | Send
@@ -309,11 +309,11 @@ class Page(_Frame, frozen=True):
 
     part: str
     revision: int
-    items: Sequence[Item] = ()
+    items: Sequence[Item] = []
     reset: bool = False
     more: bool = False
     before: int | None = None
-    removed: Sequence[str] = ()
+    removed: Sequence[str] = []
 
 
 class Part(_Frame, frozen=True):

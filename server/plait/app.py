@@ -41,7 +41,7 @@ from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
-from plait.web.lifespan import collecting_rarely, run_lifespan
+from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -163,7 +163,7 @@ class Plait(AgentHost):
         Raises SettingError if the app has agents but no secret.
         """
         self.check_secret()
-        with collecting_rarely():
+        with collect_rarely():
             async with self:
                 yield
 

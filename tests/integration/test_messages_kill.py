@@ -40,7 +40,7 @@ class Chat(Thread[dict]):
     async def look(self) -> dict:
         answered = None
         while answered != (answered := await self.values.get("answered", [])):
-            page = await self.messages.list(100_000)  # Read again if a run has ended meanwhile.
+            page = await self.messages.list(100_000)  # Read again if a run has ended since.
             sent = await self.values.get("sent", [])
         return {
             "state": self.state["sent"],
@@ -163,6 +163,7 @@ async def test_a_message_for_which_the_agent_ends_the_process_is_given_up(tmp_pa
                                 break
                             await asyncio.sleep(0.01)
                 except httpx.HTTPError:
+                    assert server.wait() == -signal.SIGKILL
                     deaths += 1
                     continue
                 await client.post(f"{url}send", json={"args": []})

@@ -115,7 +115,7 @@ class FakeTransport:
         return [self._unread.get_nowait() for _ in range(self._unread.qsize())]
 
     def catch_up(self) -> None:
-        """Let the peer, which did not read fast enough, have read everything."""
+        """Catch up: the slow peer has read everything."""
         assert self.session is not None
         self.is_backed_up = False
         self.session.drained()
@@ -136,7 +136,7 @@ def _read(frame: Frame) -> Any:
 
 
 class TroubledStore:
-    """A MemoryStore whose writes wait while `is_held`, and of which the next one can be made to fail."""
+    """A MemoryStore whose writes wait while `is_held`, and whose next write can be made to fail."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
@@ -193,12 +193,12 @@ class TroubledStore:
                     future.set_exception(error)
                 self._fail_waiting(write.key, error)
             else:
-                if not future.done():  # Whoever waited may have been cancelled.
+                if not future.done():  # The waiting task may have been cancelled.
                     future.set_result(count)
 
     async def store(self, write: Write) -> int:
         """Carry out a write, and return its outcome. Raises the error that is its outcome."""
-        # After the release of its owner, a write is one of nobody's to the inner store, until there is another owner.
+        # After its owner's release, the inner store gets the write without an owner, unless there is another owner.
         is_owned = self._owners.get(write.key) == write.fence
         return await self.inner.submit(write if is_owned else msgspec.structs.replace(write, fence=0))
 

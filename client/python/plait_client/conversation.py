@@ -210,7 +210,7 @@ class Conversation:
                 for id, position in frame.taken.items():
                     self._items[id] = replace(self._items[id], position=position, status="completed")
             case "end" if known is not None and frame.status is not None:
-                self._items[known.id] = replace(known, status=frame.status, taken=())
+                self._items[known.id] = replace(known, status=frame.status, taken=[])
         return True
 
     def _extend(self, frame: Part) -> bool:

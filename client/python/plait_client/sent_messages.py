@@ -22,7 +22,7 @@ class SentMessage:
         self.part: Final = part
         self.content: Final = content
         self.key: Final = key
-        self.attachments: Final = tuple(attachments)
+        self.attachments: Final = [*attachments]
         self.id: str | None = None
         # Its number on this socket; 0 while it is not on its way.
         self.ref = 0

@@ -1,4 +1,4 @@
-"""A whole thread as JSON, and back."""
+"""Exports a whole thread as JSON, and imports it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -27,7 +27,7 @@ _NONE: Final = msgspec.Raw(b"")
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A thread: its state, if it has one, and the records of each part, by the names of these."""
+    """A thread: its state, if it has one, and the records of each part, by the names of the parts."""
 
     format: int
     kind: str

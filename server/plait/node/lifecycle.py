@@ -1,4 +1,4 @@
-"""The work that moves threads between the phases of `threads`: waking, stopping and destroying them."""
+"""Wakes, stops and destroys threads: the work of the phases in `threads`."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 MakeActor = Callable[[ThreadKey, Kind, StoredThread | None, int], Actor]
-"""Makes the actor of a thread, given what was loaded of it and the number of its owner."""
+"""Makes the actor of a thread from its stored data and the number of its owner."""
 
 
 class Lifecycle:
@@ -61,7 +61,7 @@ class Lifecycle:
     ) -> None:
         self.threads = Threads(self._on_asleep)
         self.expiry = Expiry(kinds.values(), store, self.expire, self.mark_idle, interval=expiry_interval)
-        # Whether the server shuts down: threads that wake get no sockets, and none expires.
+        # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
         self._kinds = kinds
         self._store = store
@@ -69,7 +69,7 @@ class Lifecycle:
         self._alarms = alarms
         self._events = events
         self._instruments = instruments
-        # The parts of each kind, once a thread of it has woken.
+        # The parts of each kind, after a thread of the kind has woken.
         self._parts: dict[str, Mapping[str, Part[Any]]] = {}
         # The kinds for which a warning about lost members of a state was logged.
         self._lossy: set[str] = set()
@@ -92,7 +92,7 @@ class Lifecycle:
             actor = await self._load(slot, kind, is_used=True)
             await self._start(slot, actor)
         except BaseException:
-            self.expiry.remember(slot.key)  # The store may have been told that the thread is awake.
+            self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.
             raise
         if self.is_draining:
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
@@ -103,7 +103,7 @@ class Lifecycle:
             actor.timer.start()
 
     async def _load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
-        """Make the actor of a stored or new thread; one that is used is not idle from now on. Raises StoreError."""
+        """Make the actor of a stored or new thread; if `is_used`, end its idle time. Raises StoreError."""
         key, fence, marks_use = slot.key, slot.fence, is_used and self.expiry.has(kind.name)
         with telling_store_errors(self._instruments):
             try:
@@ -150,7 +150,7 @@ class Lifecycle:
             try:
                 await actor.start()
             finally:
-                if (lost := actor.state.lost) is not None:  # `on_start` need not have waited for the write.
+                if (lost := actor.state.lost) is not None:  # `on_start` may not have waited for the write.
                     raise lost
         except BaseException as error:
             if not actor.is_ending:
@@ -172,9 +172,9 @@ class Lifecycle:
         self.threads.begin(slot, Phase.STOPPING, start_task(self._stop(slot, actor), f"stop {actor.key}"))
 
     async def _stop(self, slot: Slot, actor: Actor) -> None:
-        """Stop a thread, and tell when it is due; if it can expire, store since when it is idle.
+        """Stop a thread, and tell when it is due; if it can expire, store its idle time.
 
-        It does not expire before what it is to do once, as if it had been used for that.
+        It does not expire before its scheduled work, which counts as a use.
         """
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
@@ -188,7 +188,7 @@ class Lifecycle:
             with telling_store_errors(self._instruments):
                 await self._store.submit(mark)
         except StoreError as error:
-            log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
+            log.warning("its idle time could not be stored: %s", operator_message(error), extra=about(actor.key))
             self.expiry.remember(actor.key)
 
     def _tell_alarms(self, actor: Actor) -> None:
@@ -196,7 +196,7 @@ class Lifecycle:
         self._alarms.tell(actor.key, due=(timer.due or 0) if due is None else due, wakes_at=timer.wakes_at)
 
     def drop(self, actor: Actor, error: StoreError) -> None:
-        """Close the sockets and refuse the changes of a thread whose durable state is not known; it is loaded again."""
+        """Close the sockets and refuse the changes of a thread whose durable state is unknown, to load it again."""
         if isinstance(error, Fenced):
             log.error("another process has written this thread; it is stopped here", extra=about(actor.key))
             reason = "the thread has moved"
@@ -207,15 +207,15 @@ class Lifecycle:
         slot = self.threads.find(actor.key)
         is_awake = slot.phase is Phase.AWAKE and slot.actor is actor
         actor.drop(reason, is_awake=is_awake)
-        if is_awake:  # Otherwise the task that wakes, stops or destroys it goes on.
+        if is_awake:  # Otherwise the task that wakes, stops or destroys it continues.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
         self._store.release(actor.key, actor.state.history.fence)
         self.expiry.remember(actor.key)
-        # What it is due for is not known, either.
+        # Its due work is not known, either.
         self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
 
     async def mark_idle(self, key: ThreadKey) -> bool:
-        """Store that a sleeping thread is idle from now on, if no time is stored; return False while it is not asleep.
+        """Store that a sleeping thread is idle from now on, if no time is stored; return False if it is not asleep.
 
         Raises StoreError.
         """
@@ -240,10 +240,10 @@ class Lifecycle:
     def destroy(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
         """Begin to destroy a thread, in a turn of it; return a future of the outcome.
 
-        Its `callers` are that turn and those that wait for it.
+        Its `callers` are that turn and the turns that wait for it.
         """
         slot = self.threads.find(actor.key)
-        if slot.actor is not actor:  # A turn that was cancelled goes on.
+        if slot.actor is not actor:  # A cancelled turn may continue.
             raise Unavailable("the thread has been stopped")
         task = start_task(self._destroy(actor, callers), f"destroy {actor.key}")
         self.threads.begin(slot, Phase.ENDING, task)
@@ -256,7 +256,7 @@ class Lifecycle:
             self.threads.keep(actor)
 
     async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, idle_until: int | None = None) -> bool:
-        """Destroy a sleeping thread, with `idle_until` one that is idle since then; return whether there was one.
+        """Destroy a sleeping thread, with `idle_until` only one idle since then, and return whether there was one.
 
         A thread that cannot be loaded is destroyed without `on_destroyed`. Raises what `Node.destroy` does.
         """
@@ -301,7 +301,7 @@ class Lifecycle:
             await self._start(slot, actor)
             await actor.end_in_turn(partial(self.destroy, actor), cause)
         except Destroyed:
-            if not actor.is_ending:  # It is of another thread, which `on_start` has called.
+            if not actor.is_ending:  # The error is of another thread, which `on_start` has called.
                 raise
         finally:
             if not actor.is_ending:
@@ -325,7 +325,7 @@ def _may_be_deleted(task: asyncio.Task[bool]) -> bool:
 
 
 async def _wait_for(task: asyncio.Task[T]) -> T:
-    """Return the outcome of a task, which goes on when its caller is cancelled. Raises Unavailable when it is."""
+    """Return the outcome of a task, which continues if the caller is cancelled. Raises Unavailable if the task is."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""The threads of this process, as callers find them, and its shutdown."""
+"""Finds the threads of this process for callers, and shuts them down."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger("plait.node")
 
 _SWEEP_INTERVAL: Final = 0.5
 _EXPIRY_INTERVAL: Final = 30.0
-# Seconds for agents that are interrupted as the server shuts down.
+# Seconds that interrupted agents have to end when the server shuts down.
 _GRACE: Final = 1.0
 _NOT_RUNNING: Final = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
@@ -57,7 +57,7 @@ class Node:
         expiry_interval: float = _EXPIRY_INTERVAL,
         timer_interval: float = TIMER_INTERVAL,
     ) -> None:
-        # The kinds that clients may address, and these with plait's own.
+        # The kinds that clients may address, and all kinds, with those that plait itself uses.
         self.kinds = {kind.name: kind for kind in kinds}
         self._all_kinds = self.kinds | {kind.name: kind for kind in inner_kinds}
         self._runs = runs or Runs(Events())
@@ -78,10 +78,10 @@ class Node:
         self._threads = self._lifecycle.threads
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
         self._timer_interval = timer_interval
-        # What threads tell this process from others by, and the lock of what may have ended one.
+        # The id of this process for its threads, and a lock for work that may have crashed an earlier one.
         self._process = secrets.token_hex(8)
         self._suspects = asyncio.Lock()
-        # The loop in which the threads run; None while they do not.
+        # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -107,9 +107,9 @@ class Node:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop in which the threads run. Raises RuntimeError while they do not."""
+        """The loop in which the threads run. Raises RuntimeError while the node is stopped."""
         if self._loop is None:
-            raise RuntimeError("the app does not run")
+            raise RuntimeError("the app is not running")
         return self._loop
 
     @property
@@ -167,7 +167,7 @@ class Node:
                 raise error
 
     async def is_stored(self, key: ThreadKey) -> bool:
-        """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
+        """Whether a thread is stored; wakes none. Raises NotFound for an unknown kind, Unavailable and StoreError."""
         while (slot := self._threads.find(key)).phase is Phase.ENDING:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
@@ -179,7 +179,7 @@ class Node:
             return await self._store.find(key) is not None
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
-        """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
+        """Return a stored thread, waking it if needed, as `actor` does. Raises NotFound if it is not stored."""
         if not await self.is_stored(key) or not (actor := await self.actor(key)).state.is_stored:
             raise _make_missing(key)
         return actor
@@ -187,8 +187,8 @@ class Node:
     async def destroy(self, key: ThreadKey, trace: object = None) -> None:
         """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
 
-        `trace` is that of its cause, by default of what the calling code does. Raises Readonly, NotFound when the
-        thread is neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
+        `trace` is that of its cause, by default that of the calling code. Raises Readonly, NotFound when the thread is
+        neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
         """
         check_may_write(key)
         cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments, "server"))
@@ -232,7 +232,7 @@ class Node:
             for connection in actor.sockets:
                 connection.stop_reading()
         if not await self._wait_until_idle(timeout):
-            # Agents may end in their own way, and their threads are marked.
+            # Agents may handle the interrupt, and their threads are marked.
             self._runs.cut_off()
             if not await self._wait_until_idle(_GRACE if self._runs.is_running else 0):
                 log.warning("cancelling the turns that have not ended after %g s", timeout)
@@ -243,9 +243,9 @@ class Node:
                 connection.leave(GOING_AWAY, SHUTTING_DOWN)
 
     async def _wait_until_idle(self, timeout: float) -> bool:
-        """Wait until no turn runs and all changes are durable; return whether that was so in time.
+        """Wait until no turn runs and all changes are durable; return False after `timeout` seconds.
 
-        Threads that are woken by what runs are waited for, too.
+        It also waits for threads that running turns wake.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -268,13 +268,13 @@ class Node:
     def _check_serving(self) -> None:
         if self.is_serving:
             return
-        # Turns and runs that may still end as the server shuts down can use other threads for that.
+        # While the server shuts down, turns and runs that may still end can use other threads.
         if self._loop is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     def _wake(self, slot: Slot) -> None:
         key = slot.key
-        # The threads of plait's own are woken until the end, for what goes on until then.
+        # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
             self._check_serving()
         kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
@@ -296,7 +296,7 @@ class Node:
             on_lost=self._lifecycle.drop,
             active=self._sweeper.active,
             failures=self.failures,
-            # The app's listeners are not told of plait's own threads.
+            # The app's listeners get no events of threads that plait itself uses.
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
             runs=self._runs,

@@ -1,4 +1,4 @@
-"""The records of the values of a thread: their index, and what is exported of them."""
+"""Encodes and decodes the records of a thread's values: the index, and exports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -23,16 +23,16 @@ __all__ = [
 ]
 
 HEAD: Final = "head/"
-"""What the keys of the records begin with that are read on waking."""
+"""The prefix of the keys of the records that are read on waking."""
 
 METADATA: Final = "head/metadata"
 """The key of the record with the metadata."""
 
 INDEX: Final = "head/keys/"
-"""What the keys of the index records begin with."""
+"""The prefix of the keys of the index records."""
 
 VALUES: Final = "value/"
-"""What the keys of the records begin with that hold the values."""
+"""The prefix of the keys of the records that hold the values."""
 
 _NONE: Final = b"{}"
 
@@ -41,7 +41,7 @@ decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def encode_line(key: str, value: Value) -> bytes:
-    """Return what an index record has of a key."""
+    """Return the line of a key in an index record."""
     if not value.is_list:
         return b"[%d,%b,%d]" % (value.position, encode_json(key), value.size)
     numbers = [value.number, value.skip]
@@ -51,7 +51,7 @@ def encode_line(key: str, value: Value) -> bytes:
 
 
 def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
-    """Return the values of which index records tell, in order; none of them is known. Raises CorruptThread."""
+    """Return the values that index records list, in order, with unknown pieces. Raises CorruptThread."""
     found: list[tuple[str, Value]] = []
     try:
         for record in records:
@@ -71,7 +71,7 @@ def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
 
 
 def encode_values(values: Mapping[str, Value], metadata: bytes | None) -> dict[str, bytes]:
-    """Return known values and the metadata as JSON objects, as far as there are any."""
+    """Return known values and the metadata as JSON objects, without empty ones."""
     found: dict[str, bytes] = {}
     if values:
         members = [b"%b:%b" % (encode_json(key), value.raw) for key, value in values.items()]
@@ -82,7 +82,7 @@ def encode_values(values: Mapping[str, Value], metadata: bytes | None) -> dict[s
 
 
 def describe_values(part: str, records: Sequence[Record]) -> dict[str, bytes] | None:
-    """Return what is exported, of all stored records of a part; None if they are not those of values.
+    """Return the exported objects for all stored records of a part; None if these are not records of values.
 
     Raises CorruptThread.
     """

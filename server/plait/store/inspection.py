@@ -41,7 +41,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def read_whole(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]] | None:
-    """Return a thread's header, state and records, None if there is no such thread; a server may have the file open.
+    """Return a thread's header, state and records; None if there is no such thread. A server may have the file open.
 
     Raises StoreError.
     """

@@ -77,7 +77,7 @@ class _Row(msgspec.Struct):
             self.prune(write.prune)
 
     def prune(self, prune: Prune) -> None:
-        """Remove what is older than the newest snapshot that is past a bound."""
+        """Remove everything older than the newest snapshot that is outside a bound."""
         bound, size, now = prune.version, 0, time.time_ns() // 1000
         # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
         older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)

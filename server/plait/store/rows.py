@@ -52,9 +52,9 @@ _RECORDS: Final = "SELECT key, value, checksum FROM records WHERE thread = ? AND
 
 @contextmanager
 def read_transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Make all statements of the block see the file as the first one does. Blocks can be nested.
+    """Make all statements of the block see the same state of the file. Blocks can be nested.
 
-    Without it, the next statement could find another thread under the row id of one that was deleted.
+    Without it, a statement could find another thread under the row id of a deleted one.
     """
     if db.in_transaction:
         yield
@@ -105,15 +105,15 @@ def load(
 
 
 def _load_clients(db: sqlite3.Connection, thread: int) -> frozenset[str] | None:
-    """Return the ids of the clients that have a row, None if there are too many."""
-    # As bytes: an id that is damaged must not prevent the thread from waking.
+    """Return the ids of the clients that have a row; None if there are too many."""
+    # Read them as bytes: a damaged id must not prevent the thread from waking.
     rows = db.execute("SELECT CAST(client AS BLOB) FROM clients WHERE thread = ? LIMIT ?", (thread, KNOWN_CLIENTS + 1))
     found = [bytes(client).decode(errors="replace") for (client,) in rows]
     return frozenset(found) if len(found) <= KNOWN_CLIENTS else None
 
 
 def find(db: sqlite3.Connection, key: ThreadKey) -> ThreadHeader | None:
-    """Return the header of a thread, None if there is none."""
+    """Return the header of a thread; None if there is none."""
     found = db.execute(_FIND, key).fetchone()
     return None if found is None else ThreadHeader(*found)
 
@@ -141,7 +141,7 @@ def _load_some_changes(
 
 
 def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:
-    """Return the row of a client, None if there is none."""
+    """Return the row of a client; None if there is none."""
     row = db.execute(
         "SELECT c.thread, c.client, c.ref, c.refused, c.at, c.checksum FROM clients c"
         " JOIN threads t ON t.id = c.thread WHERE t.kind = ? AND t.name = ? AND c.client = ?",
@@ -151,7 +151,7 @@ def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRo
 
 
 def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) -> bytes | None:
-    """Return the value of a record, None if there is none. Raises CorruptThread."""
+    """Return the value of a record; None if there is none. Raises CorruptThread."""
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return None
@@ -222,7 +222,7 @@ def load_all_records(db: sqlite3.Connection, key: ThreadKey) -> list[Record]:
 
 
 def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:
-    """Return a stored schema, None if there is none."""
+    """Return a stored schema; None if there is none."""
     row = db.execute("SELECT schema FROM schemas WHERE kind = ? AND hash = ?", (kind, hash)).fetchone()
     return row[0] if row else None
 
@@ -233,6 +233,6 @@ def save_schema(db: sqlite3.Connection, kind: str, hash: str, schema: bytes) -> 
 
 
 def _find(db: sqlite3.Connection, key: ThreadKey) -> int | None:
-    """Return the row id of a thread, None if there is none."""
+    """Return the row id of a thread; None if there is none."""
     found = db.execute("SELECT id FROM threads WHERE kind = ? AND name = ?", key).fetchone()
     return None if found is None else found[0]

@@ -180,7 +180,7 @@ class SqliteStore:
     async def claim(self, key: ThreadKey) -> int:
         fence = await self._batches.claim(key)
         if self._work is not None and self._work.is_in_doubt:
-            # The thread may have a write in doubt: end the doubt before its next owner loads it.
+            # The thread may have a write in doubt: overwrite it before the next owner loads the thread.
             try:
                 await self._try_to_write()
             except BaseException:
@@ -312,7 +312,7 @@ class SqliteStore:
             return
         assert self._loop is not None
         assert self._work is not None
-        if not self._work.is_lost:  # That has been logged.
+        if not self._work.is_lost:  # The loss has been logged.
             outcomes = work.result()
             if self._health.trouble is not None or any(error for _, error in outcomes):
                 self._health.record(outcomes, [len(group.writes) for group in batch], self._loop.time())

@@ -1,4 +1,4 @@
-"""Threads that are destroyed when nobody has used them for long."""
+"""Threads that are destroyed when they have been unused for long."""
 
 import asyncio
 import time
@@ -113,7 +113,7 @@ async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_no
 
     async with open_house(Draft, store=Counted(), expiry_interval=SOON) as house:
         draft = house.handle(Draft)
-        for total in (1, 2, 3):  # Each use begins the hour anew.
+        for total in (1, 2, 3):  # Each use restarts the hour.
             assert await draft.add(1) == total
             await until(is_asleep)
             clock.move(59)

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from plait import Context, Limits, Plait, Thread, Values
+from plait.actor.actor import Actor
 from plait.parts.messages.frames import Chunk, Delete, End, Frame, Insert, Take, Update
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
@@ -86,9 +87,13 @@ class MessagesLab:
 
     async def thread(self, name: str = "one") -> Chat:
         """Return a thread itself, awake."""
-        actor = await self.app._node.actor(self.app.thread(Chat, name)._key)
-        assert isinstance(actor.thread, Chat)
-        return actor.thread
+        thread = (await self.actor(name)).thread
+        assert isinstance(thread, Chat)
+        return thread
+
+    async def actor(self, name: str = "one") -> Actor:
+        """Return the actor of a thread, awake."""
+        return await self.app._node.actor(self.app.thread(Chat, name)._key)
 
     async def messages(self, name: str = "one") -> ThreadMessages:
         """Return the messages of a thread, awake."""
@@ -109,7 +114,7 @@ class MessagesLab:
         return found
 
     async def restart(self) -> None:
-        """Let all threads go to sleep, so that the next use reads what is stored."""
+        """Put all threads to sleep, so that the next use reads what is stored."""
         await self.app.__aexit__(None, None, None)
         await self.app.__aenter__()
 
@@ -136,14 +141,14 @@ class Viewer:
         """Connect, and ask for what was missed."""
         self._messages = messages or self._messages
         self._early = []
-        self._leave = self._messages.watch(self._receive)
-        missed = await self._messages.since(self.revision) if self.revision else None
+        self._leave = self._messages.feed.watch(self._receive)
+        missed = await self._messages.feed.since(self.revision) if self.revision else None
         if missed is None:
-            self.revision, page = await self._messages.newest(100_000)
+            self.revision, page = await self._messages.feed.newest(100_000)
             self.held = {each.id: each for each in page.messages}
         else:
-            for frame in missed.frames:
-                self._apply(frame)
+            for each in missed.frames:
+                self._apply(each)
             self.revision = missed.revision
         early, self._early = self._early, None
         for frame in early:

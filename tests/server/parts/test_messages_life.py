@@ -4,10 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.server.fakes import FakeTransport
 from tests.server.parts.messages_lab import Chat, MessagesLab, answer, contents
 from tests.server.parts.test_messages_queue import Gate, statuses
+from tests.server.parts.workshop import FlakyStore, open_workshop, until
 
-from plait import Context, Terminated
+from plait import Context, Messages, Readonly, Terminated, Thread
+from plait.actor.connection import Rights
+from plait.actor.turn import Turn
 from plait.store.protocol import ThreadKey
 
 KEY = ThreadKey("chat", "one")
@@ -45,7 +49,8 @@ async def test_a_thread_is_due_while_anything_is_queued_and_not_after(chats: Mes
         assert taken
 
     async def due() -> list[Any]:
-        return await chats.store.due_threads(until=1 << 62)
+        found: list[Any] = await chats.store.due_threads(until=1 << 62)
+        return found
 
     chats.work = work
     await chats.handle.inject("user", "a")
@@ -80,10 +85,11 @@ async def test_a_terminated_thread_takes_no_message_and_keeps_what_it_has(chats:
     await messages.queue("asked")
     await gate.reached()
     await (await chats.thread()).terminate()
-    for write in (messages.inject, messages.queue):
-        with pytest.raises(Terminated) as raised:
-            write("user", "late")
-        assert raised.value.code == "terminated"
+    with pytest.raises(Terminated) as raised:
+        messages.inject("user", "late")
+    assert raised.value.code == "terminated"
+    with pytest.raises(Terminated):
+        messages.queue("late")
     with pytest.raises(Terminated):
         messages.stream()
     found = await chats.until(lambda found: "streaming" not in statuses(found))
@@ -108,3 +114,39 @@ async def test_a_history_is_a_head_and_two_records_a_message(chats: MessagesLab)
         "i",
         "m",
     ]
+
+
+class Guest(Thread[dict[str, Any]]):
+    """A thread that soon expires, and whose agent the app does not have."""
+
+    idle_timeout = 0.01
+    expires_after = 0.05
+    messages = Messages(agent="absent")
+
+
+async def test_a_thread_does_not_expire_while_a_message_is_queued(store: FlakyStore) -> None:
+    async with open_workshop(store, Guest, expiry_interval=0.01) as workshop:
+        messages = (await workshop.thread(Guest, "asking")).messages
+        await messages.queue("a")
+        await (await workshop.thread(Guest, "silent")).messages.inject("user", "b")
+
+        async def is_gone(name: str) -> bool:
+            return await store.find(ThreadKey("guest", name)) is None
+
+        await until(lambda: is_gone("silent"))
+        assert not await is_gone("asking")
+        await workshop.handle(Guest, "asking").messages.take()
+        await until(lambda: is_gone("asking"))
+
+
+async def test_a_readonly_client_writes_no_messages(chats: MessagesLab) -> None:
+    thread, actor = await chats.thread(), await chats.actor()
+    transport = FakeTransport()
+    connection = actor.sockets.make_connection("c", transport, rights=Rights(may_write=False))
+    turn = Turn(
+        "message", lambda: thread.messages.inject("user", "a"), actor=actor, connection=connection, by_client=True
+    )
+    ended = asyncio.get_running_loop().create_future()
+    actor.turns.begin(turn, lambda _, error: ended.set_result(error))
+    assert isinstance(await ended, Readonly)
+    assert await chats.all() == []

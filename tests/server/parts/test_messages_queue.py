@@ -5,13 +5,18 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.server.fakes import FakeTransport
 from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, answer, contents, open_lab
 from tests.server.parts.workshop import Clock
 
-from plait import Context, Limits, MemoryStore, Plait, StoreError, Thread, TooLarge, TooMany
+from plait import Context, Limits, MemoryStore, Plait, Principal, StoreError, Thread, TooLarge, TooMany
+from plait.actor.connection import Rights
+from plait.actor.outcome import make_resolver
+from plait.actor.turn import Turn
 from plait.parts.messages.attempts import CRASHES, FAILURES
 from plait.parts.messages.message import Message
-from plait.parts.messages.part import MOST_QUEUED, Messages
+from plait.parts.messages.part import Messages
+from plait.parts.messages.queue import MOST_QUEUED
 from plait_schemas.codec import decode_json
 
 
@@ -20,7 +25,7 @@ def statuses(messages: list[Message]) -> list[str]:
 
 
 class Gate:
-    """Lets a test see that an agent has come to a place, and lets it go on."""
+    """Tells a test that an agent has come to a place, and holds the agent there."""
 
     def __init__(self) -> None:
         self.is_reached = asyncio.Event()
@@ -170,13 +175,13 @@ async def test_cancelling_all_leaves_nothing_to_do(chats: MessagesLab) -> None:
 
     chats.work = work
     message = await chats.handle.queue("a")
-    thread = await chats.thread()
-    while not thread._actor.state.is_durable or not chats.calls:  # noqa: ASYNC110
+    actor = await chats.actor()
+    while not actor.state.is_durable or not chats.calls:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    while (await chats.handle.pending())[0] and thread._actor.timer.wakes_at == 0:  # noqa: ASYNC110
+    while (await chats.handle.pending())[0] and actor.timer.wakes_at == 0:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     assert await chats.handle.delete(message.id) is True
-    assert thread._actor.timer.due == 0
+    assert actor.timer.due == 0
     assert await chats.all() == []
 
 
@@ -215,10 +220,10 @@ async def test_a_message_is_given_up_after_five_attempts_that_raised(chats: Mess
 
 
 async def until_called(lab: MessagesLab, calls: int) -> None:
-    """Wait until the agent was called so often, and what became of that is stored."""
-    thread = await lab.thread()
+    """Wait until the agent was called so often, and the end of that is stored."""
+    actor = await lab.actor()
     async with asyncio.timeout(10):
-        while lab.calls < calls or thread._actor.timer.wakes_at == 0 or not thread._actor.state.is_durable:  # noqa: ASYNC110
+        while lab.calls < calls or actor.timer.wakes_at == 0 or not actor.state.is_durable:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -229,7 +234,7 @@ async def test_the_next_attempt_waits_for_its_time(chats: MessagesLab, clock: Cl
     chats.work = work
     await chats.handle.queue("a")
     await until_called(chats, 1)
-    timer = (await chats.thread())._actor.timer
+    timer = (await chats.actor()).timer
     waits = []
     for number in range(2, FAILURES):
         waits.append(round((timer.wakes_at - clock.now) / 1e6))
@@ -490,6 +495,23 @@ async def test_a_key_in_a_run_or_a_transaction_counts_once(chats: MessagesLab) -
         raise_within()
     await thread.messages.queue("b", key="l")
     await chats.until(lambda found: contents(found) == ["a", "b"])
+
+
+async def test_two_clients_may_use_the_same_key(chats: MessagesLab) -> None:
+    chats.work = drop
+    actor, messages = await chats.actor(), await chats.messages()
+    found = []
+    for id, principal in (("a", None), ("b", None), ("c", Principal("ada")), ("d", Principal("ada")), ("a", None)):
+        rights = Rights(principal)
+        connection = actor.sockets.make_connection(id, FakeTransport(), rights=rights)
+        ended: asyncio.Future[Message] = actor.loop.create_future()
+        turn = Turn("m", lambda: messages.queue("x", key="k"), actor=actor, connection=connection, by_client=True)
+        actor.turns.begin(turn, make_resolver(ended))
+        found.append((await ended).id)
+    assert found[0] == found[4] != found[1]
+    assert found[2] == found[3] != found[0]
+    assert len(set(found)) == 3
+    assert len(await chats.all()) == 3
 
 
 async def test_no_more_than_a_thousand_messages_are_queued(chats: MessagesLab) -> None:

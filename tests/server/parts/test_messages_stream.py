@@ -9,7 +9,7 @@ from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Viewer, c
 from tests.server.parts.test_messages_queue import Gate, statuses
 
 from plait import Conflict, Context, MemoryStore, Plait, StoreError, Thread, TooLarge
-from plait.parts.messages.frames import Chunk, End
+from plait.parts.messages.frames import Chunk, Delete, End
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
 from plait_schemas.codec import decode_json
@@ -168,9 +168,11 @@ async def test_a_stream_of_a_thread_that_was_taken_over_is_failed(chats: Message
         assert statuses(found) == ["failed", "completed", "completed"]
         head = await chats.store.record(("chat", "one"), "messages", "head")
         assert decode_json(head).get("streams", []) == []
-        missed = await (await lab.messages()).since(1)
+        missed = await (await lab.messages()).feed.since(1)
         assert missed is not None
-        assert {each.message.content: each.message.status for each in missed.frames if hasattr(each, "message")} == {
+        assert {
+            each.message.content: each.message.status for each in missed.frames if not isinstance(each, Delete)
+        } == {
             "half": "failed",
             "a": "completed",
             "re a": "completed",
@@ -268,18 +270,18 @@ async def test_a_viewer_that_has_missed_more_than_is_kept_begins_anew(chats: Mes
     for number in range(1_200):
         await messages.update(message.id, f"{number}") if number % 2 else messages.inject("user", "x")
     await messages.inject("user", "last")
-    revision = (await messages.newest(1))[0]
+    revision = (await messages.feed.newest(1))[0]
     assert revision == 1_202
-    assert await messages.since(revision - 1001) is None
-    missed = await messages.since(revision - 1000)
+    assert await messages.feed.since(revision - 1001) is None
+    missed = await messages.feed.since(revision - 1000)
     assert missed is not None
-    assert await messages.since(revision + 1) is None
+    assert await messages.feed.since(revision + 1) is None
     lines = await chats.store.records(("chat", "one"), "messages", prefix="u/", limit=5000)
     assert 600 <= len(lines) <= 1000
     for _ in range(900):
         await messages.update(message.id, "x")
     assert len(await chats.store.records(("chat", "one"), "messages", prefix="u/", limit=5000)) == 1000
-    assert await messages.since(revision) is not None
+    assert await messages.feed.since(revision) is not None
 
 
 async def test_a_viewer_that_has_missed_a_mebibyte_begins_anew(chats: MessagesLab) -> None:
@@ -287,8 +289,8 @@ async def test_a_viewer_that_has_missed_a_mebibyte_begins_anew(chats: MessagesLa
     await messages.inject("user", "a")
     for _ in range(3):
         await messages.inject("user", "x" * 400_000)
-    assert await messages.since(1) is None
-    assert await messages.since(2) is not None
+    assert await messages.feed.since(1) is None
+    assert await messages.feed.since(2) is not None
 
 
 async def test_what_a_transaction_does_is_told_after_it_and_together(chats: MessagesLab) -> None:

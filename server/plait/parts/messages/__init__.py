@@ -1,1 +1,1 @@
-"""The conversation of a thread: its messages, what is queued for its agent, and what an agent is writing."""
+"""The conversation of a thread: the history, the queue for its agent, and messages that are being written."""

@@ -1,6 +1,6 @@
-"""When the agent is called for what is queued, and when a message is given up. No I/O.
+"""Decides when the agent is called for the queue, and when a message is given up. No I/O.
 
-An attempt is stored before the agent's code begins, so that one that ends the process is found and counted.
+An attempt is stored before the agent's code begins, so that a crash of the process is detected and counted.
 """
 
 from typing import Final, Self
@@ -10,78 +10,78 @@ import msgspec
 __all__ = ["CRASHES", "FAILURES", "Attempts", "find_pause"]
 
 FAILURES: Final = 5
-"""After so many attempts that raised, the oldest message is given up."""
+"""The number of attempts that raised after which the oldest message is given up."""
 
 CRASHES: Final = 3
-"""After so many attempts that ended the process, the oldest message is given up."""
+"""The number of attempts that ended the process after which the oldest message is given up."""
 
 _FIRST_PAUSE: Final = 1_000_000
 _LONGEST_PAUSE: Final = 300_000_000
 
 
 def find_pause(failures: int) -> int:
-    """Return the microseconds to wait after so many failures in a row: 1 s · 2ⁿ, at most 5 min."""
+    """Return the microseconds to wait after a number of failures in a row: 1 s · 2ⁿ, at most 5 min."""
     return min(_FIRST_PAUSE << min(failures - 1, 16), _LONGEST_PAUSE)
 
 
 class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of the attempts to have the queue taken; each method returns what follows."""
+    """The state of the attempts to have the queue taken; each method returns the next state."""
 
-    # When the next attempt is due, in microseconds since the epoch; 0 if there is none to make. It stays while the
-    # attempt is under way, so that the thread is found after a crash.
+    # When the next attempt is due, in microseconds since the epoch; 0 if none is needed. It is kept during the attempt,
+    # so that the thread is found after a crash.
     due: int = 0
-    # The process in which an attempt has begun and not ended; empty if there is none.
+    # The process of the running attempt; empty if there is none.
     process: str = ""
-    # The position of the oldest message when the last attempt began, 0 if nothing was queued; the counts are its own.
+    # The position of the oldest message when the last attempt began, 0 if nothing was queued; the counts belong to it.
     oldest: int = 0
     failures: int = 0
     crashes: int = 0
-    # Whether an attempt that has taken messages has not ended well: another one is made even if nothing is queued.
+    # Whether an attempt that took messages has failed: another one is made even if nothing is queued.
     is_owed: bool = False
 
     @property
     def is_begun(self) -> bool:
-        """Whether an attempt is under way, or has ended with its process."""
+        """Whether an attempt is running, or has ended with its process."""
         return bool(self.process)
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the oldest message is to be given up."""
+        """Whether the oldest message must be given up."""
         return self.failures >= FAILURES or self.crashes >= CRASHES
 
     @property
     def is_suspect(self) -> bool:
-        """Whether one more crash gives the oldest message up: it may be what ends the process."""
+        """Whether one more crash gives up the oldest message, which may cause the crashes."""
         return self.crashes == CRASHES - 1
 
     def follow(self, oldest: int, now: int) -> "Attempts":
-        """Follow a change of the queue, after which a message at `oldest` is the first one; 0 if there is none."""
+        """Follow a change of the queue: its first message is at `oldest`, or 0 if there is none."""
         if self.is_begun:
-            return self  # Its end decides.
+            return self  # The end of the attempt decides.
         if not oldest and not self.is_owed:
             return _NONE
         if not self.due or (oldest != self.oldest and self.oldest and not self.is_owed):
-            return Attempts(due=now)  # The first one, or the one that failed is not queued any longer.
+            return Attempts(due=now)  # The first message, or the failed one has left the queue.
         return self
 
     def begin(self, oldest: int, process: str) -> Self:
-        """Begin an attempt; the counts of another oldest message do not count for this one."""
+        """Begin an attempt; the counts start at 0 if another message is the oldest now."""
         if oldest == self.oldest or self.is_owed:
             return msgspec.structs.replace(self, process=process, oldest=oldest)
         return msgspec.structs.replace(self, process=process, oldest=oldest, failures=0, crashes=0)
 
     def recover(self, oldest: int, now: int, process: str) -> Self:
-        """Find an attempt ended that has not ended in a process: a crash, unless it was this one."""
+        """End an attempt whose end was not stored: as a crash, unless it ran in this process."""
         if not self.is_begun:
             return self
         return self.postpone(oldest) if self.process == process else self.crash(oldest, now)
 
     def has_taken(self, oldest: int) -> bool:
-        """Whether an attempt did what it is for: what was the oldest message when it began is not queued."""
+        """Whether an attempt has succeeded: the message that was the oldest when it began is not queued."""
         return not self.oldest or oldest != self.oldest
 
     def succeed(self, oldest: int, now: int) -> "Attempts":
-        """End an attempt, or the attempts for a message that was given up; what is queued after it is due."""
+        """End an attempt, or the attempts for a message that was given up; later messages are due at once."""
         return Attempts(due=now) if oldest else _NONE
 
     def fail(self, oldest: int, now: int) -> Self:

@@ -1,4 +1,4 @@
-"""Calls the agent of a thread for what is queued, as often as that needs."""
+"""Calls the agent of a thread for its queue, and repeats failed attempts."""
 
 import asyncio
 import logging
@@ -19,44 +19,44 @@ log = logging.getLogger("plait.agents")
 
 
 class AgentCaller:
-    """Begins runs of an agent, one at a time, while anything is queued."""
+    """Begins runs of an agent, one at a time, while messages are queued."""
 
     def __init__(self, writer: Writer, agent: str) -> None:
         self._writer = writer
         self._agent = agent
-        # Whether an attempt is being made, from before it is stored until its end is.
+        # Whether an attempt is running, from before it is stored until its end is stored.
         self._is_busy = False
         # Whether the app has no such agent.
         self._is_missing = False
-        # When the next attempt may be made after some that do not count, and how many these were.
+        # When the next attempt may be made after attempts that do not count, and the number of these in a row.
         self._paused_until = 0
         self._pauses = 0
-        # Done when the attempt has ended that is made while no other one may be.
+        # Done when the attempt that runs alone in the process has ended.
         self._alone: asyncio.Future[None] | None = None
 
-    # For the thread's timer
+    # Called by the thread's timer
 
     @property
     def due(self) -> int:
-        """When the thread must be awake to call the agent, 0 for never."""
+        """When the thread must be awake to call the agent; 0 for never."""
         return 0 if self._is_missing else self._writer.state.head.attempts.due
 
     @property
     def wakes_at(self) -> int:
-        """When the next attempt is to be made, 0 for none."""
+        """When the next attempt must be made; 0 for never."""
         due = self.due
         return 0 if self._is_busy or not due else max(due, self._paused_until)
 
     @property
     def kept_until(self) -> int:
         """The time before which the thread must not expire."""
-        return _FOREVER if self.due else 0
+        return _FOREVER if self._writer.state.queue or self.due else 0
 
     def terminate(self) -> None:
-        """Leave what is queued as it is: it stays pending."""
+        """Do nothing, as queued messages stay pending."""
 
     def on_due(self, now: int) -> None:
-        """Make an attempt, or give the oldest message up."""
+        """Make an attempt, or give up the oldest message."""
         state = self._writer.state
         attempts = state.head.attempts
         self._is_busy = True
@@ -75,9 +75,9 @@ class AgentCaller:
         writer.load(state.with_attempts(state.head.attempts.recover(state.oldest, read_clock(), writer.actor.process)))
 
     def begin_with(self, changes: Changes) -> bool:
-        """Begin an attempt in the write that queues a message, if that is all there is to do; whether it has begun.
+        """Begin an attempt in the write that queues a message, if nothing else must come first; return if it has begun.
 
-        `follow` must be called with that write.
+        `follow` must then be called with that write.
         """
         if self._is_busy or self._is_missing or changes.attempts.due or self._paused_until > read_clock():
             return False
@@ -99,19 +99,19 @@ class AgentCaller:
             self.follow(commit)
 
     def _call(self, error: PlaitError | None) -> None:
-        """Call the agent, now that the attempt is durable."""
+        """Call the agent, as the attempt is durable."""
         if error is not None:
             self._pause()
             return
         try:
             self._writer.actor.begin_run(self._agent, self._end)
-        except (ValueError, PlaitError) as failure:  # There is no such agent, or it takes an input.
-            log.error("nothing is done for what is queued: %s", failure, extra=about(self._writer.actor.key))
+        except (ValueError, PlaitError) as failure:  # The agent does not exist, or takes an input.
+            log.error("queued messages are not handled: %s", failure, extra=about(self._writer.actor.key))
             self._is_missing = True
             self._settle(self._writer.state.head.attempts.postpone(self._writer.state.oldest))
 
     def _end(self, error: BaseException | None, is_cut: bool) -> None:
-        """Store what became of an attempt."""
+        """Store the outcome of an attempt."""
         state, now = self._writer.state, read_clock()
         attempts, oldest = state.head.attempts, state.oldest
         if error is None and attempts.has_taken(oldest):
@@ -122,10 +122,10 @@ class AgentCaller:
             self._settle(attempts.postpone(oldest))
         else:
             error = error or RuntimeError(
-                f"the agent {self._agent} has ended without taking what is queued: it must call `messages.take()`"
+                f"the agent {self._agent} has ended without taking the queued messages: it must call `messages.take()`"
             )
             after = attempts.fail(oldest, now)
-            text = "the agent %s failed for what is queued, attempt %d of %d"
+            text = "the agent %s failed to handle queued messages, attempt %d of %d"
             about_it = about(self._writer.actor.key)
             log.error(text, self._agent, after.failures, FAILURES, exc_info=error, extra=about_it)
             if after.is_given_up:
@@ -134,7 +134,7 @@ class AgentCaller:
                 self._settle(after)
 
     def _settle(self, after: Attempts) -> None:
-        """Store the end of an attempt; the next one may be made then."""
+        """Store the end of an attempt; after that, the next one may be made."""
 
         def work(changes: Changes) -> None:
             changes.attempts = after
@@ -142,7 +142,7 @@ class AgentCaller:
         self._finish(self._write(work))
 
     def _give_up(self, attempts: Attempts, error: BaseException) -> None:
-        """Move the oldest message to the history as failed, and go on with the one after it."""
+        """Move the oldest message to the history as failed, and continue with the next one."""
 
         def work(changes: Changes) -> None:
             if changes.oldest == attempts.oldest:
@@ -156,7 +156,7 @@ class AgentCaller:
         self._finish(commit)
 
     def _write(self, work: Callable[[Changes], None]) -> Commit | None:
-        """Write a step of an attempt; if it is refused, as the thread has been stopped, the attempt is over."""
+        """Write a step of an attempt; if it is refused, as the thread has been stopped, end the attempt."""
         try:
             return self._writer.write(work)[1]
         except PlaitError:
@@ -170,7 +170,7 @@ class AgentCaller:
     # Between attempts
 
     def _pause(self) -> None:
-        """Let the next attempt wait, as this one could not be stored."""
+        """Delay the next attempt, as this one could not be stored."""
         self._pause_later()
         self.free()
 
@@ -179,13 +179,13 @@ class AgentCaller:
         self._paused_until = read_clock() + find_pause(self._pauses)
 
     def free(self) -> None:
-        """Note that no attempt is being made."""
+        """Record that no attempt is running."""
         self._is_busy = False
         if self._alone is not None and not self._alone.done():
             self._alone.set_result(None)
         self._writer.actor.arm()
 
-    # One at a time in the process
+    # Attempts that run alone in the process
 
     async def _attempt_alone(self) -> None:
         async with self._writer.actor.suspects:
@@ -195,9 +195,9 @@ class AgentCaller:
 
     def _end_alone(self, _: object, error: BaseException | None) -> None:
         if self._alone is None and self._is_busy:
-            self._pause()  # It has waited for others, and was cancelled.
+            self._pause()  # It was cancelled while it waited for others.
         self._alone = None
 
 
-# A time after all others: what is queued keeps its thread.
+# A time after all others, as queued messages keep their thread from expiring.
 _FOREVER: Final = 1 << 62

@@ -1,29 +1,22 @@
-"""What one write does to the messages of a thread: its records, and what clients are told. No I/O."""
+"""One write to the messages of a thread: its records, and the frames for clients. No I/O."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
 from plait.parts.messages.frames import Delete, End, Frame, Insert, Take, Update
 from plait.parts.messages.message import Message, Status, encode_message, history_key, id_key, queue_key
-from plait.parts.messages.state import HEAD, Head, Numbers, State, StreamPlace, count_key, encode_head
+from plait.parts.messages.state import HEAD, KEPT, LOG, Head, Numbers, State, StreamPlace, count_key, encode_head
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["KEPT", "LOG", "Changes"]
-
-KEPT: Final = 1000
-"""So many of the last revisions are kept, for clients that were away."""
-
-LOG: Final = "u/"
-"""What the keys of the log's records begin with."""
+__all__ = ["Changes"]
 
 
 class Changes:
-    """Changes a state, which stays as it is; `finish` returns the one after it.
+    """Makes a new state from a state, which is not changed; `finish` returns it.
 
-    `limit` is the most bytes of a record. Clients are told if `is_live`, but never of silent messages.
+    `limit` is the maximum bytes of a record. If `is_live`, clients get frames, but never for silent messages.
     """
 
     def __init__(self, part: str, state: State, numbers: Numbers, *, limit: int, is_live: bool) -> None:
@@ -43,11 +36,11 @@ class Changes:
         self.queue: Sequence[Message] = state.queue
         self.keys = state.keys
         self.attempts = head.attempts
-        # The messages of the history that were written, by their ids.
+        # The written messages of the history, by id.
         self.written: dict[str, Message] = {}
-        # What clients are told, in order.
+        # The frames for clients, in order.
         self.frames: list[Frame] = []
-        # Whether the history has changed otherwise than at its end.
+        # Whether the history has changed elsewhere than at its end.
         self.is_edit = False
 
     @property
@@ -58,7 +51,7 @@ class Changes:
     # The history
 
     def add(self, message: Message) -> Message:
-        """Add a message at its position, and return it as it is stored."""
+        """Add a message at its position, and return the stored message."""
         is_told, is_last = self._tells(message), message.position > self._last
         if is_told:
             self._revision += 1
@@ -72,7 +65,7 @@ class Changes:
         return message
 
     def change(self, after: Message) -> Message:
-        """Replace a message of the history, and return it as it is stored."""
+        """Replace a message of the history, and return the stored message."""
         self.is_edit = True
         self._write(after)
         if self._tells(after):
@@ -81,7 +74,7 @@ class Changes:
         return after
 
     def end_stream(self, message: Message) -> Message:
-        """Write the last text of a message that was streaming, with the status that it has from now on."""
+        """Write the last text of a streaming message, with its final status."""
         self._write(message)
         place = next((each for each in self._streams if each.position == message.position), None)
         if place is not None:
@@ -97,14 +90,14 @@ class Changes:
         self._tell_removed(message)
 
     def lose_streams(self, lost: Iterable[StreamPlace]) -> None:
-        """Give up messages that are streaming; readers know from the head that they have failed."""
+        """Give up streaming messages; readers see in the head that they have failed."""
         for place in lost:
             self._end(place, "failed")
 
     # The queue
 
     def queue_message(self, message: Message) -> Message:
-        """Add a message to the queue at its position, and return it as it is stored."""
+        """Add a message to the queue at its position, and return the stored message."""
         if self._tells(message):
             self._revision += 1
             message = replace(message, revision=self._revision)
@@ -114,7 +107,7 @@ class Changes:
         return message
 
     def change_pending(self, after: Message) -> Message:
-        """Replace a message of the queue, and return it as it is stored."""
+        """Replace a message of the queue, and return the stored message."""
         before = next(each for each in self.queue if each.position == after.position)
         self._queued_bytes -= self._measure(before)
         if self._tells(after):
@@ -163,14 +156,14 @@ class Changes:
         return message
 
     def remember(self, id: str) -> None:
-        """Remember that a message was sent with a key."""
+        """Remember the id of a message that was sent with a key."""
         self.keys, records = self.keys.add(id)
         self._records.update(records)
 
     # The end
 
     def finish(self) -> tuple[State, list[Record]]:
-        """Return the state after this, and the records to be stored."""
+        """Return the new state, and the records to store."""
         counts = dict(self._state.head.counts)
         for key, number in self._counts.items():
             if total := counts.get(key, 0) + number:
@@ -217,7 +210,7 @@ class Changes:
             self.frames.append(Delete(self._revision, message.id))
 
     def _log(self, what: int | str) -> None:
-        """Note with the revision which position was written, or which id was removed."""
+        """Log, with the revision, the position that was written or the id that was removed."""
         self._lines += 1
         self._records[f"{LOG}{self._lines:016x}"] = encode_json((self._revision, what))
         if self._lines > KEPT:

@@ -1,4 +1,4 @@
-"""What a run has done to the messages of its thread, until it is committed."""
+"""The writes of a run to the messages of its thread, until they are committed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message
-from plait.parts.messages.state import count_key
 from plait.parts.messages.stream import MessageStream
+from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 
 __all__ = ["MessagesDraft", "edit_message"]
@@ -17,13 +17,13 @@ Bases = Mapping[str, Message | None]
 
 
 class _Op:
-    """One thing that a run has done."""
+    """One operation of a run."""
 
-    # The message that must be read before, if there is one.
+    # The message that must be read first, if any.
     id: str | None = None
 
     def apply(self, changes: Changes, bases: Bases) -> None:
-        """Do it, with the messages that were read."""
+        """Carry out the operation, with the messages that were read."""
         raise NotImplementedError
 
 
@@ -43,14 +43,14 @@ class _Queue(_Op):
     def apply(self, changes: Changes, bases: Bases) -> None:
         if self._is_keyed:
             if changes.keys.has(self._message.id):
-                return  # It was sent again meanwhile.
+                return  # The message was also sent outside of the run.
             changes.remember(self._message.id)
         changes.queue_message(self._message)
 
 
 class _Take(_Op):
     def __init__(self, places: Mapping[int, int]) -> None:
-        # The new positions, by those in the queue.
+        # The new positions, by the positions in the queue.
         self._places = places
 
     def apply(self, changes: Changes, bases: Bases) -> None:
@@ -89,61 +89,22 @@ class _Remove(_Op):
             (changes.cancel if is_pending else changes.remove)(message)
 
 
-class _View:
-    """What operations make of what is stored."""
-
-    def __init__(self) -> None:
-        # The messages of the history that differ, by position and by id, and the ids of those that were removed.
-        self.rows: dict[int, Message] = {}
-        self.ids: dict[str, Message] = {}
-        self.removed: set[str] = set()
-        # How many messages of the history there are more, by `count_key`.
-        self.counts: dict[str, int] = {}
-        # The new positions of messages that were taken from the queue, by their old ones.
-        self.taken: dict[int, int] = {}
-        # The messages that were added to the queue, and those in it that were changed, by position.
-        self.queued: list[Message] = []
-        self.edited: dict[int, Message] = {}
-        # The messages that were written bit by bit.
-        self.streams: list[MessageStream] = []
-
-    def show(self, message: Message) -> None:
-        self.rows[message.position] = self.ids[message.id] = message
-        self._count(message, 1)
-
-    def hide(self, message: Message) -> None:
-        self.rows.pop(message.position, None)
-        self.ids.pop(message.id, None)
-        self._count(message, -1)
-
-    def put_over(self, other: "_View") -> None:
-        """Have what another one has, too, which this one was made after."""
-        self.rows, self.ids, self.removed = other.rows | self.rows, other.ids | self.ids, other.removed | self.removed
-        for key, number in other.counts.items():
-            self.counts[key] = self.counts.get(key, 0) + number
-        self.taken, self.queued = other.taken | self.taken, other.queued + self.queued
-        self.edited = other.edited | self.edited
-        self.streams = other.streams + self.streams
-
-    def _count(self, message: Message, number: int) -> None:
-        key = count_key(message.depth, message.status, silent=message.silent)
-        self.counts[key] = self.counts.get(key, 0) + number
-
-
 class MessagesDraft:
-    """The messages as one run sees them: its operations, and what they make of the history."""
+    """The operations of one run on messages, and the view of the messages after them."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._ops: list[_Op] = []
-        # What is read before these are carried out, and what `Writer.edits` was then.
+        # The messages that were read for the operations, and the value of `Writer.edits` at that time.
         self._bases: dict[str, Message | None] = {}
         self._read_at = -1
-        self.view = _View()
-        # Whether the run has raised, or what it did could not be stored.
+        self.view = View()
+        # The messages that were written in pieces.
+        self._streams: list[MessageStream] = []
+        # Whether the run has raised, or its writes could not be stored.
         self.is_dropped = False
 
-    # What the run does
+    # Called by the run
 
     def add(self, message: Message) -> None:
         """Add a message to the history. Raises TooLarge and TypeError."""
@@ -152,15 +113,15 @@ class MessagesDraft:
         self.view.show(message)
 
     def queue(self, message: Message, *, is_keyed: bool) -> None:
-        """Add a message to the queue, once if it was sent with a key. Raises TooLarge and TypeError."""
+        """Add a message to the queue; only once, if it was sent with a key. Raises TooLarge and TypeError."""
         self._writer.check(message)
         self._ops.append(_Queue(message, is_keyed=is_keyed))
         self.view.queued.append(message)
 
     def take(self) -> list[Message]:
-        """Take what is queued and not taken, and return it with its new positions."""
+        """Take the queued messages that are not taken, and return them with their new positions."""
         writer, places, found = self._writer, dict[int, int](), list[Message]()
-        for message in self.find_untaken():
+        for message in self.view.find_untaken(writer.state.queue, writer.taken):
             places[message.position] = writer.numbers.next_position()
             found.append(replace(message, position=places[message.position], status="completed", revision=0))
         if places:
@@ -172,22 +133,15 @@ class MessagesDraft:
             self.view.show(message)
         return found
 
-    def find_untaken(self) -> list[Message]:
-        """Return what is queued and not taken, in order."""
-        taken, removed = self._writer.taken, self.view.removed
-        found = [each for each in (*self._writer.state.queue, *self.view.queued) if each.position not in taken]
-        edited = self.view.edited
-        return sorted([edited.get(each.position, each) for each in found if each.id not in removed], key=_place)
-
     def find_taken(self) -> list[str]:
-        """Return the ids of the messages that were taken, in order, for a message that is shown before the commit."""
+        """Return the ids of the taken messages, in order, for a message that is shown before the commit."""
         places = {place: position for position, place in self.view.taken.items()}
         return [self.view.rows[place].id for place in sorted(places) if place in self.view.rows]
 
     def end(self, stream: MessageStream, message: Message) -> None:
-        """Make history of a message that was written bit by bit."""
+        """Add a message that was written in pieces to the history."""
         self._ops.append(_End(message))
-        self.view.streams.append(stream)
+        self._streams.append(stream)
         self.view.show(message)
 
     def edit(self, before: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
@@ -209,69 +163,68 @@ class MessagesDraft:
         if message.status != "pending":
             self.view.hide(message)
 
-    # For the stage
+    # Called by the stage
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is something to store."""
+        """Whether there are operations to store."""
         return bool(self._ops)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the messages that were changed are known as they are now."""
+        """Whether the current versions of the changed messages are known."""
         return self._read_at == self._writer.edits or not self._find_needed()
 
     async def prepare(self) -> None:
-        """Read the messages that were changed. Raises StoreError."""
+        """Read the changed messages. Raises StoreError."""
         read_at = self._writer.edits
         self._bases = {id: await self._writer.history.find(id) for id in self._find_needed()}
         self._read_at = read_at
 
     def write(self) -> None:
-        """Carry out what was done on what is stored; if that is rolled back, it is to be done again."""
-        writer, ops, view, bases = self._writer, self._ops, self.view, self._bases
+        """Carry out the operations on the stored messages; if that is rolled back, they are staged again."""
+        writer, ops, view, streams, bases = self._writer, self._ops, self.view, self._streams, self._bases
 
         def work(changes: Changes) -> None:
             for op in ops:
                 op.apply(changes, bases)
 
         def undo() -> None:
-            self._ops = [*ops, *self._ops]
+            self._ops, self._streams = [*ops, *self._ops], [*streams, *self._streams]
             self.view.put_over(view)
             writer.taken.update(view.taken)
-            writer.streams.update((stream.position, stream) for stream in view.streams)
+            writer.streams.update((stream.position, stream) for stream in streams)
 
         writer.write(work, undo=undo)
-        self._ops, self.view = [], _View()
-        writer.forget(view.taken, view.streams)
+        self._clear()
+        writer.forget(view.taken, streams)
 
     def drop(self) -> None:
-        """Forget what was done; a message that was shown while it was written is failed."""
-        self.is_dropped, view = True, self.view
-        self._ops, self.view = [], _View()
-        self._writer.forget(view.taken, ())
-        for stream in view.streams:
+        """Forget the operations; a message that was shown while it was written becomes failed."""
+        self.is_dropped, streams = True, self._streams
+        self._writer.forget(self.view.taken, ())
+        self._clear()
+        for stream in streams:
             stream.fail()
 
     # Inside
+
+    def _clear(self) -> None:
+        self._ops, self._streams, self.view = [], [], View()
 
     def _find_needed(self) -> list[str]:
         return [op.id for op in self._ops if op.id is not None]
 
 
 def edit_message(message: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
-    """Return a message with other content, if there is any, and with more metadata."""
+    """Return a message with new content, if it is given, and with more metadata."""
     if content is not None:
         message = replace(message, content=content)
     return replace(message, metadata={**message.metadata, **metadata}) if metadata else message
 
 
-def _place(message: Message) -> int:
-    return message.position
-
-
 def _find(id: str, changes: Changes, bases: Bases) -> tuple[Message | None, bool]:
-    """Return a message as it is after some changes, and whether it is pending."""
+    """Return a message after some changes, and whether it is pending."""
     if (written := changes.written.get(id)) is not None:
         return written, False
     pending = next((each for each in changes.queue if each.id == id), None)

@@ -1,4 +1,4 @@
-"""What clients are told of messages: each with its revision, in this order, and without gaps."""
+"""The frames about messages that clients get, in order of their revisions and without gaps."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -18,7 +18,7 @@ class Insert(msgspec.Struct, frozen=True, tag_field="op", tag="insert"):
 
 
 class Update(msgspec.Struct, frozen=True, tag_field="op", tag="update"):
-    """A message that has changed; one of this id may have had another position before."""
+    """A message that has changed; its position may have changed, too."""
 
     revision: int
     message: Message
@@ -32,7 +32,7 @@ class Delete(msgspec.Struct, frozen=True, tag_field="op", tag="delete"):
 
 
 class Take(msgspec.Struct, frozen=True, tag_field="op", tag="take"):
-    """Pending messages that became history: the id and the position of each."""
+    """Pending messages that moved to the history: the id and the new position of each."""
 
     revision: int
     taken: Sequence[tuple[str, int]]
@@ -41,7 +41,7 @@ class Take(msgspec.Struct, frozen=True, tag_field="op", tag="take"):
 class Chunk(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
     """Text at the end of a message that is streaming; `at` is the number of characters before it.
 
-    It has the revision of the frame before it: a client that has the whole text drops it.
+    It has the revision of the frame before it. A client that already has the text drops it.
     """
 
     revision: int
@@ -52,7 +52,7 @@ class Chunk(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
 
 
 class End(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
-    """A message is streaming no longer; its text is that of the chunks."""
+    """The end of a streaming message; its text is that of the chunks."""
 
     revision: int
     id: str
@@ -60,11 +60,11 @@ class End(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
 
 
 Frame = Insert | Update | Delete | Take | Chunk | End
-"""One thing that clients are told."""
+"""One frame for clients."""
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """What a client has missed up to a revision, in order; messages that are streaming come last, as they are."""
+    """The frames that a client has missed up to a revision, in order, and then the messages that are streaming."""
 
     revision: int
     frames: list[Insert | Update | Delete]

@@ -1,4 +1,4 @@
-"""Reads the messages of a thread: what is stored, with what a run has staged over it."""
+"""Reads the messages of a thread: the stored ones, with the staged changes of a run."""
 
 import bisect
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -8,10 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.messages.changes import KEPT, LOG
 from plait.parts.messages.frames import Delete, Insert, Missed, Update
 from plait.parts.messages.message import Message, decode_message, history_key, id_key, measure_message, read_position
-from plait.parts.messages.state import State
+from plait.parts.messages.state import KEPT, LOG, State
 from plait.state.records import Records
 from plait.store.protocol import Record
 from plait_schemas.codec import decode_json
@@ -19,18 +18,18 @@ from plait_schemas.codec import decode_json
 __all__ = ["History", "Order"]
 
 Order = Literal["asc", "desc"]
-"""Oldest or newest first; without an order, the newest are returned, the oldest of these first."""
+"""Oldest or newest first. Without an order, the newest messages are returned, the oldest of them first."""
 
-# Records and bytes that are read at once.
+# Maximum number and bytes of records that are read at once.
 _PAGE: Final = 500
 _PAGE_BYTES: Final = 1 << 20
-# Bytes of missed messages above which a client reads the newest ones instead.
+# A client that has missed more bytes of messages reads the newest ones instead.
 _MOST_MISSED: Final = 1 << 20
 _NOTHING: Final[Mapping[int, Message]] = {}
 
 
 class History:
-    """Reads the messages of one thread; `is_streaming` tells whether that at a position is being written."""
+    """Reads the messages of one thread; `is_streaming` tells whether the message at a position is being written."""
 
     def __init__(self, records: Records, part: str, is_streaming: Callable[[int], bool]) -> None:
         self._records = records
@@ -57,9 +56,9 @@ class History:
         staged: Mapping[int, Message] = _NOTHING,
         removed: Collection[str] = (),
     ) -> AsyncIterator[list[Message]]:
-        """Yield the messages between two positions, some at a time, about `count` at first.
+        """Yield the messages between two positions in batches, the first with about `count`.
 
-        Those of `staged` are at their positions, instead of the stored ones, and those of `removed` are left out.
+        Messages of `staged` replace the stored ones at their positions, and messages of `removed` are left out.
         """
         places = sorted(position for position in staged if after < position < before)
         while True:
@@ -69,7 +68,7 @@ class History:
             if found:
                 last = read_position(found[-1].key)
                 after, before = (after, last) if reverse else (last, before)
-            # What is staged up to the last one that was read; at the end, all that is left.
+            # The staged messages up to the last one that was read; at the end, all that are left.
             cut = bisect.bisect_left(places, before) if reverse else bisect.bisect_right(places, after)
             if not found:
                 cut = 0 if reverse else len(places)
@@ -85,7 +84,7 @@ class History:
             count = _PAGE
 
     async def since(self, state: State, revision: int) -> Missed | None:
-        """Return what clients were told after a revision, up to that of a durable state; None if it is too much."""
+        """Return the frames after a revision, up to that of a durable state; None if they are too many or too large."""
         head = state.head
         if not 0 <= head.revision - revision <= KEPT:
             return None
@@ -138,7 +137,7 @@ class History:
                     return
 
     async def _read_log(self, revision: int) -> AsyncIterator[tuple[int, int | str]]:
-        """Yield the lines of the log after a revision, newest first: the position written or the id removed."""
+        """Yield the lines of the log after a revision, newest first: the written position or the removed id."""
         before: str | None = None
         while page := await self._records.list(self._part, prefix=LOG, before=before, reverse=True, limit=KEPT // 4):
             for record in page:
@@ -154,7 +153,7 @@ class History:
         except msgspec.DecodeError as error:
             raise CorruptThread(f"the {self._part} of a thread are damaged") from error
         if message.status == "streaming" and not self._is_streaming(message.position):
-            return replace(message, status="failed", taken=())  # What wrote it has ended without an end.
+            return replace(message, status="failed", taken=())  # Its writer has ended without finishing it.
         return message
 
 

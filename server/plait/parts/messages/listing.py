@@ -1,26 +1,24 @@
-"""Lists messages: the history, then what is pending, as those see it for whom it is."""
+"""Lists messages: the history, then the pending ones, filtered for the reader."""
 
 from collections.abc import AsyncIterator
 
-from plait.parts.messages.draft import MessagesDraft
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, measure_message
+from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 
 __all__ = ["Listing"]
 
 
 class Listing:
-    """Messages with some statuses, by their first letters, with what a run has done if there is a draft."""
+    """The messages with some statuses, given by their first letters, with the changes of a run if there is a view."""
 
-    def __init__(
-        self, writer: Writer, draft: MessagesDraft | None, *, statuses: str, is_silent: bool, max_depth: int
-    ) -> None:
+    def __init__(self, writer: Writer, view: View | None, *, statuses: str, is_silent: bool, max_depth: int) -> None:
         self._writer = writer
-        # All is read of one moment's messages; those that become history meanwhile are pending.
+        # The messages at one moment; a message that moves to the history during the read is listed as pending.
         self._state = writer.state
         self._end = writer.numbers.position + 1
-        self._draft = draft
+        self._view = view
         self._statuses = statuses
         self._is_silent = is_silent
         self._max_depth = max_depth
@@ -40,7 +38,7 @@ class Listing:
             raise ValueError(f'order must be "asc", "desc" or None, not {order!r}')
         for name, value in (("limit", limit), ("offset", offset), ("max_depth", self._max_depth)):
             if type(value) is not int or value < 0:
-                raise ValueError(f"{name} must be a whole number from 0 on, not {value!r}")
+                raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
         end = offset + limit
         found: list[Message] = []
         async for messages in self._walk(order != "asc", after, before, end + 1):
@@ -57,11 +55,11 @@ class Listing:
     async def _walk(
         self, is_reverse: bool, after: int | None, before: int | None, count: int
     ) -> AsyncIterator[list[Message]]:
-        """Yield the messages that fit, some at a time."""
+        """Yield the matching messages in batches."""
         pending = [each for each in self._state.queue if self._fits(each)] if before is None else []
         if is_reverse and pending:
             yield pending[::-1]
-        view = None if self._draft is None else self._draft.view
+        view = self._view
         pages = self._writer.history.pages(
             reverse=is_reverse,
             after=after or 0,
@@ -87,14 +85,14 @@ class Listing:
         )
 
     def _count(self) -> int:
-        """Return how many messages fit."""
+        """Return the number of matching messages."""
         counts = [self._state.head.counts]
-        if self._draft is not None:
-            counts.append(self._draft.view.counts)
+        if self._view is not None:
+            counts.append(self._view.counts)
         return sum(number for each in counts for key, number in each.items() if self._counts(key))
 
     def _counts(self, key: str) -> bool:
-        """Whether messages fit that are counted by `count_key`."""
+        """Whether messages that are counted under a `count_key` match."""
         is_silent, status, depth = key[0] == "s", key[1], int(key[2:])
         return (self._is_silent or not is_silent) and depth <= self._max_depth and status in self._statuses
 

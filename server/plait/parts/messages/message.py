@@ -24,16 +24,16 @@ __all__ = [
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
-"""Who wrote a message."""
+"""The author of a message."""
 
 Status = Literal["completed", "pending", "streaming", "failed"]
-"""Whether a message is history, is queued for the agent, is being written, or was given up."""
+"""Whether a message is in the history, is queued for the agent, is being written, or was given up."""
 
 _ROLES: Final = get_args(Role)
 _TEXTS: Final = ("content", "name", "tool_call_id", "parent_id")
-# How deep the messages of agents that call agents may nest.
+# The maximum depth of messages of agents that call agents.
 _DEEPEST: Final = 1000
-# Bytes by which a message may become longer when it is moved to the history.
+# Bytes by which a message may grow when it moves to the history.
 _SPARE: Final = 256
 
 
@@ -43,36 +43,36 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     id: str
     role: Role
     content: str | None = None
-    # The tool that a result is of.
+    # The tool that a result is from.
     name: str | None = None
     # Calls of tools: {"id": …, "type": "function", "function": {"name": …, "arguments": …}}.
     tool_calls: Sequence[Mapping[str, Any]] | None = None
     # The call that a result answers.
     tool_call_id: str | None = None
-    # When it was made; later than all messages that the thread made before.
+    # When it was made; later than all earlier messages of the thread.
     created_at: int = 0
-    # The message in which this one is nested, and how deep; 0 is the conversation itself.
+    # The message in which this one is nested, and its depth; 0 is the conversation itself.
     parent_id: str | None = None
     depth: int = 0
     # Whether clients never see it.
     silent: bool = False
     metadata: Mapping[str, Any] = {}
     attachments: Sequence[Mapping[str, Any]] = ()
-    # Its place in the history. A pending message has a place in the queue, and gets a new one with the history.
+    # Its position in the history. A pending message has one in the queue, and gets a new one when it moves.
     position: int = 0
     status: Status = "completed"
-    # The ids of pending messages that its run has taken, and that stand before it; only while it is streaming.
+    # The ids of pending messages that its run has taken, and that come before it; only while it is streaming.
     taken: Sequence[str] = ()
-    # The revision with which clients were told of it; 0 if they were not, or if the log tells.
+    # The revision of its frame for clients; 0 if there was none, or if the log has it.
     revision: int = 0
 
     @property
     def tool_call_ids(self) -> set[str]:
-        """The ids of its calls of tools."""
+        """The ids of its tool calls."""
         return {id for call in self.tool_calls or () if isinstance(id := call.get("id"), str)}
 
     def check(self) -> None:
-        """Raise ValueError or TypeError for what cannot be a message."""
+        """Raise ValueError or TypeError if this is not a valid message."""
         if self.role not in _ROLES:
             raise ValueError(f"role must be one of {', '.join(_ROLES)}, not {self.role!r}")
         for name in _TEXTS:
@@ -97,7 +97,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some messages of a thread; `total` counts all that fit, and `has_more` tells whether there are further ones."""
+    """Some messages of a thread; `total` counts all that match, and `has_more` tells whether more of them follow."""
 
     messages: list[Message]
     total: int
@@ -109,7 +109,7 @@ decode_message: Final = msgspec.json.Decoder(Message).decode
 
 
 def encode_message(message: Message, most: int) -> bytes:
-    """Return the record of a message, for a limit of `most` bytes a record. Raises TooLarge and TypeError."""
+    """Return the record of a message, of at most `most` bytes. Raises TooLarge and TypeError."""
     data = encode_json(message)
     check_size(len(data), most)
     return data
@@ -118,7 +118,7 @@ def encode_message(message: Message, most: int) -> bytes:
 def check_size(size: int, most: int) -> None:
     """Raise TooLarge if a message of `size` bytes does not fit into a record."""
     if size > most - _SPARE:
-        text = f"the message has {size} bytes; a record may have {most}, of which {_SPARE} are kept for its place"
+        text = f"the message has {size} bytes; a record may have {most}, and {_SPARE} are kept for its place"
         raise TooLarge(text, limit="record")
 
 

@@ -1,4 +1,4 @@
-"""The keys with which messages were sent, so that a message that is sent again is added once. No I/O."""
+"""The keys of sent messages, so that a message that is sent again is added only once. No I/O."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -10,35 +10,35 @@ from plait_schemas.codec import encode_json
 __all__ = ["REMEMBERED", "SENT", "SentKeys", "make_sent_id"]
 
 REMEMBERED: Final = 10_000
-"""At least so many of the last keys are remembered."""
+"""The minimum number of last keys that are remembered."""
 
 SENT: Final = "k/"
-"""What the keys of their records begin with."""
+"""The prefix of the keys of their records."""
 
-# Ids in a record, and characters of an id.
+# The number of ids in a record, and of characters in an id.
 _ON_PAGE: Final = 128
 _LENGTH: Final = 24
 _PAGES: Final = REMEMBERED // _ON_PAGE + 2
 
 
 def make_sent_id(sender: str, key: str) -> str:
-    """Return the id of the message that a sender has given a key."""
+    """Return the id of the message that a sender has sent with a key."""
     return blake2b(encode_json((sender, key)), digest_size=12).hexdigest()
 
 
 class SentKeys:
-    """The ids of the messages that were sent with a key, in records of 128; never changed."""
+    """The ids of the messages that were sent with a key, in records of 128. Immutable."""
 
     __slots__ = ("_first", "_pages")
 
     def __init__(self, first: int = 0, pages: Sequence[str] = ()) -> None:
-        # The number of the first record, and the ids in each, one after the other.
+        # The number of the first record, and the concatenated ids of each record.
         self._first = first
         self._pages = pages
 
     @classmethod
     def load(cls, records: Sequence[Record]) -> "SentKeys":
-        """Return those of stored records, in their order."""
+        """Return the keys from stored records, in order."""
         pages = [record.value[1:-1].decode() for record in records if record.value is not None]
         return cls(int(records[0].key[len(SENT) :], 16), pages) if records else cls()
 
@@ -66,6 +66,6 @@ def _key(number: int) -> str:
 
 def _has(page: str, id: str) -> bool:
     at = page.find(id)
-    while at % _LENGTH and at >= 0:  # Found across two ids.
+    while at % _LENGTH and at >= 0:  # The match spans two ids.
         at = page.find(id, at + 1)
     return at >= 0

@@ -1,4 +1,4 @@
-"""What is known in memory of the messages of a thread, so that writers need not read. No I/O."""
+"""The data about a thread's messages that is kept in memory, so that writers need not read. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,16 +13,22 @@ from plait.parts.messages.sent_keys import SentKeys
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["HEAD", "Head", "Numbers", "State", "StreamPlace", "count_key", "encode_head", "load_state"]
+__all__ = ["HEAD", "KEPT", "LOG", "Head", "Numbers", "State", "StreamPlace", "count_key", "encode_head", "load_state"]
 
 HEAD: Final = "head"
 """The key of the record with the head."""
+
+LOG: Final = "u/"
+"""The prefix of the keys of the log's records."""
+
+KEPT: Final = 1000
+"""The number of revisions that are kept for clients that reconnect."""
 
 Counts = Mapping[str, int]
 
 
 class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
-    """A message that is streaming: its place, and what `count_key` counts it by."""
+    """A streaming message: its position, and its `count_key`."""
 
     position: int
     id: str
@@ -31,17 +37,17 @@ class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What must be known to write, as it is stored."""
+    """The stored data that writing needs."""
 
-    # The last position and time that were given.
+    # The last position and time that were assigned.
     position: int = 0
     at: int = 0
     # The last position in the history.
     last: int = 0
-    # The last revision, and the number of lines that the log has had.
+    # The last revision, and the number of lines ever written to the log.
     revision: int = 0
     lines: int = 0
-    # How many messages there are of each kind, by `count_key`, and the bytes of those in the queue.
+    # The number of messages by `count_key`, and the bytes of the queued ones.
     counts: Counts = {}
     queued_bytes: int = 0
     streams: Sequence[StreamPlace] = ()
@@ -49,7 +55,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What one moment's messages are, never changed."""
+    """The messages at one moment. Immutable."""
 
     head: Head = Head()
     queue: Sequence[Message] = ()
@@ -57,11 +63,11 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def oldest(self) -> int:
-        """The position of the first message in the queue, 0 if there is none."""
+        """The position of the first message in the queue; 0 if there is none."""
         return self.queue[0].position if self.queue else 0
 
     def with_attempts(self, attempts: Attempts) -> "State":
-        """Return the same with other attempts."""
+        """Return a copy with other attempts."""
         return replace(self, head=replace(self.head, attempts=attempts))
 
     def find_pending(self, id: str) -> Message | None:
@@ -70,7 +76,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Numbers:
-    """Gives positions and times, each greater than all before; never twice, also when a write has failed."""
+    """Assigns increasing positions and times, none of them twice, even after a failed write."""
 
     def __init__(self, head: Head) -> None:
         self.position = head.position
@@ -88,12 +94,12 @@ class Numbers:
 
 
 def count_key(depth: int, status: str, *, silent: bool) -> str:
-    """Return by what a message is counted: whether it is silent, its status, and its depth."""
+    """Return the key by which a message is counted: whether it is silent, its status, and its depth."""
     return f"{'s' if silent else 'v'}{status[0]}{depth}"
 
 
 def load_state(part: str, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> State:
-    """Return the state that was stored. Raises CorruptThread."""
+    """Return the stored state. Raises CorruptThread."""
     try:
         found = _decode_head(head[0].value or b"") if head else Head()
         pending = [decode_message(record.value or b"") for record in queue]

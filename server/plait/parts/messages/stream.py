@@ -1,4 +1,4 @@
-"""A message that is shown, and durable, while it is written."""
+"""A message that is shown and durable while it is being written."""
 
 import asyncio
 from contextlib import suppress
@@ -23,21 +23,21 @@ _INTERVAL: Final = 0.04
 
 
 class StreamDraft(Protocol):
-    """What a run has done, as far as its streams know it."""
+    """The part of a run's draft that its streams use."""
 
     is_dropped: bool
 
     def end(self, stream: "MessageStream", message: Message) -> None:
-        """Make history of the message of a stream with the run."""
+        """Add the message of a stream to the history, with the run."""
         ...
 
 
 class MessageStream:
-    """A message that is written bit by bit: `async with messages.stream() as m: m.append("Hello")`.
+    """A message that is written in pieces: `async with messages.stream() as m: m.append("Hello")`.
 
-    Text is stored and shown at most 40 ms after it was added, or when the store is done with the text before. When the
-    block ends, the message is complete; in a run it becomes history with the run. When the block or the run raises, it
-    is failed, with its text.
+    Text is stored and shown at most 40 ms after it was added, or when the store has written the text before it. When
+    the block ends, the message is complete; in a run, it joins the history with the run. When the block or the run
+    raises, the message is failed, with its text.
     """
 
     def __init__(self, writer: Writer, message: Message, draft: StreamDraft | None) -> None:
@@ -47,7 +47,7 @@ class MessageStream:
         self._draft = draft
         self._pieces: list[str] = []
         self._text = ""
-        # Bytes of the record, and characters that were told.
+        # The bytes of the record, and the number of characters that clients have.
         self._size = len(encode_json(message)) + 16
         self._told = 0
         self._length = 0
@@ -55,7 +55,7 @@ class MessageStream:
         self._timer: asyncio.TimerHandle | None = None
         self._wrote_at = 0.0
         self._is_open = False
-        # Why nothing can be added any longer.
+        # The error for further text, if none can be added.
         self._error: PlaitError | None = None
 
     @property
@@ -70,7 +70,7 @@ class MessageStream:
 
     @property
     def text(self) -> str:
-        """What was added so far."""
+        """The text so far."""
         if self._pieces:
             self._text += "".join(self._pieces)
             self._pieces.clear()
@@ -133,7 +133,7 @@ class MessageStream:
         writer = self._writer
         if self.position not in writer.streams:
             return
-        with suppress(PlaitError):  # Readers find it failed in any case, as nothing writes it.
+        with suppress(PlaitError):  # Readers see it as failed in any case, as it has no writer.
             self._write()
             message = self._finished("failed")
             writer.write(lambda changes: changes.end_stream(message))
@@ -150,13 +150,13 @@ class MessageStream:
             self._timer = None
 
     def _plan(self) -> None:
-        """Write what was added, now or when enough time has passed since the last write."""
+        """Write the added text, now or when enough time has passed since the last write."""
         loop = self._writer.actor.loop
         wait = self._wrote_at + _INTERVAL - loop.time()
         if wait <= 0:
             self._write_safely()
         else:
-            # An empty context: the timer is that of no run.
+            # An empty context: the timer belongs to no run.
             self._timer = loop.call_later(wait, self._write_safely, context=Context())
 
     def _write_safely(self) -> None:
@@ -167,7 +167,7 @@ class MessageStream:
             self._error = error
 
     def _write(self) -> None:
-        """Store and show what was added since the last write."""
+        """Store and show the text that was added since the last write."""
         start, text = self._told, self.text
         if start == len(text):
             return

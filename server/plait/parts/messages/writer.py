@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class Writer:
-    """The state of a thread's messages, and the only one that changes it.
+    """Holds the state of a thread's messages, and makes all changes of it.
 
-    `agent` is the one that takes what is queued, None if nothing is taken by itself; with `is_live`, clients are told.
+    `agent` takes the queued messages, None if no agent is called for them; with `is_live`, clients get frames.
     """
 
     def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
@@ -31,16 +31,16 @@ class Writer:
         self.is_live = is_live
         self.state = State()
         self.numbers = Numbers(self.state.head)
-        # The positions in the queue of messages that a run has taken, until it is committed or has raised.
+        # The positions in the queue of messages that a run has taken, until it commits or raises.
         self.taken: set[int] = set()
         # The messages that are being written, by position: streams.
         self.streams: dict[int, Any] = {}
-        # How often a write was rolled back.
+        # The number of writes that were rolled back.
         self.losses = 0
-        # Changes whenever a message of the history or the queue does that was there before.
+        # Changes whenever an existing message of the history or the queue changes.
         self.edits = 0
         self.history = History(actor.records, part, self.streams.__contains__)
-        # Called with what clients are told, when it is durable, in order.
+        # Called with the frames for clients, in order, when they are durable.
         self.viewers: list[Callable[[list[Frame]], None]] = []
 
     def check(self, message: Message) -> None:
@@ -48,15 +48,15 @@ class Writer:
         encode_message(message, self.actor.limits.record)
 
     def load(self, state: State) -> None:
-        """Begin with a state that was stored."""
+        """Begin with a stored state."""
         self.state = state
         self.numbers = Numbers(state.head)
 
     def write(self, work: Callable[[Changes], T], *, undo: Callable[[], None] | None = None) -> tuple[T, Commit]:
-        """Store what `work` does, and return what that returns.
+        """Store the changes that `work` makes, and return its result.
 
-        If it is rolled back, the state is as before, and `undo` is called. Raises what `work` and `Pipeline.store`
-        raise; nothing is done then.
+        If the write is rolled back, the earlier state is restored, and `undo` is called. Raises what `work` and
+        `Pipeline.store` raise; then nothing is changed.
         """
         self.actor.state.check_open()
         before, edits = self.state, self.edits
@@ -75,7 +75,7 @@ class Writer:
             if undo is not None:
                 undo()
 
-        # Before the write, which stores when the thread is due.
+        # Set the state before the write, which also stores when the thread is due.
         self.state, records = changes.finish()
         self.edits += changes.is_edit
         try:
@@ -87,14 +87,14 @@ class Writer:
         return result, commit
 
     def write_row(self, record: Record, frame: Frame | None, *, undo: Callable[[], None]) -> Commit:
-        """Store one record of a message that is being written, which changes nothing else."""
+        """Store one record of a message that is being written, and nothing else."""
         commit = self.actor.records.write([record], undo=undo)
         if frame is not None:
             self.tell([frame])
         return commit
 
     def tell(self, frames: list[Frame]) -> None:
-        """Hand on what clients are told, when all that was done so far is durable."""
+        """Pass frames to the viewers when all changes so far are durable."""
         if not frames or not self.viewers:
             return
 
@@ -106,7 +106,7 @@ class Writer:
         self.actor.state.after(hand_on)
 
     def forget(self, taken: Iterable[int], streams: Iterable[Any]) -> None:
-        """Note that messages are no longer taken by a run, and that others are written."""
+        """Record that a run has released messages that it took, and that streams have ended."""
         self.taken.difference_update(taken)
         for stream in streams:
             self.streams.pop(stream.position, None)

@@ -69,7 +69,7 @@ class Feed:
         """Tell a viewer of changes from now on."""
         self._viewers[viewer] = None
         if self._stop is None:
-            self._stop = self._messages.watch(self._hand_on)
+            self._stop = self._messages.feed.watch(self._hand_on)
 
     def remove(self, viewer: Viewer) -> None:
         """Tell a viewer of no more changes."""
@@ -188,12 +188,12 @@ class OpenedParts:
     async def _read(self, frame: Open) -> bytes:
         found = find_messages(self._actor, frame.part)
         if frame.before is None and frame.since is not None:
-            missed = await found.since(frame.since)
+            missed = await found.feed.since(frame.since)
             if missed is not None:
                 items, removed = _gather(missed.frames)
                 return _encode_page(messages.Page(frame.part, missed.revision, removed=removed), items)
         limit = min(max(frame.limit, 1), _MOST_ON_PAGE)
-        revision, page = await found.newest(limit, frame.before, size=_MOST_BYTES)
+        revision, page = await found.feed.newest(limit, frame.before, size=_MOST_BYTES)
         answer = messages.Page(
             frame.part, revision, reset=frame.before is None, more=page.has_more, before=frame.before
         )

@@ -1,4 +1,4 @@
-"""A session of the native protocol, `plait.v1`, from its join on: see docs/protocol.md. No I/O."""
+"""A session of the native protocol, `plait.v1`, after its join: see docs/protocol.md. No I/O."""
 
 import asyncio
 from typing import Any, Final
@@ -28,7 +28,7 @@ from plait_schemas.messages import Join, decode_broken, decode_client, encode
 __all__ = ["PlaitSession"]
 
 _PONG: Final = Frame(encode(messages.Pong()))
-# Messages that start no turn of the thread.
+# Messages that start no turn.
 _TURNLESS: Final = (
     messages.Join,
     messages.Cancel,
@@ -77,7 +77,7 @@ class PlaitSession:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # What is known of the client's pushes; left when the socket is closed.
+        # The record of the client's pushes, shared with its other sockets and released when this one is closed.
         self._client = client
         # Renews the client's token before it expires.
         self._tokens = tokens
@@ -94,7 +94,7 @@ class PlaitSession:
         queue.take = self._take
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Handle a message; text is valid UTF-8."""
+        """Handle a message; if `is_text`, it is valid UTF-8."""
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
@@ -125,7 +125,7 @@ class PlaitSession:
         self._follower.send(frame)
 
     def finish(self) -> None:
-        """Send everything that waits for the peer to catch up."""
+        """Send everything that waits for a slow peer."""
         self._follower.catch_up()
 
     def send_presence(self, frame: Frame) -> None:
@@ -133,7 +133,7 @@ class PlaitSession:
         self._follower.send_presence(frame)
 
     def drained(self) -> None:
-        """Send what has waited, as the peer has caught up."""
+        """Send waiting frames, as the peer has caught up."""
         self._follower.drained()
         self._opened.drained()
 
@@ -209,14 +209,14 @@ class PlaitSession:
             case messages.Send():
                 self._sends.refuse(message, InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
             case messages.Message() if not self._messages.take():
-                pass  # The client sends it again, after one that is missing before it.
+                pass  # The client sends it again, after an earlier message that is missing.
             case messages.Message() | messages.Presence() | messages.Auth():
                 error = InvalidArguments(f"the frame is not JSON: {HALF_PAIR}")
                 if isinstance(message, messages.Message):
                     self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 self._tell(error)
             case _:
-                self._handle(message, 0)  # These have no texts.
+                self._handle(message, 0)  # The other types contain no strings.
 
     def _message(self, data: bytes) -> None:
         """Pass a message to `on_message`: a string as it is, anything else as JSON text."""
@@ -245,7 +245,7 @@ class PlaitSession:
     # Answers
 
     def _answer(self, data: bytes, version: int) -> None:
-        """Send the answer to a push, which tells the client that it made `version`."""
+        """Send the answer to a push, which tells the client the `version`."""
         self._follower.catch_up()
         self._follower.skip(version)
         self._transport.send(Frame(data))
@@ -263,7 +263,7 @@ class PlaitSession:
         self._actor.state.after(lambda _: self.send(frame))
 
     def _tell_taken(self) -> None:
-        """Send the number of accepted messages, after the errors for the messages before."""
+        """Send the number of accepted messages, after the errors for earlier messages."""
         frame = Frame(encode(messages.Pong(self._messages.taken)))
         self._actor.state.after(lambda _: self.send(frame))
 
@@ -313,7 +313,7 @@ class PlaitSession:
             case messages.Send():
                 self._sends.limit(message, wait, error)
             case messages.Cancel() | messages.Ping() | messages.Close():
-                self._handle(message, 0)  # Refusing them would cost as much, and the call would not be cancelled.
+                self._handle(message, 0)  # Refusing costs as much, and would not cancel the call.
             case messages.Message() | None:
                 self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 taken = self._messages.refuse()
