@@ -1,6 +1,8 @@
 // @ts-check
 /** The chat's page: messages of people and of a bot; older ones are read when they are scrolled to. */
 
+import { messages as part } from "/plait/messages.js";
+
 import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
 import { People } from "../people.js";
 import { find, join, loadPerson, notify, openRoom, write } from "../room.js";
@@ -21,9 +23,9 @@ let introduced = "";
 let typingEnds = 0;
 
 /** @type {import("/plait/client.js").ThreadClient<Room>} */
-const client = join("chat", () => render(), (error) => notify(`The server refused: ${error.message}.`, { refused: true }));
+const client = join("chat", () => render(), refused, { messages: part });
 const people = new People(client, person, /** @type {{typing: boolean}} */ ({ typing: false }));
-const messages = /** @type {import("/plait/client.js").ThreadMessages} */ (client.messages);
+const messages = /** @type {import("./view.js").Messages} */ (client.messages);
 messages.subscribe(() => render());
 
 function render() {
@@ -39,6 +41,11 @@ function render() {
   box.placeholder = client.status === "online" ? "Write a message" : "Write; it is sent later";
   stay();
   showLatest();
+}
+
+/** @param {Error} error */
+function refused({ message }) {
+  notify(`The server refused: ${message}.`, { refused: true });
 }
 
 // People

@@ -6,6 +6,7 @@ import { avatar, clone, find, hue, write } from "../room.js";
 /**
  * @typedef {import("../room.js").Person} Person
  * @typedef {import("/plait/client.js").ThreadMessage} Message
+ * @typedef {import("/plait/client.js").ThreadMessages} Messages
  * @typedef {(message: Message) => Person | undefined} FindAuthor
  * @typedef {{note: string, author: Person | undefined, isMine: boolean, isGrouped: boolean, isWriting: boolean}} Look
  */
