@@ -70,6 +70,7 @@ ACTOR = (
     "plait.actor.kind",
     "plait.actor.logs",
     "plait.actor.outcome",
+    "plait.actor.per_actor",
     "plait.actor.rpc",
     "plait.actor.transport",
 )
@@ -117,7 +118,7 @@ FACES = {
         "make_connection",
         "presence",
         "receive",
-        "with_id",
+        "find_by_id",
     },
     "turns": {"call", "end_message", "find_excess", "request"},
 }

@@ -45,6 +45,9 @@ from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits
 from plait.node.handle import Handle
+from plait.parts.messages.message import Message, Page
+from plait.parts.messages.part import Messages, ThreadMessages
+from plait.parts.messages.stream import MessageStream
 from plait.parts.schedule.draft import EffectRun
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
@@ -91,12 +94,16 @@ __all__ = [
     "KVStats",
     "Limits",
     "MemoryStore",
+    "Message",
+    "MessageStream",
+    "Messages",
     "MethodNotFound",
     "MigrationFailed",
     "NewerState",
     "NoInstruments",
     "NotFound",
     "Outdated",
+    "Page",
     "Plait",
     "PlaitError",
     "Planned",
@@ -119,6 +126,7 @@ __all__ = [
     "Thread",
     "ThreadIdProvider",
     "ThreadKey",
+    "ThreadMessages",
     "ThreadRow",
     "ThreadSchedule",
     "ThreadValues",

@@ -44,7 +44,7 @@ class Brake:
         self._held = []
 
     def release(self) -> None:
-        """Let the page have what was kept, in order, and all that follows."""
+        """Pass the kept messages to the page, in order, and all later ones."""
         held, self._held = self._held, None
         for message in held or ():
             self._receive(message)
@@ -130,7 +130,7 @@ class Demo(Pages):
         page.context.set_offline(False)
 
     def keep_pages(self, page: Page) -> None:
-        """Let a page be loaded without a network, too, as a service worker would."""
+        """Serve a page without a network, as a service worker would."""
         page.context.route("**/*", _answer_from_disk)
         # To the browser such a page is from nowhere, and the server is in a private network.
         page.context.grant_permissions(["local-network-access"])
@@ -186,5 +186,6 @@ def _keep_sent(socket: WebSocket, sent: list[Any]) -> None:
 
 def _answer_from_disk(route: Route) -> None:
     path = urlparse(route.request.url).path
-    file = ROOT / ("server/plait/web/client.js" if path == "/plait/client.js" else f"examples/pages{path}")
+    is_client = path.startswith("/plait/")
+    file = ROOT / (f"server/plait/web/{Path(path).name}" if is_client else f"examples/pages{path}")
     route.fulfill(path=file / "index.html" if file.is_dir() else file)

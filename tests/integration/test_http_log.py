@@ -22,7 +22,7 @@ BRIEF = "/threads/brief/one"
 
 
 class Page(Thread[dict[str, Any]]):
-    """Keeps its whole log, and takes back what somebody has changed."""
+    """Keeps its whole log, and undoes changes of a source."""
 
     initial_state = {"n": 0}  # noqa: RUF012
 
@@ -81,7 +81,7 @@ async def written(web: httpx.AsyncClient, path: str = PAGE, count: int = 3) -> s
 
 
 async def shortened(web: httpx.AsyncClient) -> str:
-    """Set a state that is large, and of which the log is short, to six texts; returns the epoch."""
+    """Set a large state with a short log to six texts; return the epoch."""
     for letter in "abcdef":
         assert (await web.put(BRIEF, json={"text": letter * 5000})).status_code == 200
     return await epoch_of(web, BRIEF)
@@ -327,6 +327,15 @@ async def test_a_server_hands_out_the_javascript_client(web: httpx.AsyncClient) 
     assert {"ThreadClient", "PlaitError"} <= {each.split()[-1] for each in exported[1].split(",")}
     assert "plait.v1" in answer.text
     assert error_of(await web.post("/plait/client.js")) == (405, "method_not_allowed")
+
+
+async def test_a_server_hands_out_the_part_for_messages_which_shares_the_error_of_the_client(
+    web: httpx.AsyncClient,
+) -> None:
+    answer = await web.get("/plait/messages.js")
+    assert answer.headers["content-type"].partition(";")[0] == "text/javascript"
+    assert re.findall(r'import\{PlaitError as \w+\}from"([^"]*)"', answer.text)[:1] == ["./client.js"]
+    assert "extends Error" not in answer.text
 
 
 # Texts

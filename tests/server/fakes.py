@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
     ThreadRow,
+    ThreadView,
     Write,
 )
 from plait.web.fairness import FairScheduler, Ticket
@@ -115,7 +117,7 @@ class FakeTransport:
         return [self._unread.get_nowait() for _ in range(self._unread.qsize())]
 
     def catch_up(self) -> None:
-        """Let the peer, which did not read fast enough, have read everything."""
+        """Catch up: the slow peer has read everything."""
         assert self.session is not None
         self.is_backed_up = False
         self.session.drained()
@@ -136,7 +138,7 @@ def _read(frame: Frame) -> Any:
 
 
 class TroubledStore:
-    """A MemoryStore whose writes wait while `is_held`, and of which the next one can be made to fail."""
+    """A MemoryStore whose writes wait while `is_held`, and whose next write can be made to fail."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
@@ -193,12 +195,12 @@ class TroubledStore:
                     future.set_exception(error)
                 self._fail_waiting(write.key, error)
             else:
-                if not future.done():  # Whoever waited may have been cancelled.
+                if not future.done():  # The waiting task may have been cancelled.
                     future.set_result(count)
 
     async def store(self, write: Write) -> int:
         """Carry out a write, and return its outcome. Raises the error that is its outcome."""
-        # After the release of its owner, a write is one of nobody's to the inner store, until there is another owner.
+        # After its owner's release, the inner store gets the write without an owner, unless there is another owner.
         is_owned = self._owners.get(write.key) == write.fence
         return await self.inner.submit(write if is_owned else msgspec.structs.replace(write, fence=0))
 
@@ -268,6 +270,9 @@ class TroubledStore:
         return await self.inner.records(
             key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
         )
+
+    def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
+        return self.inner.view(key)
 
     async def claim(self, key: ThreadKey) -> int:
         if key in self._owners:

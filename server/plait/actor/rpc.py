@@ -21,10 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK: Final = "__plait_rpc__"
 
 Sent = Literal["chunk", "end", "error"]
-"""What a stream sends: a chunk, its end, or the error that ends it."""
+"""The kind of a stream's output: a chunk, the end, or the error that ends it."""
 
 StreamSink = Callable[[Sent, Any], Callable[[], None]]
-"""Takes what a stream sends, and returns a function that sends it on. Raises TypeError or ValueError for a value that
+"""Takes an output of a stream, and returns a function that sends it. Raises TypeError or ValueError for a value that
 cannot be JSON."""
 
 
@@ -38,11 +38,11 @@ def rpc(function: F, /) -> F: ...
 @overload
 def rpc(*, name: str | None = None, concurrent: bool = False) -> Callable[[F], F]: ...
 def rpc(function: F | None = None, /, *, name: str | None = None, concurrent: bool = False) -> F | Callable[[F], F]:
-    """Let clients call a method of a Thread, by `name` or else by the method's own name.
+    """Allow clients to call a method of a Thread, by `name` or else by the method's own name.
 
     Arguments are converted to their annotations. Calls are turns, which run one at a time, unless `concurrent`. An
-    async generator streams what it yields; a method with a parameter annotated `Stream` sends chunks through that.
-    Streams run concurrently with other turns.
+    async generator streams the values that it yields; a method with a parameter annotated `Stream` sends chunks through
+    that parameter. Streams run concurrently with other turns.
     """
 
     def mark(function: F) -> F:
@@ -94,7 +94,7 @@ class Method:
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()
-        # How many positional arguments are enough; None if no number of them is.
+        # The number of required positional arguments; None if a keyword-only argument is required.
         self._enough: int | None = 0
         self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
         # The parameter that takes a Stream, if there is one.
@@ -125,13 +125,15 @@ class Method:
         return [], values
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the author's function, whose first parameter clients do not give, and the types of the others.
+        """Return the author's function, and the types of its parameters after the first, which clients do not give.
 
-        The type that it returns is that of "return".
+        The type of the result is under the key "return".
         """
         return self.function, get_type_hints(self.function, include_extras=True)
 
-    def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
+    def insert_stream(
+        self, args: list[Any], kwargs: dict[str, Any], stream: Stream
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with `stream` inserted for its parameter."""
         assert self.stream_parameter is not None
         if len(args) > self._stream_place:
@@ -139,7 +141,7 @@ class Method:
         return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, depth: int) -> Any:
-        # JSON that is nested deeper than this has more bytes, too.
+        # JSON that is nested deeper than `depth` has more bytes than that.
         if len(raw) > depth and nests_deeper(bytes(raw), depth):
             raise InvalidArguments(f"{self.name}: {name}: nested more than {depth} deep", path=f"/{name}")
         try:

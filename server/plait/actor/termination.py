@@ -1,4 +1,4 @@
-"""The mark of a thread that was terminated: it can be read, and takes no new work."""
+"""Terminates a thread: it can still be read, but takes no new work."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -19,11 +19,11 @@ _PART: Final = "thread-life"
 _KEY: Final = "terminated"
 
 MARK: Final = RecordRange(_PART)
-"""The record that is read when a thread wakes."""
+"""The range of the mark of a terminated thread, which is read when a thread wakes."""
 
 
 class Termination:
-    """Tells whether a thread was terminated, and terminates it."""
+    """Terminates one thread, and tells whether that has happened."""
 
     __slots__ = ("_key", "_pipeline", "_records", "_timer", "at")
 
@@ -36,7 +36,7 @@ class Termination:
         self.at: int | None = None
 
     def load(self, records: Sequence[Record]) -> None:
-        """Take the stored mark of a thread that wakes."""
+        """Read the mark from the stored records of a waking thread."""
         for record in records:
             assert record.value is not None
             self._set(decode_json(record.value)["at"])
@@ -47,9 +47,9 @@ class Termination:
             raise Terminated(f"{self._key} was terminated")
 
     def begin(self, then: Callable[[], None]) -> Commit:
-        """Mark the thread and remove what it would do later, as one write; call `then` when that is durable.
+        """Mark the thread and remove its later work, as one write; call `then` when that is durable.
 
-        Does nothing if the thread is terminated.
+        Does nothing if the thread is already terminated.
         """
         with Transaction(self._pipeline, self._key) as transaction:
             is_first = self.at is None

@@ -9,18 +9,18 @@ from typing import Final
 
 from plait.actor.timer import read_clock
 from plait.errors import PlaitError, StoreError, operator_message
-from plait.store.protocol import DueThread, Store, ThreadKey
+from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey
 
 __all__ = ["Alarms"]
 
 log = logging.getLogger("plait.node")
 
-# Threads that are read from the store at once, and that are woken at the same time.
+# Maximum number of threads that are read from the store at once, and that are woken at the same time.
 _AT_ONCE: Final = 100
-# Threads that are known in memory; the store knows the others.
+# Maximum number of threads in memory; the others are read from the store later.
 _MOST_KNOWN: Final = 1000
-# Seconds before a thread is woken again that could not be woken, or could not do what it is due for: doubled each
-# time, up to the longest. Of more threads than that, this is not known.
+# Seconds before a thread is woken again after a failure to wake it or to do its work: doubled each time, up to the
+# longest. The delays of at most `_MOST_RESTING` threads are kept.
 _REST: Final = 1.0
 _LONGEST_REST: Final = 300.0
 _MOST_RESTING: Final = 10_000
@@ -33,7 +33,7 @@ class _Rest:
 
     def __init__(self) -> None:
         self.count = 0
-        # By the clock of the loop.
+        # The time by the clock of the loop.
         self.until = inf
 
 
@@ -42,8 +42,8 @@ class Alarms:
 
     `is_up` tells whether a thread is awake, or about to be, or falls asleep and will `tell`.
 
-    It knows the next ones: it has read the times up to a horizon, at most `interval` seconds ahead, and threads that go
-    to sleep tell theirs. A thread that is awake has a timer of its own.
+    It has read the times up to a horizon, at most `interval` seconds ahead, and is told those of threads that go to
+    sleep. A thread that is awake has a timer of its own.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Alarms:
         self._wake = wake
         self._is_up = is_up
         self._interval = interval
-        # A heap of threads to wake, before the horizon. The last one that was read, if there are more before it.
+        # A heap of threads to wake before the horizon, and the last one that was read, if there are more before it.
         self._known: list[DueThread] = []
         self._horizon = 0
         self._cursor: DueThread | None = None
         self._resting: dict[ThreadKey, _Rest] = {}
         self._rests: list[tuple[float, ThreadKey]] = []
-        # Reads that have failed, in a row.
+        # The number of failed reads in a row.
         self._failures = 0
         self._changed = asyncio.Event()
         self._waking: set[asyncio.Task[None]] = set()
@@ -80,7 +80,7 @@ class Alarms:
         self._task = asyncio.create_task(self._run(), name="plait alarms")
 
     async def stop(self) -> None:
-        """Wake no more threads; those that are waking go on."""
+        """Stop waking threads; a wake that has begun continues."""
         tasks = [*self._waking, *(() if self._task is None else (self._task,))]
         for task in tasks:
             task.cancel()
@@ -89,7 +89,7 @@ class Alarms:
         self._task = None
 
     def tell(self, key: ThreadKey, *, due: int, wakes_at: int) -> None:
-        """Note that a thread has gone to sleep. It is due at a time, and can do something about it at another one."""
+        """Record that a thread has gone to sleep, when it is due, and when it can begin its work."""
         if wakes_at:
             self._resting.pop(key, None)
             if wakes_at <= self._horizon:
@@ -131,7 +131,7 @@ class Alarms:
                 pass
 
     async def _read(self) -> None:
-        """Read the next threads from the store; when all have been read, begin from the first again."""
+        """Read the next threads from the store; start over when all have been read."""
         now = read_clock()
         until = now + int(self._interval * 1e6)
         if self._cursor is None and now < self._horizon:
@@ -149,13 +149,13 @@ class Alarms:
         self._cursor = None if is_all else found[-1]
         self._horizon = until if is_all else found[-1].due
         for each in found:
-            if each.key.kind in self._kinds:
+            if each.key.kind in self._kinds and each.due != INCOMPLETE:
                 self._know(each)
 
     def _know(self, thread: DueThread) -> None:
         heappush(self._known, thread)
         if len(self._known) > _MOST_KNOWN:
-            # What is forgotten here is read from the store again.
+            # The dropped threads are read from the store again.
             self._known = nsmallest(_MOST_KNOWN // 2, self._known)
             self._cursor = self._known[-1]
             self._horizon = self._cursor.due

@@ -1,4 +1,4 @@
-"""What a Thread class declares so that its threads own it."""
+"""Parts, which a Thread class declares and each of its threads has."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -14,23 +14,20 @@ Bound = TypeVar("Bound")
 
 
 class Part(PerActor[ThreadActor, Bound]):
-    """A part of each thread of a class, by the name that it has there: `values = Values()`.
+    """A part of each thread of a class, declared by its name: `values = Values()`.
 
-    The name is stored with what the part keeps, so a part that is renamed is another one.
+    The name is stored with the records of the part, so a renamed part is another one.
 
-    What a part must know to write is its *head*: the thread reads the records of `ranges` when it wakes, and `load`
-    makes the head of them. So its methods that write are plain functions: they change the head, give the records to
-    `Records.write` with an `undo` that takes the change back, and return an awaitable (`Written`). Methods that read
-    the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps what is written until the run ends.
+    A part writes from its *head*, the data that writing needs: the thread reads the records of `ranges` when it wakes,
+    and `load` makes the head from them. So methods that write are plain functions: they change the head, pass the
+    records to `Records.write` with an `undo` that takes the change back, and return an awaitable (`Written`). Methods
+    that read the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps the writes until the end.
     """
 
-    # The names of the methods that only read, also what is not durable yet.
+    # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
 
-    # The names of what is exported.
-    exported: ClassVar[Sequence[str]] = ()
-
-    # Whether what it returns for a thread is `Timed`, and keeps it from expiring.
+    # Whether the part of a thread is `Timed`, and can keep the thread from expiring.
     is_timed: ClassVar[bool] = False
 
     name = ""
@@ -56,7 +53,7 @@ class Part(PerActor[ThreadActor, Bound]):
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
 
     def bind(self, actor: ThreadActor) -> Bound:
-        """Make the part of one thread, as that of a thread which has no records."""
+        """Make the part of one thread, without records."""
         raise NotImplementedError
 
     # Waking
@@ -66,22 +63,10 @@ class Part(PerActor[ThreadActor, Bound]):
         return ()
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-        """Take the records of each range of a thread that wakes, before `on_start`; for a new thread there are none.
+        """Load the records of each range when a thread wakes, before `on_start`; a new thread has none.
 
-        It may read further records. Raises StoreError.
+        May read further records. Raises StoreError.
         """
-
-    # Export
-
-    async def prepare_export(self, actor: ThreadActor) -> None:
-        """Read what `export` needs. Raises StoreError."""
-
-    def export(self, actor: ThreadActor) -> Mapping[str, bytes] | None:
-        """Return JSON objects by some of the names of `exported`; None if `prepare_export` must be called first."""
-        return {}
-
-    def replace(self, actor: ThreadActor, objects: Mapping[str, bytes]) -> None:
-        """Replace all that the part has, in an open transaction, by what `export` has returned."""
 
 
 def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
@@ -91,7 +76,7 @@ def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
 
 
 def is_timed(parts: Mapping[str, Part[Any]]) -> bool:
-    """Whether any of some parts acts at times."""
+    """Whether any of some parts acts at certain times."""
     return any(part.is_timed for part in parts.values())
 
 
@@ -101,7 +86,7 @@ def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:
 
 
 async def load_parts(parts: Mapping[str, Part[Any]], actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-    """Give the parts of a thread that wakes what was read of `find_ranges`. Raises StoreError."""
+    """Load the parts of a waking thread from the records of `find_ranges`. Raises StoreError."""
     for part in parts.values():
         count = len(part.ranges())
         await part.load(actor, records[:count] or [()] * count)

@@ -1,4 +1,4 @@
-"""One value as JSON. A list is in pieces, so that a change of it writes only the pieces that it changes."""
+"""One value as JSON. A list is split into pieces, so that a change writes only the changed pieces."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -7,7 +7,7 @@ import msgspec
 
 __all__ = ["Piece", "Value"]
 
-# A piece ends before it has more bytes or elements than these, unless it is a single element.
+# The maximum bytes and elements of a piece; a single element may be larger.
 _BYTES: Final = 16 * 1024
 _ELEMENTS: Final = 512
 
@@ -15,38 +15,38 @@ _decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Piece:
-    """Some elements of a list, or a whole value that is no list."""
+    """Some elements of a list, or a whole value that is not a list."""
 
     __slots__ = ("count", "raw", "size")
 
     def __init__(self, count: int, size: int, raw: bytes | None) -> None:
         self.count = count
         self.size = size
-        # The elements with commas between them, or the value; None while that has not been read.
+        # The elements with commas between them, or the value; None if it has not been read.
         self.raw = raw
 
 
 class Value:
-    """A value, which is never changed; a change of it is another one that may have some of its pieces."""
+    """An immutable value; a changed value is another object, which may share pieces with it."""
 
     __slots__ = ("is_list", "number", "pieces", "position", "size", "skip")
 
     def __init__(self, pieces: Sequence[Piece], *, is_list: bool, number: int = 0, skip: int = 0) -> None:
         self.pieces = pieces
         self.is_list = is_list
-        # Where it is stored: the position of its key, and the number of its first piece.
+        # The place where it is stored: the position of its key, and the number of its first piece.
         self.position = 0
         self.number = number
-        # Elements of the first piece that were removed, but are still stored. They count until the piece is removed.
+        # The number of removed elements that the first piece still stores. They count until the piece is removed.
         self.skip = skip
-        # Bytes of the value as JSON.
+        # The bytes of the value as JSON.
         self.size = (
             pieces[0].size if not is_list else sum([piece.size for piece in pieces]) + max(len(pieces) - 1, 0) + 2
         )
 
     @staticmethod
     def of(raw: bytes, before: "Value | None" = None) -> "Value":
-        """Return a value with those pieces of the one before that are equal."""
+        """Return a value, which shares the pieces of `before` that are equal."""
         is_list = raw.startswith(b"[")
         pieces = _split(raw) if is_list else [Piece(1, len(raw), raw)]
         if before is None or before.is_list != is_list or before.skip:
@@ -58,17 +58,17 @@ class Value:
 
     @property
     def is_known(self) -> bool:
-        """Whether all of it has been read or written."""
+        """Whether all pieces have been read or written."""
         return all(piece.raw is not None for piece in self.pieces)
 
     @property
     def has_known_end(self) -> bool:
-        """Whether a push need not begin another piece only because the last one is not known."""
+        """Whether the last piece is known, so that a push can extend it."""
         return not self.pieces or self.pieces[-1].raw is not None or self.pieces[-1].size >= _BYTES
 
     @property
     def is_fragmented(self) -> bool:
-        """Whether it has many pieces that are much smaller than they could be."""
+        """Whether it has many pieces that are much smaller than the maximum."""
         return self.is_list and len(self.pieces) > 64 and self.size < len(self.pieces) * _BYTES // 16
 
     @property
@@ -82,7 +82,7 @@ class Value:
         return b"[%b]" % b",".join(found)
 
     def push(self, element: bytes, most: int | None) -> "Value":
-        """Return a list with one more element, of which the last `most` stay."""
+        """Return a list with one more element, and at most its last `most` elements."""
         pieces, number, skip = list(self.pieces), self.number, self.skip
         tail = Piece(1, len(element), element)
         while pieces and (last := pieces[-1]).raw is not None and _fits(last.size, last.count, tail.size, tail.count):
@@ -96,7 +96,7 @@ class Value:
             while pieces[0].count <= skip:
                 skip -= pieces.pop(0).count
                 number += 1
-            if skip and pieces[0] is tail:  # It is written in any case.
+            if skip and pieces[0] is tail:  # The piece is written in any case.
                 raw = _join(_decode_list(b"[%b]" % _require(tail))[skip:])
                 pieces[0], skip = Piece(tail.count - skip, len(raw), raw), 0
         return Value(pieces, is_list=True, number=number, skip=skip)
@@ -106,7 +106,7 @@ class Value:
         return [f"value/{self.position}/{self.number + index}" for index in range(len(self.pieces))]
 
     def changes(self, before: "Value | None") -> Iterator[tuple[str, bytes | None]]:
-        """Return the records that are written, and those that are removed, after one before at the same position."""
+        """Return the records to write, and to remove as None, when it replaces `before` at the same position."""
         shift = 0 if before is None else self.number - before.number
         old: Sequence[Piece] = () if before is None else before.pieces
         for index, piece in enumerate(self.pieces):
@@ -118,7 +118,7 @@ class Value:
                 yield f"value/{self.position}/{self.number + index - shift}", None
 
     def note(self, index: int, record: bytes) -> None:
-        """Take a record that was read for one of the pieces."""
+        """Set one of the pieces from a record that was read."""
         self.pieces[index].raw = record[1:-1] if self.is_list else record
 
 

@@ -1,6 +1,6 @@
-"""`values = Values()`: what a thread durably keeps beside its state, and does not send to anybody."""
+"""`values = Values()`: durable JSON values that a thread keeps besides its state, and never sends to clients."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from plait.actor.thread import ThreadActor, check_may_write
@@ -8,8 +8,8 @@ from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
-from plait.parts.values_index import HEAD, decode_object, encode_values
-from plait.parts.values_ops import Clear, Push, Set, SetMetadata, encode_key, encode_named
+from plait.parts.values_index import HEAD
+from plait.parts.values_ops import Push, encode_key, encode_named
 from plait.parts.written import STAGED, Written
 from plait.store.protocol import Record, RecordRange
 
@@ -17,7 +17,7 @@ __all__ = ["ThreadValues", "Values"]
 
 T = TypeVar("T")
 
-# More records than there can be.
+# More records than a thread can have.
 _ALL: Final = 1 << 30
 
 
@@ -25,8 +25,6 @@ class Values(Part["ThreadValues"]):
     """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
 
     reading: ClassVar = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
-
-    exported: ClassVar = ("values", "metadata")
 
     def bind(self, actor: ThreadActor) -> "ThreadValues":
         return ThreadValues(actor, self.name)
@@ -38,32 +36,18 @@ class Values(Part["ThreadValues"]):
         if records[0]:
             await self.of(actor)._head.load(records[0])
 
-    async def prepare_export(self, actor: ThreadActor) -> None:
-        head = self.of(actor)._head
-        await head.read(list(head.values))
-
-    def export(self, actor: ThreadActor) -> Mapping[str, bytes] | None:
-        head = self.of(actor)._head
-        is_known = all(value.is_known for value in head.values.values())
-        return encode_values(head.values, head.metadata) if is_known else None
-
-    def replace(self, actor: ThreadActor, objects: Mapping[str, bytes]) -> None:
-        values, metadata = objects.get("values", b"{}"), objects.get("metadata", b"{}")
-        sets = [Set(key, bytes(raw)) for key, raw in decode_object(values).items()]
-        self.of(actor)._head.write([Clear(), *sets, SetMetadata(metadata)])
-
 
 class ThreadValues:
     """The values of one thread: JSON by keys, in order of insertion, together at most `Limits.record` bytes (1 MiB).
 
-    The methods that write do so when they are called: in a run of an agent, what they write is staged, and stored with
-    the run; outside of a run it is stored at once, and awaiting what they return waits until it is durable. What the
-    block of a transaction writes is stored with the transaction, also in a run. A value is read when it is needed, once
-    while the thread is awake.
+    The methods that write do so when they are called. In a run of an agent, writes are staged, and stored with the run.
+    Outside of a run they are stored at once, and awaiting the result waits until they are durable. Writes in the block
+    of a transaction are stored with the transaction, even in a run. A value is read when it is needed, once while the
+    thread is awake.
 
-    Lists and objects may be changed in place in a run, and are stored then: those that `get`, `values` and `items`
-    return, a copy of `get`'s default, too, and those that were given to `set`. The methods raise StoreError when the
-    values could not be read, TooLarge, and Readonly and Destroyed as `set_state` does.
+    In a run, lists and objects may be changed in place, and the changes are stored: those that `get`, `values` and
+    `items` return, including the copy of a default of `get`, and those that were given to `set`. The methods raise
+    StoreError when the values could not be read, TooLarge, and Readonly and Destroyed as `set_state` does.
     """
 
     def __init__(self, actor: ThreadActor, part: str) -> None:
@@ -97,18 +81,18 @@ class ThreadValues:
         return len((await self._loaded()).keys())
 
     async def room(self, key: str) -> int:
-        """Return how many bytes a value of this key may have as JSON, beside the others that there are."""
+        """Return how many bytes a value of this key may have as JSON, in addition to the other values."""
         return max(self._actor.limits.record - (await self._loaded()).measure(encode_key(key)), 0)
 
     async def metadata(self) -> dict[str, Any]:
-        """Return what `set_metadata` has set, `{}` if nothing has."""
+        """Return the metadata that `set_metadata` has set, or `{}`."""
         await self._head.wait_for_shown()
         return self._use().metadata
 
     # Writing
 
     def set(self, key: str, value: Any) -> Awaitable[None]:
-        """Set a value: anything that encodes as JSON, which is what `get` returns. Raises TypeError or ValueError."""
+        """Set a value: anything that encodes as JSON; `get` returns the JSON. Raises TypeError or ValueError."""
         return self._write(encode_key(key), lambda draft: draft.set(key, value))
 
     def delete(self, key: str) -> Awaitable[None]:
@@ -120,9 +104,9 @@ class ThreadValues:
         return self._write(None, ValuesDraft.clear)
 
     def push(self, key: str, value: Any, max_records: int | None = None) -> Awaitable[None]:
-        """Append to a list, which is made if there is none, and keep its last `max_records` elements.
+        """Append to a list, or to a new one if there is none, and keep its last `max_records` elements.
 
-        Raises TypeError for a value that is no list: in a run that has not read any values, when the run commits.
+        Raises TypeError if the value is not a list; in a run that has not read any values, only when the run commits.
         """
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records!r}")
@@ -130,11 +114,10 @@ class ThreadValues:
         return self._write(key, lambda draft: draft.push(op))
 
     async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
-        """Set a value to what a function makes of the present one, or of `default`, and return it.
+        """Set a value to the result of a function of the current value, or of `default`, and return the result.
 
-        Nothing comes between, so two updates at the same time both count: in a run, the function is called again when
-        the run commits, if the value was changed outside of the run meanwhile. What is returned stays that of the first
-        call.
+        Concurrent updates both count: in a run, the function is called again when the run commits, if the value was
+        changed outside of the run before that. The returned value is still that of the first call.
         """
         encode_key(key)
         self._check_may_write()
@@ -145,17 +128,17 @@ class ThreadValues:
         return value
 
     def set_metadata(self, metadata: dict[str, Any]) -> Awaitable[None]:
-        """Replace the metadata whole; the values need not be read for that."""
+        """Replace all metadata, without reading the values."""
         if not isinstance(metadata, dict):
             raise TypeError(f"metadata must be a dict, not {metadata!r}")
         data = encode_named("metadata", metadata)
         return self._write(None, lambda draft: draft.set_metadata(data))
 
-    # What has been done
+    # Writes so far
 
     @property
     def loaded(self) -> bool:
-        """Whether the values have been read: in a run, by this run, otherwise since the thread woke."""
+        """Whether the values have been read: in a run, by this run; otherwise, since the thread woke."""
         if find_stage(self._actor) is None:
             return self._head.has_read
         draft = self._staged()
@@ -163,21 +146,21 @@ class ThreadValues:
 
     @property
     def dirty(self) -> bool:
-        """Whether this run has changed anything that it has not committed."""
+        """Whether this run has uncommitted changes."""
         draft = self._staged()
         return draft is not None and draft.is_dirty
 
     # Inside
 
     def _staged(self) -> ValuesDraft | None:
-        """Return what the run has done so far, None outside of a run or if it has done nothing."""
+        """Return the draft of the run; None outside of a run, or if the run has not used the values."""
         stage = find_stage(self._actor)
         draft = None if stage is None else stage.drafts.get(self)
         assert draft is None or isinstance(draft, ValuesDraft)
         return draft
 
     def _use(self) -> ValuesDraft:
-        """Return the draft of the run, or one for a single use. Raises what interrupts the run."""
+        """Return the draft of the run, or a new one for a single use. Raises Interrupted if the run is interrupted."""
         stage = find_stage(self._actor)
         if stage is None:
             return ValuesDraft(self._head)
@@ -194,12 +177,12 @@ class ThreadValues:
         return draft
 
     def _check_may_write(self) -> None:
-        """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
+        """Raise the errors of `set_state`: Readonly, and Destroyed if the thread is destroyed."""
         check_may_write(self._actor.key)
         self._actor.state.check_open()
 
     def _write(self, key: str | None, work: Callable[[ValuesDraft], None]) -> Written:
-        """Do something with the value of a key, or with all values."""
+        """Do `work` on the value of a key, or on all values."""
         self._check_may_write()
         return self._write_draft(self._use(), key, work)[1]
 

@@ -1,4 +1,4 @@
-"""What a run has done to the values of a thread, kept as operations, so that what others store meanwhile stays."""
+"""The writes of a run to the values of a thread, kept as operations, so that concurrent writes of others are kept."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ __all__ = ["Saved", "ValuesDraft"]
 
 
 class Saved(NamedTuple):
-    """A draft before an operation, as far as the operation changes it."""
+    """The parts of a draft that an operation changes, as they were before it."""
 
     ops: list[Op]
     watched: dict[str, "Watched | None"]
@@ -37,19 +37,19 @@ class ValuesDraft:
 
     def __init__(self, head: ValuesHead) -> None:
         self._head = head
-        # What was done since the last commit.
+        # The operations since the last commit.
         self._ops: list[Op] = []
-        # The values after that; None while they must be made of those of the head.
+        # The values after these; None if they must be computed from the head.
         self._view: Edit | None = None
         # Whether the values have been read.
         self.is_loaded = False
         # The values whose objects the agent has, and may change in place.
         self._watched: dict[str, Watched] = {}
 
-    # Of a run
+    # Called by the values of a run
 
     async def load(self, keys: Iterable[str] | None = ()) -> None:
-        """Make the methods that read usable, for the values of some keys, or of all.
+        """Prepare the methods that read, for the values of some keys, or of all.
 
         Raises StoreError, CorruptThread, and TypeError for an impossible `push`.
         """
@@ -66,7 +66,7 @@ class ValuesDraft:
                 return
             await self._head.read(missing)
             if self._view is view and view.find_unknown(missing):
-                self._view = None  # Others have replaced what was not known.
+                self._view = None  # Others have replaced values that were not known.
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class ValuesDraft:
         assert self._view is not None
         for key, watched in list(self._watched.items()):
             if watched.is_default:
-                self._note_edit(key)  # A default that was changed in place is a value.
+                self._note_edit(key)  # A default that was changed in place becomes a value.
         return self._view.keys()
 
     def has(self, key: str) -> bool:
@@ -96,7 +96,7 @@ class ValuesDraft:
         return self._view.find(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return one of the loaded values, each time the same object; a copy of a default that is a list or dict."""
+        """Return one of the loaded values, always the same object, or a copy of a default that is a list or dict."""
         assert self._view is not None
         watched = self._watched.get(key)
         if watched is not None and (watched.has_two or watched.is_default):
@@ -124,7 +124,7 @@ class ValuesDraft:
         return self._view.total + 1 + (len(encode_json(key)) + 2 if found is None else -found.size)
 
     def set(self, key: str, value: Any) -> None:
-        """Set a value, also before the values are loaded. Raises TypeError or ValueError if it is not JSON."""
+        """Set a value, even before the values are loaded. Raises TypeError or ValueError if it is not JSON."""
         raw = encode_named(key, value)
         self._do(Set(key, raw))
         self._watched.pop(key, None)
@@ -132,18 +132,18 @@ class ValuesDraft:
             self._watched[key] = Watched(raw, given=value)
 
     def delete(self, key: str) -> None:
-        """Remove a key, also before the values are loaded."""
+        """Remove a key, even before the values are loaded."""
         self._do(Delete(key))
         self._watched.pop(key, None)
 
     def clear(self) -> None:
-        """Remove all keys, also before the values are loaded."""
+        """Remove all keys, even before the values are loaded."""
         self._ops = [op for op in self._ops if isinstance(op, SetMetadata)]
         self._do(Clear())
         self._watched.clear()
 
     def push(self, op: Push) -> None:
-        """Append to a list, also before the values are loaded. Raises TypeError for what is known to be no list."""
+        """Append to a list, even before the values are loaded. Raises TypeError if a known value is not a list."""
         self._note_edit(op.key)
         watched = self._watched.get(op.key)
         if watched is not None and not watched.is_default:
@@ -153,9 +153,9 @@ class ValuesDraft:
             self._refresh()
 
     def update(self, key: str, change: Callable[[Any], Any], default: Any) -> Any:
-        """Set one of the loaded values to what a function makes of it, and return that. Raises what the function does.
+        """Set one of the loaded values to the result of a function of it, and return that. Raises what it raises.
 
-        The function is called again if others have stored another value when this is committed.
+        The function is called again at the commit if others have stored another value.
         """
         self._note_edit(key)
         assert self._view is not None
@@ -166,11 +166,11 @@ class ValuesDraft:
         self._watched.pop(key, None)
         return value
 
-    # For the stage
+    # Called by the stage
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is something to store."""
+        """Whether there are writes to store."""
         self._note_edits()
         return bool(self._ops)
 
@@ -184,26 +184,26 @@ class ValuesDraft:
         await self._head.read_ends(self._find_unknown_ends())
 
     def write(self) -> None:
-        """Carry out what was done on what is stored; if that is rolled back, it is to be done again."""
+        """Carry out the operations on the stored values; if that is rolled back, they are staged again."""
         self._write(self._ops, Saved(self._ops, {}))
         self._ops = []
         if self.is_loaded:
             self._refresh()
 
     def drop(self) -> None:
-        """Forget what was not committed."""
+        """Forget the operations that are not committed."""
         self._ops, self._view = [], None
         self._watched.clear()
 
     # In a transaction
 
     def save(self, key: str | None) -> Saved:
-        """Return the draft as it is before an operation on a value, or on all of them."""
+        """Return the parts of the draft that an operation on one value, or on all values, changes."""
         self._note_edits()
         return Saved(self._ops[:], dict(self._watched) if key is None else {key: self._watched.get(key)})
 
     def write_last(self, saved: Saved) -> Commit:
-        """Store the last operation now, after those that must precede it; the others stay staged."""
+        """Store the last operation now, after the ones that must precede it; the others stay staged."""
         last = self._ops[-1]
         try:
             commit = self._write([op for op in self._ops if op is last or must_precede(op, last)], saved)
@@ -216,11 +216,11 @@ class ValuesDraft:
     # Inside
 
     def _write(self, ops: list[Op], saved: Saved) -> Commit:
-        self._view = None  # The head would keep its index for it, and change a copy.
+        self._view = None  # Otherwise the head would have to keep its index for the view, and change a copy.
         return self._head.write(ops, undo=lambda: self._restore(saved))
 
     def _restore(self, saved: Saved) -> None:
-        """Put what could not be stored before what was done since."""
+        """Stage operations that could not be stored again, before the later ones."""
         self._ops = [*saved.ops, *(op for op in self._ops if not any(op is each for each in saved.ops))]
         for key, watched in saved.watched.items():
             if watched is None:
@@ -244,14 +244,14 @@ class ValuesDraft:
         try:
             raw = encode_named(key, default)
         except (TypeError, ValueError):
-            return default  # It cannot become a value.
+            return default  # The default cannot become a value.
         watched = self._watched.get(key)
         if watched is None or watched.raw != raw:
             watched = self._watched[key] = Watched(raw, shown=copy.deepcopy(default), is_default=True)
         return watched.show()
 
     def _note_edit(self, key: str) -> None:
-        """Make an operation of it if a value was changed in place."""
+        """Add an operation if a value was changed in place."""
         watched = self._watched.get(key)
         if watched is not None and (raw := watched.note(key)) is not None:
             watched.is_default = False
@@ -262,7 +262,7 @@ class ValuesDraft:
             self._note_edit(key)
 
     def _refresh(self) -> None:
-        """Take in what others have stored since, also into the objects that the agent has."""
+        """Apply the changes that others have stored since, even to the objects that the agent holds."""
         view = self._head.edit()
         for op in self._ops:
             op.apply(view)

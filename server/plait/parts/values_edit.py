@@ -1,4 +1,4 @@
-"""Changes of the values of a thread that others do not see: over the index as it was, which stays as it is."""
+"""Unshared changes of the values of a thread, on top of an index that they do not change."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ __all__ = ["Edit", "measure"]
 
 
 def measure(key: str, value: Value) -> int:
-    """Return what a key and its value add to the bytes of all values as JSON."""
+    """Return the bytes that a key and its value add to all values as JSON."""
     return len(encode_json(key)) + value.size + 2
 
 
@@ -22,16 +22,16 @@ class Edit:
         self.base = base
         # The sum of what `measure` returns.
         self.total = total
-        # Whether nothing is left of the base.
+        # Whether all keys of the base were removed.
         self.is_cleared = False
-        # What has become of keys of the base, None for one that was removed; and further keys, in order of insertion.
+        # The new values of keys of the base, None for removed ones; and the added keys, in order of insertion.
         self.replaced: dict[str, Value | None] = {}
         self.added: dict[str, Value] = {}
-        # The new metadata, None if they do not change.
+        # The new metadata; None if it does not change.
         self.metadata: bytes | None = None
 
     def find(self, key: str) -> Value | None:
-        """Return the value of a key, None if there is none."""
+        """Return the value of a key; None if there is none."""
         if (found := self.added.get(key)) is not None:
             return found
         if key in self.replaced:
@@ -45,7 +45,7 @@ class Edit:
         return [*(key for key in base if key not in removed), *self.added]
 
     def find_unknown(self, keys: Iterable[str]) -> list[str]:
-        """Return those of some keys whose values are not known."""
+        """Return the keys, of the given ones, whose values are not known."""
         return [key for key in keys if (value := self.find(key)) is not None and not value.is_known]
 
     def put(self, key: str, value: Value) -> None:

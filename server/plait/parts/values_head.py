@@ -1,4 +1,4 @@
-"""The values of one thread in memory: which keys there are, and the values that were read or written."""
+"""The values of one thread in memory: all keys, and the values that were read or written."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from plait.store.protocol import Record
 
 __all__ = ["ValuesHead"]
 
-# Keys of which an index record tells at most, and the bytes after which another one begins.
+# The maximum number of keys in an index record, and the bytes after which another record begins.
 _KEYS: Final = 256
 _INDEX_BYTES: Final = 16 * 1024
 # Below this many bytes, all values are read at once.
@@ -27,10 +27,10 @@ _SMALL: Final = 64 * 1024
 
 
 class ValuesHead:
-    """The index of a thread's values, and those of them that were read or written since it woke.
+    """The index of a thread's values, and the values that were read or written since the thread woke.
 
-    Each value, or piece of a list, is a record of its own, `value/<position>/<piece>`; a key has the same position as
-    long as it is there. The index is in records, `head/keys/<number>`, of 256 positions each.
+    Each value, or piece of a list, is a record of its own, `value/<position>/<piece>`; a key keeps its position until
+    it is removed. The index is in records, `head/keys/<number>`, of 256 positions each.
     """
 
     def __init__(self, part: str, records: Records, state: Pipeline, limits: Limits) -> None:
@@ -38,31 +38,31 @@ class ValuesHead:
         self._state = state
         self._limits = limits
         self._part = part
-        # The index as it was read, until it is needed.
+        # The records of the index, until they are decoded on first use.
         self._loaded: Sequence[Record] = ()
-        # The values in the order of their positions, and the sum of what `measure` returns of them.
+        # The values in the order of their positions, and the sum of their sizes by `measure`.
         self._values: dict[str, Value] = {}
         self._total = 0
         # The lines of the index by the numbers of the records.
         self._lines: dict[int, dict[str, bytes]] = {}
-        # The next position, and the bytes of the index record in which it is.
+        # The next position, and the bytes of its index record.
         self._next = 0
         self._filled = 0
         self.metadata: bytes | None = None
-        # The edits whose base is not to be changed.
+        # The edits whose base must not be changed.
         self._edits: WeakSet[Edit] = WeakSet()
-        # The reads that run, by the prefix of what they read.
+        # The running reads, by the prefix of their records.
         self._reads: dict[str, asyncio.Future[None]] = {}
         # Whether any value has been read.
         self.has_read = False
 
     async def load(self, records: Sequence[Record]) -> None:
-        """Take the records that were read on waking. Raises StoreError."""
+        """Load the records that were read on waking. Raises StoreError."""
         self._loaded = [record for record in records if record.key != METADATA]
         self.metadata = next((record.value for record in records if record.key == METADATA), None)
         if max((len(record.value or b"") for record in self._loaded), default=0) > 2 * _INDEX_BYTES:
-            with suppress(CorruptThread):  # It is raised when the values are used.
-                # The next push to such a list makes larger pieces of those that each began after a waking.
+            with suppress(CorruptThread):  # The error is raised when the values are used.
+                # The next push to such a list joins the small pieces that were begun after each waking.
                 await self.read([key for key, value in self.values.items() if value.is_fragmented])
 
     @property
@@ -80,7 +80,7 @@ class ValuesHead:
         return self._values
 
     def edit(self, *, is_kept: bool = True) -> Edit:
-        """Return an edit of the values as they are; they stay so for one that is kept. Raises CorruptThread."""
+        """Return an edit of the current values; if `is_kept`, its base does not change. Raises CorruptThread."""
         edit = Edit(self.values, self._total)
         if is_kept:
             self._edits.add(edit)
@@ -89,9 +89,9 @@ class ValuesHead:
     # Reading
 
     async def read(self, keys: Iterable[str]) -> None:
-        """Read those of some values that are not known. Raises StoreError.
+        """Read the given values that are not known. Raises StoreError.
 
-        Those that others replace meanwhile are known, as they were written.
+        Values that others replace during the read are known, as they were written.
         """
         while missing := [key for key in keys if (value := self.values.get(key)) is not None and not value.is_known]:
             if len(missing) > 1 or self._total <= _SMALL:
@@ -116,7 +116,7 @@ class ValuesHead:
         await self._read_once(VALUES, None)
 
     async def _read_once(self, prefix: str, keys: Iterable[str] | None) -> None:
-        """Read records of some values, or of all; those that wait for the same records share a read."""
+        """Read records of some values, or of all; callers that need the same records share a read."""
         if (reading := self._reads.get(prefix)) is not None:
             await asyncio.wait([reading])
             reading.result()
@@ -131,7 +131,7 @@ class ValuesHead:
         finally:
             del self._reads[prefix]
             if not reading.done():
-                reading.set_result(None)  # After a cancellation the others try again.
+                reading.set_result(None)  # After a cancellation, the other callers try again.
 
     async def _fetch(self, prefix: str) -> dict[str, bytes | None]:
         records, found = self._records, dict[str, bytes | None]()
@@ -146,7 +146,7 @@ class ValuesHead:
             after = page[-1].key
 
     def _note(self, found: Mapping[str, bytes | None], prefix: str, keys: Iterable[str] | None) -> None:
-        # What is there and not known has never been written since the thread woke, so what was read of it is right.
+        # An unknown value has not been written since the thread woke, so its stored records are current.
         values = self.values
         for value in values.values() if keys is None else [values[key] for key in keys if key in values]:
             if value.is_known:
@@ -160,9 +160,9 @@ class ValuesHead:
     # Writing
 
     def write(self, ops: Iterable[Op], *, undo: Callable[[], None] | None = None) -> Commit:
-        """Carry out operations and store them; if they are rolled back, they are undone, and `undo` is called.
+        """Carry out operations and store them; if that is rolled back, undo them and call `undo`.
 
-        Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; nothing is done then.
+        Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; then nothing is changed.
         """
         self._state.check_open()
         edit = self.edit(is_kept=False)
@@ -180,7 +180,7 @@ class ValuesHead:
                 undo()
 
         try:
-            # If nothing is stored, there is nothing to take back but what the caller has.
+            # Without records, only the caller has something to take back.
             return self._records.write(records, undo=take_back if records else undo)
         except BaseException:
             self._restore(before)
@@ -188,14 +188,14 @@ class ValuesHead:
             raise
 
     def _find_changed(self, edit: Edit) -> dict[str, Value | None]:
-        """Return what an edit changes, as it is now."""
+        """Return the current values of the keys that an edit changes."""
         values = self._values
         if edit.is_cleared:
             return {**dict.fromkeys(edit.added), **values}
         return {key: values.get(key) for key in (*edit.replaced, *edit.added)}
 
     def _apply(self, edit: Edit) -> list[Record]:
-        """Make an edit's values the present ones, and return the records to be stored."""
+        """Make the values of an edit the current ones, and return the records to store."""
         values, records, touched = self._own_values(), dict[str, bytes | None](), set[int]()
         removed = [*values] if edit.is_cleared else [key for key, value in edit.replaced.items() if value is None]
         for key in removed:
@@ -241,7 +241,7 @@ class ValuesHead:
             self._values = dict(sorted(values.items(), key=lambda item: item[1].position))
 
     def _own_values(self) -> dict[str, Value]:
-        """Return the values, to be changed; edits keep the dict that they have."""
+        """Return the values, to be changed; copy them first if an edit uses them as its base."""
         if any(edit.base is self._values for edit in self._edits):
             self._values = dict(self._values)
         return self._values

@@ -1,6 +1,6 @@
-"""The records of the values of a thread: their index, and what is exported of them."""
+"""The records of the values of a thread: their keys, and their index."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -17,22 +17,20 @@ __all__ = [
     "VALUES",
     "decode_index",
     "decode_object",
-    "describe_values",
     "encode_line",
-    "encode_values",
 ]
 
 HEAD: Final = "head/"
-"""What the keys of the records begin with that are read on waking."""
+"""The prefix of the keys of the records that are read on waking."""
 
 METADATA: Final = "head/metadata"
 """The key of the record with the metadata."""
 
 INDEX: Final = "head/keys/"
-"""What the keys of the index records begin with."""
+"""The prefix of the keys of the index records."""
 
 VALUES: Final = "value/"
-"""What the keys of the records begin with that hold the values."""
+"""The prefix of the keys of the records that hold the values."""
 
 _NONE: Final = b"{}"
 
@@ -41,7 +39,7 @@ decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def encode_line(key: str, value: Value) -> bytes:
-    """Return what an index record has of a key."""
+    """Return the line of a key in an index record."""
     if not value.is_list:
         return b"[%d,%b,%d]" % (value.position, encode_json(key), value.size)
     numbers = [value.number, value.skip]
@@ -51,7 +49,7 @@ def encode_line(key: str, value: Value) -> bytes:
 
 
 def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
-    """Return the values of which index records tell, in order; none of them is known. Raises CorruptThread."""
+    """Return the values that index records list, in order, with unknown pieces. Raises CorruptThread."""
     found: list[tuple[str, Value]] = []
     try:
         for record in records:
@@ -68,31 +66,3 @@ def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise CorruptThread(f"the {part} of a thread are damaged") from error
     return dict(found)
-
-
-def encode_values(values: Mapping[str, Value], metadata: bytes | None) -> dict[str, bytes]:
-    """Return known values and the metadata as JSON objects, as far as there are any."""
-    found: dict[str, bytes] = {}
-    if values:
-        members = [b"%b:%b" % (encode_json(key), value.raw) for key, value in values.items()]
-        found["values"] = b"{%b}" % b",".join(members)
-    if metadata not in (None, _NONE):
-        found["metadata"] = metadata
-    return found
-
-
-def describe_values(part: str, records: Sequence[Record]) -> dict[str, bytes] | None:
-    """Return what is exported, of all stored records of a part; None if they are not those of values.
-
-    Raises CorruptThread.
-    """
-    stored = {record.key: record.value or b"" for record in records}
-    if not all(key == METADATA or key.startswith((INDEX, VALUES)) for key in stored):
-        return None
-    values = decode_index(part, [record for record in records if record.key.startswith(INDEX)])
-    for value in values.values():
-        for index, key in enumerate(value.record_keys()):
-            if key not in stored:
-                raise CorruptThread(f"the {part} of a thread lack the record {key}")
-            value.note(index, stored[key])
-    return encode_values(values, stored.get(METADATA))

@@ -1,4 +1,4 @@
-"""What can be done to the values of a thread, as operations that can be carried out on what is stored later."""
+"""Operations on the values of a thread, which can be carried out later on the values that are then stored."""
 
 import copy
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class Clear(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Appends to a list, of which the last `most` elements stay."""
+    """Appends to a list, and keeps its last `most` elements."""
 
     key: str
     value: bytes
@@ -61,17 +61,17 @@ class Push(NamedTuple):
         if before is None:
             before = Value((), is_list=True)
         elif not before.is_list:
-            raise TypeError(f"the value {self.key!r} is no list, so nothing can be pushed to it")
+            raise TypeError(f"the value {self.key!r} is not a list, so nothing can be pushed to it")
         edit.put(self.key, before.push(self.value, self.most))
 
 
 class Update(NamedTuple):
-    """Sets a value to what a function made of the one before, or makes of another one that it meets."""
+    """Sets a value to the result of a function; it is called again if the value is not the one before."""
 
     key: str
     change: Callable[[Any], Any]
     default: Any
-    # The value before, None if there was none, and what the function made of it.
+    # The value before, None if there was none, and the result of the function.
     before: bytes | None
     value: bytes
 
@@ -104,15 +104,15 @@ def must_precede(before: Op, op: Op) -> bool:
 
 
 def call_change(change: Callable[[Any], Any], before: bytes | None, default: Any) -> Any:
-    """Return what the function of an update makes of a value, or of the default."""
+    """Return the result of the function of an update for a value, or for the default."""
     if before is not None:
         return change(decode_json(before))
-    # The function may change it in place, and be called again.
+    # The function may change the default in place, and be called again.
     return change(copy.deepcopy(default) if isinstance(default, list | dict) else default)
 
 
 def encode_key(key: str) -> str:
-    """Return a key if it can be one. Raises TypeError or ValueError."""
+    """Return a key if it is valid. Raises TypeError or ValueError."""
     if not isinstance(key, str):
         raise TypeError(f"a key must be a str, not {key!r}")
     encode_named(key, key)

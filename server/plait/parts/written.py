@@ -1,4 +1,4 @@
-"""What the methods of a part that write return."""
+"""The results of a part's methods that write."""
 
 from collections.abc import Generator
 from typing import Any, Final, Generic, TypeVar
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class Written:
-    """A write of a part. Awaiting it returns when it is durable, and raises StoreError when it could not be stored.
+    """A write of a part. Awaiting it returns when it is durable, and raises StoreError if it could not be stored.
 
-    In the block of the transaction to which it belongs, awaiting it returns at once, as the block must not wait.
+    In the block of its transaction, awaiting it returns at once, as the block must not wait.
     """
 
     __slots__ = ("_commit", "_transaction")
@@ -36,7 +36,7 @@ STAGED: Final = Written(None, None)
 
 
 class Result(Generic[T]):
-    """What a method that writes returns, beside the write. Awaiting it returns the value when the write is durable."""
+    """A write with a value. Awaiting it returns the value when the write is durable."""
 
     __slots__ = ("_written", "value")
 

@@ -1,4 +1,4 @@
-"""Whether a store can be opened and written, and the messages that tell an operator why not."""
+"""Tracks whether a store can be written, and explains errors to the operator."""
 
 import errno
 import logging
@@ -22,7 +22,7 @@ _TRY_AFTER: Final = 5.0
 
 
 class Health:
-    """Tracks failed writes, and logs them at most once a second: with a full disk, every write fails."""
+    """Tracks failed writes, and logs them at most once a second, as every write fails when the disk is full."""
 
     def __init__(self) -> None:
         # Why SQLite could not write; None while it can.
@@ -52,7 +52,7 @@ class Health:
         return self.trouble is not None and now - self._last_failure >= _TRY_AFTER
 
     def postpone(self, now: float) -> None:
-        """Put off the next test write."""
+        """Postpone the next test write."""
         self._last_failure = now
 
     # Inside

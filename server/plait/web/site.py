@@ -1,4 +1,4 @@
-"""What is served over HTTP: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
+"""The routes of a server: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -30,8 +30,8 @@ from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Site"]
 
-# The JavaScript client as one file, for pages without a build step.
-_CLIENT: Final = Path(__file__).parent / "client.js"
+# The JavaScript client, and its part for messages, for pages without a build step.
+_CLIENT: Final = ("client.js", "messages.js")
 
 
 class Site:
@@ -76,7 +76,7 @@ class Site:
         self.asgi.router.routes.insert(0, Mount(path, app))
 
     def find_endpoint(self, scope: Scope) -> Endpoint | None:
-        """Return what answers a request by itself, without middleware."""
+        """Return the endpoint that answers a request directly, without middleware; None if there is none."""
         if self._settings.allowed_origins:
             return None
         if is_thread_path(scope):
@@ -91,7 +91,7 @@ class Site:
             PathRoute(self._runs, self._is_run_path),
             Route("/healthz", _get_health),
             Route("/readyz", self._get_readiness),
-            Route("/plait/client.js", _get_client),
+            *(Route(f"/plait/{name}", partial(_get_client, Path(__file__).parent / name)) for name in _CLIENT),
         ]
         if self._metrics is not None:
             routes.append(Route("/metrics", partial(self._get_metrics, self._metrics)))
@@ -125,7 +125,7 @@ class Site:
             return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
         try:
             await self._store.check_writes()
-        except StoreError:  # Its message is only for the log.
+        except StoreError:  # Its message is for the log only.
             return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
         return JSONResponse({"status": "ok"})
 
@@ -135,8 +135,8 @@ class Site:
         return Response(text, headers={"content-type": content_type})
 
 
-async def _get_client(request: Request) -> Response:
-    return FileResponse(_CLIENT, media_type="text/javascript", headers={"cache-control": "no-cache"})
+async def _get_client(file: Path, request: Request) -> Response:
+    return FileResponse(file, media_type="text/javascript", headers={"cache-control": "no-cache"})
 
 
 async def _get_health(request: Request) -> Response:

@@ -109,7 +109,7 @@ class Lab:
         return actor.thread
 
     async def sleep(self) -> None:
-        """Let all threads go to sleep, so that the next use reads what is stored."""
+        """Put all threads to sleep, so that their next use reads the store."""
         await self.app.__aexit__(None, None, None)
         await self.app.__aenter__()
 

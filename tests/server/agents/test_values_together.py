@@ -28,7 +28,7 @@ def hold_reads(lab: Lab) -> tuple[asyncio.Event, asyncio.Event]:
 
 
 def fail_writes(lab: Lab, failures: int = 1) -> None:
-    """Let the next writes fail."""
+    """Make the next writes fail."""
     submit = lab.store.submit
 
     def fail(write: Any) -> Any:
@@ -44,7 +44,7 @@ def fail_writes(lab: Lab, failures: int = 1) -> None:
 
 
 def hold_write(lab: Lab) -> asyncio.Future[int]:
-    """Hold the next write, which is not stored; return what becomes of it."""
+    """Hold the next write, which is not stored; return the future of its outcome."""
     submit = lab.store.submit
     outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     held: list[Any] = []
@@ -69,13 +69,13 @@ async def outside(method: Any, *args: Any) -> Any:
 
 
 async def let_others_go_on() -> None:
-    """Let all other tasks go on until they wait for something that is held."""
+    """Run all other tasks until they wait for something that is held."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def bump_outside(thread: Conversation, key: str) -> int:
-    """Add one to a value as somebody outside of the run does."""
+    """Add one to a value from outside of the run."""
     return await outside(thread.values.update, key, lambda n: n + 1, 0)
 
 

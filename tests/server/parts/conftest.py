@@ -1,10 +1,12 @@
-"""Labs on both stores, open stores of both kinds, and a clock that a test moves."""
+"""Labs on both stores, apps with messages, open stores of both kinds, and a clock that a test moves."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.server.agents import lab as labs
+from tests.server.fakes import TroubledStore
+from tests.server.parts.messages_lab import MessagesLab, open_lab
 from tests.server.parts.workshop import Clock, FlakyStore, make_store
 
 from plait import Limits
@@ -25,3 +27,15 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def chats(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MessagesLab]:
+    async with open_lab(make_store(request.param, tmp_path), limits=Limits()) as lab:
+        yield lab
+
+
+@pytest.fixture
+async def troubled() -> AsyncIterator[MessagesLab]:
+    async with open_lab(TroubledStore(), limits=Limits()) as lab:
+        yield lab

@@ -1,4 +1,4 @@
-"""The path of a change: validated, applied, made durable, then let out."""
+"""The path of a change: validated, applied, made durable, then sent."""
 
 import asyncio
 import dataclasses
@@ -1024,7 +1024,7 @@ def count(n: int) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until something holds."""
+    """Run the loop until a condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -1192,7 +1192,7 @@ async def test_a_thread_that_somebody_else_has_written_is_told_of() -> None:
         assert await b.stored() == 7
 
 
-# Where it is not known what became of a write
+# Writes with an unknown outcome
 
 
 async def test_after_a_write_in_doubt_nothing_is_rolled_back_or_answered_and_callers_are_told_last() -> None:

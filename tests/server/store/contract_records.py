@@ -166,7 +166,7 @@ async def test_a_first_write_may_have_an_initial_state_records_and_changes(
 
 
 def bad_units() -> list[Sequence[Write]]:
-    """Return writes after version 1, of which the second or third is refused or fails."""
+    """Return units of writes after version 1; in each, the second or third write is refused or fails."""
     record = put_records(("b", b"1"), after=1)
     # No store can keep a key that is not text.
     broken = put_records(("\ud800", b""), after=2)
@@ -283,7 +283,7 @@ async def test_what_an_owner_has_submitted_before_its_release_is_stored_before_t
             assert await versions(store) == (version, list(range(1, version + 1)))
             for owner in owners:
                 store.release(ROOM, owner)
-        # The same for writes of nobody.
+        # The same for writes without an owner.
         future = store.submit(change(version + 1))
         await store.claim(ROOM)
         assert future.done()

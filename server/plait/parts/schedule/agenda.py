@@ -8,23 +8,23 @@ from plait.parts.schedule.rows import Identity, Row
 
 __all__ = ["Agenda"]
 
-# Entries of rows that have changed since, before they are removed.
+# Outdated entries, of rows that have changed since, are removed when there are more than this.
 _MOST_OUTDATED: Final = 1000
 
 
 class Agenda:
-    """Finds the next row to run. Rows of effects that the class does not have are kept, and wait for one that has them.
+    """Finds the next row to run. A row whose effect the class does not have is kept, until a class has the effect.
 
-    Of the rows that are queued, only the first may run.
+    Of the queued rows, only the first may run.
     """
 
     def __init__(self, rows: Iterable[Row] = (), *, is_known: Callable[[str], bool] = lambda _: True) -> None:
         self.rows = {row.id: row for row in rows}
-        # The rows that run, or must not run now for another reason.
+        # The rows that are running, or must not run now for another reason.
         self._held: set[str] = set()
         self._is_known = is_known
         self._identities: dict[Identity, str] = {}
-        # Heaps. An entry counts if its row still has that time. Those of queued rows are in order of creation.
+        # Heaps. An entry counts if its row still has that time. The entries of queued rows are in order of creation.
         self._timed: list[tuple[int, int, str]] = []
         self._queued: list[tuple[int, str]] = []
         # The rows of unknown effects.
@@ -46,7 +46,7 @@ class Agenda:
 
     @property
     def kept_until(self) -> int:
-        """The latest time of a row that runs once or is queued; 0 if there is none."""
+        """The latest time of the rows that run once or are queued; 0 if there are none."""
         return max([row.at for row in self.rows.values() if row.rule is None], default=0)
 
     @property
@@ -62,7 +62,7 @@ class Agenda:
         return 0 if found is None else found.due
 
     def set(self, id: str, row: Row | None) -> Row | None:
-        """Put a row in the place of the one with its id, or remove that; return what was there."""
+        """Replace the row with an id, or remove it; return the earlier row."""
         before = self.rows.pop(id, None)
         if before is not None:
             self._stranded.discard(id)
@@ -79,7 +79,7 @@ class Agenda:
         return before
 
     def take_due(self, now: int, most: int) -> list[Row]:
-        """Hold the first rows that are due, at most so many, and return them."""
+        """Hold the first due rows, at most `most`, and return them."""
         found: list[Row] = []
         while len(found) < most and (row := self._first()) is not None and row.due <= now:
             self._held.add(row.id)
@@ -87,7 +87,7 @@ class Agenda:
         return found
 
     def release(self, id: str) -> None:
-        """Hold a row no longer; it runs again when it is due, if it is still there."""
+        """Stop holding a row; it runs again when it is due, if it still exists."""
         self._held.discard(id)
         if (row := self.rows.get(id)) is not None:
             self._push(row)
@@ -128,7 +128,7 @@ class Agenda:
             heappush(self._timed, (row.due, row.created_at, row.id))
 
     def _refill(self) -> None:
-        """Make the heaps of the rows that there are."""
+        """Rebuild the heaps from the rows."""
         self._identities = {row.identity: row.id for row in self.rows.values() if row.identity is not None}
         waiting = [row for row in self.rows.values() if not row.is_failed]
         self._stranded = {row.id for row in waiting if not self._is_known(row.effect)}

@@ -1,4 +1,4 @@
-"""What a run does to the schedule of its thread, until it is committed."""
+"""The writes of a run to the schedule of its thread, until they are committed."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,11 +13,11 @@ __all__ = ["EffectRun", "ScheduleDraft"]
 
 
 class EffectRun(msgspec.Struct, frozen=True):
-    """The run of an effect that the calling code is."""
+    """The run of an effect that the calling code is a part of."""
 
     # The id of its schedule.
     id: str
-    # The same in each attempt of this run, and another one in each other run: a key for calls of other services.
+    # The id of this run, the same in each attempt: use it as an idempotency key for other services.
     run_id: str
     # The number of this attempt, from 1.
     attempt: int
@@ -26,7 +26,7 @@ class EffectRun(msgspec.Struct, frozen=True):
 
 
 class ScheduleDraft:
-    """The rows that a run adds and removes; if it is a run of an effect, also the end of that row.
+    """The rows that a run adds and removes; for a run of an effect, also the end of its own row.
 
     `put` stores rows.
     """
@@ -40,11 +40,11 @@ class ScheduleDraft:
         self._put = put
         self.current = current
         self.changes: dict[str, Row | None] = {}
-        # Whether the run of the effect has ended, so that its row is removed, or waits for the next time.
+        # Whether the run of the effect has ended, so that its row is removed or waits for the next time.
         self._has_ended = False
 
     def end(self) -> None:
-        """Note that the run of the effect has ended: what it has done and the end of its row are one write."""
+        """Record that the run of the effect has ended: its writes and the end of its row are stored as one."""
         self._has_ended = True
 
     @property
@@ -80,13 +80,13 @@ class ScheduleDraft:
         return bool(self.changes) or self._has_ended
 
     async def prepare(self) -> None:
-        """Do nothing: nothing has to be read."""
+        """Do nothing, as nothing must be read."""
 
     def write(self) -> None:
         changes, has_ended = self.changes, self._has_ended
         rows = dict(self._find_end() if has_ended else {})
         for id, row in changes.items():
-            # Others may have removed it before, or have added the same.
+            # Others may have added the same row, or removed it.
             if id in self._agenda.rows if row is None else not self._is_taken(row.identity, rows):
                 rows[id] = row
         self.changes, self._has_ended = {}, False

@@ -1,4 +1,4 @@
-"""`@effect` marks the methods of a Thread that its schedule may call."""
+"""`@effect`, which marks the methods of a Thread that its schedule may call."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def effect(
 ) -> F | Callable[[F], F]:
     """Mark a method of a Thread that its schedule may call.
 
-    A run that raises is tried again, up to `attempts` times in all: after about `base` seconds, then twice as long each
+    A run that raises is repeated, up to `attempts` times in all: after about `base` seconds, then twice as long each
     time, at most `most`. An attempt that takes longer than `timeout` seconds is logged with its stack, cancelled, and
     counts as one that has raised; None means never. Arguments are JSON, and are converted to their annotations.
     """
@@ -60,7 +60,7 @@ def effect(
 
 
 class Effect:
-    """One method that a schedule may call: how often it is tried, and the decoders of its arguments."""
+    """One method that a schedule may call: its retries, and the decoders of its arguments."""
 
     def __init__(self, name: str, function: Callable[..., Any], options: _Options) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""When an effect that recurs runs next: at intervals, or by a cron rule in a time zone. No I/O."""
+"""The rules of recurring effects: intervals, or a cron rule in a time zone. No I/O."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -14,7 +14,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Every(msgspec.Struct, frozen=True, tag="every"):
-    """Runs at intervals of so many microseconds."""
+    """Runs at intervals, in microseconds."""
 
     interval: int
 
@@ -27,7 +27,7 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
         return cls(interval)
 
     def next(self, last: int, now: int) -> int:
-        """Return the first time after both, in whole intervals after `last`."""
+        """Return the first time after `last` and `now` that is a whole number of intervals after `last`."""
         return last + max(1, (now - last) // self.interval + 1) * self.interval
 
     def __str__(self) -> str:
@@ -37,8 +37,8 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
     """Runs by a cron rule of five fields, or of six with the second first, in the local time of a zone.
 
-    A rule that names its hours and minutes runs once on each day that it names: at the end of the gap if the clock
-    skips its time, and at the first of two equal times. Any other rule goes by elapsed time.
+    A rule with fixed hours and minutes runs once on each of its days: at the end of the gap if the clock skips its
+    time, and at the first of two equal times. Any other rule counts elapsed time.
     """
 
     rule: str
@@ -55,9 +55,9 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
         return cron
 
     def next(self, last: int, now: int) -> int:
-        """Return the first time of the rule after both."""
+        """Return the first time of the rule after `last` and `now`."""
         after = max(last, now)
-        # At the second of two equal times, the first one that is found may be before `after`.
+        # At the second of two equal times, the first result may be before `after`.
         for found in CronSim(self.rule, to_datetime(after).astimezone(_find_zone(self.tz))):
             if (at := to_microseconds(found)) > after:
                 return at
@@ -68,7 +68,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
 
 
 Rule = Every | Cron
-"""When an effect recurs."""
+"""A rule that tells when an effect recurs."""
 
 
 def to_datetime(at: int) -> datetime:
@@ -84,7 +84,7 @@ def to_microseconds(when: datetime) -> int:
 
 def _find_zone(name: str) -> tzinfo:
     if name == "UTC":
-        return UTC  # It is there without a database of time zones.
+        return UTC  # UTC exists even without a database of time zones.
     try:
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Runs the effects of one thread that are due, and changes their rows when they end."""
+"""Runs the due effects of one thread, and changes their rows when they end."""
 
 import asyncio
 import logging
@@ -23,11 +23,11 @@ __all__ = ["Runner"]
 
 log = logging.getLogger("plait.schedule")
 
-# Effects of one thread that run at the same time.
+# Maximum number of effects of one thread that run at the same time.
 _MOST_AT_ONCE: Final = 64
 # Seconds after which an effect without a timeout is reported.
 _LONG: Final = 600.0
-# Seconds before another attempt when the store was away: doubled each time, up to the longest.
+# Seconds before another attempt when the store has failed: doubled each time, up to the longest.
 _REST: Final = 1.0
 _LONGEST_REST: Final = 300.0
 
@@ -44,7 +44,7 @@ class _Attempt:
 
 
 class Runner:
-    """Runs the rows of an agenda. `owner` is what a stage knows the schedule by, and `put` stores rows."""
+    """Runs the rows of an agenda. `owner` is the schedule's key in a stage, and `put` stores rows."""
 
     def __init__(
         self,
@@ -59,28 +59,28 @@ class Runner:
         self._agenda = agenda
         self._effects = effects
         self._put = put
-        # The attempts that have not ended, by the ids of their rows, and how often in a row the store was away for one.
+        # The running attempts by the ids of their rows, and the number of attempts in a row for which the store failed.
         self._attempts: dict[str, _Attempt] = {}
         self._outages: dict[str, int] = {}
 
     @property
     def wakes_at(self) -> int:
-        """When the next effect may begin, 0 for never: so many run that the end of one must come first."""
+        """When the next effect may begin; 0 for never, or if one of the running effects must end first."""
         return 0 if len(self._attempts) >= _MOST_AT_ONCE else self._agenda.wakes_at
 
     def has(self, id: str) -> bool:
-        """Whether an attempt to run a row has not ended."""
+        """Whether an attempt to run a row is running."""
         return id in self._attempts
 
     def begin_due(self, now: int) -> None:
-        """Begin what is due."""
+        """Begin the due rows."""
         for row in self._agenda.take_due(now, _MOST_AT_ONCE - len(self._attempts)):
             attempt = self._attempts[row.id] = _Attempt(row)
             work, done = partial(self._run, attempt), partial(self._finish, attempt)
             attempt.turn = self._actor.begin(f"effect {row.effect}", work, done)
 
     def cancel(self, *, besides: EffectRun | None) -> None:
-        """Cancel what runs, except one."""
+        """Cancel the running effects, except one."""
         for id, attempt in self._attempts.items():
             if attempt.turn is not None and (besides is None or id != besides.id):
                 attempt.turn.cancel()
@@ -92,7 +92,7 @@ class Runner:
             times = f"has ended the process {MOST_CRASHES} times, and is not tried again"
             await self._give_up(attempt.row, RuntimeError(f"the effect {attempt.row.effect} {times}"))
         elif attempt.row.crashes == MOST_CRASHES - 1:
-            # One at a time, so that others do not end with it once too often.
+            # One at a time, so that a crash is not counted for the others too.
             async with self._actor.suspects:
                 await self._try(attempt)
         else:
@@ -102,7 +102,7 @@ class Runner:
         row = self._agenda.rows.get(attempt.row.id)
         if row is None:
             return  # It was cancelled before it began.
-        # It is known that it has begun, should it end the process.
+        # Store that it has begun, in case that it ends the process.
         await self._put({row.id: row.begin(self._actor.process)})
         current = EffectRun(row.id, row.run_id, row.attempt, row.at)
         stage = Stage(self._actor, _do_nothing)
@@ -118,7 +118,7 @@ class Runner:
             await stage.commit(is_last=True)
         finally:
             self._unwatch(attempt)
-            stage.close()  # What it has begun and left behind stages nothing more.
+            stage.close()  # Tasks that it has started and left running stage nothing.
 
     def _watch(self, attempt: _Attempt, effect: Effect) -> None:
         seconds = _LONG if effect.timeout is None else effect.timeout
@@ -151,7 +151,7 @@ class Runner:
             try:
                 self._finish_failed(id, error)
             except PlaitError as refusal:  # The thread has been stopped, or has ended.
-                log.debug("the end of %s is not stored: %s", attempt.row.effect, refusal)
+                log.debug("the end of %s could not be stored: %s", attempt.row.effect, refusal)
         self._actor.arm()
 
     def _finish_failed(self, id: str, error: BaseException) -> None:
@@ -174,14 +174,14 @@ class Runner:
             self._put({id: after})
 
     def _give_up(self, row: Row, error: BaseException) -> Commit:
-        """End a run that has failed: `on_error` is told when that is durable."""
+        """End a failed run: `on_error` is called when that is durable."""
         has_crashed = row.crashes >= MOST_CRASHES and row.rule is not None
         commit = self._put({row.id: row.stop() if has_crashed else row.advance(read_clock())})
         commit.then(lambda failure: None if failure is not None else self._actor.turns.report(error, None))
         return commit
 
     def _rest(self, row: Row) -> None:
-        """Try a row again later, and do not count the attempt."""
+        """Run a row again later, without counting the attempt."""
         count = self._outages[row.id] = self._outages.get(row.id, 0) + 1
         rest = min(_LONGEST_REST, _REST * 2.0 ** min(count - 1, 32))
         rested = row.rest(read_clock() + int(rest * 1e6))

@@ -1,4 +1,4 @@
-"""`schedule = Schedule()`: what a thread does later, also if it sleeps or the server restarts until then."""
+"""`schedule = Schedule()`: work that a thread does later, even if it sleeps or the server restarts before."""
 
 import logging
 import math
@@ -34,7 +34,7 @@ __all__ = ["MOST_ROWS", "Planned", "Schedule", "Scheduled", "ThreadSchedule"]
 log = logging.getLogger("plait.schedule")
 
 MOST_ROWS: Final = 10_000
-"""The most schedules that a thread may have."""
+"""The maximum number of schedules of a thread."""
 
 _SECOND: Final = 1_000_000
 
@@ -48,26 +48,26 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     due: int
     created_at: int
     key: str | None = None
-    # For those that recur: the seconds of `every`, or the rule and the time zone of `cron`.
+    # For a recurring one: the seconds of `every`, or the rule and the time zone of `cron`.
     every: float | None = None
     cron: str | None = None
     tz: str | None = None
-    # Whether it waits for those queued before it.
+    # Whether it waits for the ones that were queued before it.
     is_queued: bool = False
-    # The number of its next attempt, or of the one that runs.
+    # The number of its next attempt, or of the running one.
     attempt: int = 1
-    # `failed` ones recur no more: they have ended the process three times.
+    # A `failed` one does not recur: it has ended the process three times.
     status: Literal["pending", "running", "failed"] = "pending"
 
 
 class Planned(Result[str]):
-    """What scheduling returns: awaiting it returns the id when the schedule is durable."""
+    """The result of scheduling: awaiting it returns the id when the schedule is durable."""
 
     __slots__ = ()
 
     @property
     def id(self) -> str:
-        """The id of the schedule, also before it is durable."""
+        """The id of the schedule, even before it is durable."""
         return self.value
 
     def __await__(self) -> Generator[Any, None, str]:
@@ -86,7 +86,7 @@ class Schedule(Part["ThreadSchedule"]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         super().__set_name__(owner, name)
-        find_effects(owner)  # Raises for one that is not valid.
+        find_effects(owner)  # Raises for an invalid effect.
 
     def bind(self, actor: ThreadActor) -> "ThreadSchedule":
         assert isinstance(actor, Actor)
@@ -104,11 +104,11 @@ class Schedule(Part["ThreadSchedule"]):
 
 
 class ThreadSchedule:
-    """The schedule of one thread: at most 10,000 effects that are to run later.
+    """The schedule of one thread: at most 10,000 effects that will run later.
 
-    The methods that write return at once, and can be awaited until it is durable. In a transaction, they are part of
-    it. In a run of an agent or of an effect they are staged, and stored with the run. They raise Readonly and Destroyed
-    as `set_state` does; those that add raise Terminated.
+    The methods that write return at once; awaiting the result waits until the write is durable. In a transaction, the
+    write is a part of it. In a run of an agent or of an effect, it is staged, and stored with the run. The methods
+    raise Readonly and Destroyed as `set_state` does; the ones that add also raise Terminated.
     """
 
     def __init__(self, actor: Actor, part: str, effects: Mapping[str, Effect]) -> None:
@@ -124,9 +124,9 @@ class ThreadSchedule:
     # Scheduling
 
     def after(self, seconds: float, name: str, *args: Any, key: str | None = None) -> Planned:
-        """Run an effect once, after so many seconds.
+        """Run an effect once, after some seconds.
 
-        While one with the same name and key waits, nothing is added, and the id of that one is returned. Raises
+        While one with the same name and key is waiting, nothing is added, and the id of that one is returned. Raises
         ValueError for an unknown effect, InvalidArguments for arguments that do not fit, and TooMany.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
@@ -140,27 +140,27 @@ class ThreadSchedule:
         return self._add_once(to_microseconds(when), "at", name, args, key)
 
     def every(self, seconds: float, name: str, *args: Any) -> Planned:
-        """Run an effect again and again, at intervals of at least one second; the first time after one interval.
+        """Run an effect repeatedly, at intervals of at least one second; the first time after one interval.
 
-        While there is one with the same name, arguments and interval, nothing is added. Raises as `after`.
+        If there is one with the same name, arguments and interval, nothing is added. Raises as `after`.
         """
         return self._add_rule(Every.of(seconds), name, args)
 
     def cron(self, rule: str, name: str, *args: Any, tz: str = "UTC") -> Planned:
         """Run an effect by a cron rule of five fields, in a time zone such as "Europe/Berlin".
 
-        While there is one with the same name, arguments, rule and zone, nothing is added. Raises as `after`, and
-        ValueError for a rule or zone that is not valid.
+        If there is one with the same name, arguments, rule and zone, nothing is added. Raises as `after`, and
+        ValueError for an invalid rule or zone.
         """
         return self._add_rule(Cron.of(rule, tz, read_clock()), name, args)
 
     def queue(self, name: str, *args: Any) -> Planned:
-        """Run an effect once, when those that were queued before have ended or were given up. Raises as `after`."""
+        """Run an effect once, after the earlier queued ones have ended or were given up. Raises as `after`."""
         now = read_clock()
         return self._add(self._make_row(name, args, now, is_queued=True))
 
     def cancel(self, id: str) -> Result[bool]:
-        """Remove a schedule; return whether there was one. A run that has begun goes on, and is not tried again."""
+        """Remove a schedule; return whether there was one. A running run continues, and is not repeated."""
         self._check_may_write()
         draft = self._find_draft()
         if draft is not None:
@@ -171,7 +171,7 @@ class ThreadSchedule:
     # Reading
 
     async def list(self, name: str | None = None) -> list[Scheduled]:
-        """Return what is scheduled, in the order of its times, or only the effects of a name that may still run."""
+        """Return all schedules in the order of their times, or only those of one effect that may still run."""
         await self._actor.records.wait_for_shown()
         rows = self._find_rows()
         if name is not None:
@@ -180,36 +180,36 @@ class ThreadSchedule:
 
     @property
     def current(self) -> EffectRun | None:
-        """The run of an effect that the calling code is; None outside of runs of this schedule."""
+        """The run of an effect that the calling code is a part of; None outside of runs of this schedule."""
         stage = find_stage(self._actor)
         draft = None if stage is None else stage.drafts.get(self)
         return draft.current if isinstance(draft, ScheduleDraft) else None
 
-    # For the timer of the thread
+    # Called by the timer of the thread
 
     @property
     def due(self) -> int:
-        """When the first one is due."""
+        """When the first schedule is due; 0 for never."""
         return self._agenda.due
 
     @property
     def wakes_at(self) -> int:
-        """When the first one is due that does not run already."""
+        """When the first schedule that is not running is due; 0 for never."""
         return self._runner.wakes_at
 
     @property
     def kept_until(self) -> int:
-        """When the last one is due that runs once."""
+        """When the last schedule that runs once is due; 0 if there is none."""
         return self._agenda.kept_until
 
     def on_due(self, now: int) -> None:
-        """Begin those that are due."""
+        """Begin the due schedules."""
         self._runner.begin_due(now)
 
-    # For the part and its runs
+    # Called by the part and its runs
 
     def load(self, records: Sequence[Record]) -> None:
-        """Take the stored rows of a thread that wakes. Raises CorruptThread."""
+        """Load the stored rows of a waking thread. Raises CorruptThread."""
         for record in records:
             assert record.value is not None
             try:
@@ -225,7 +225,7 @@ class ThreadSchedule:
             log.warning("there is no effect %s: it waits for a class that has it", names, extra=about(self._actor.key))
 
     def put(self, rows: Mapping[str, Row | None]) -> Commit:
-        """Store rows, or remove them, as one write. None is added to a thread that was terminated."""
+        """Store or remove rows, as one write. No row is added to a terminated thread."""
         if self._actor.terminated is not None:
             rows = {id: row for id, row in rows.items() if row is None}
         before = {id: self._agenda.set(id, row) for id, row in rows.items()}
@@ -242,7 +242,7 @@ class ThreadSchedule:
             raise
 
     def terminate(self) -> None:
-        """Remove all, and cancel what runs, but not the run that the calling code is."""
+        """Remove all schedules, and cancel the running effects, except the one that the calling code is a part of."""
         self.put(dict.fromkeys(self._agenda.rows))
         self._runner.cancel(besides=self.current)
 
@@ -250,7 +250,7 @@ class ThreadSchedule:
 
     def _add_once(self, at: int, method: str, name: str, args: Sequence[Any], key: str | None) -> Planned:
         if key is None and (turn := current_turn()) is not None and turn.name == "on_start":
-            text = "%s(…, %r) without a key in on_start adds another one each time that the thread wakes"
+            text = "%s(…, %r) without a key in on_start adds another schedule each time that the thread wakes"
             log.warning(text, method, name, extra=about(self._actor.key))
         elif key == "":
             raise ValueError("a key must not be empty")
@@ -295,7 +295,7 @@ class ThreadSchedule:
         self._actor.state.check_open()
 
     def _find_draft(self) -> ScheduleDraft | None:
-        """Return what the run has done so far; None outside of a run, and in a transaction."""
+        """Return the draft of the run; None outside of a run, and in a transaction."""
         stage = find_stage(self._actor)
         if stage is None or self._actor.state.find_own_transaction() is not None:
             return None
