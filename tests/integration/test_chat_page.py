@@ -294,7 +294,7 @@ def fill(demo: Demo, count: int) -> Page:
     page, _ = open_people(demo)
     page.evaluate(
         """(count) => {
-            for (let number = 0; number < count; number++) {
+            for (const number of Array(count).keys()) {
                 document.querySelector("#message").value = `Number ${number}`;
                 document.querySelector("#send").click();
             }
