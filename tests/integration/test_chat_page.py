@@ -1,4 +1,4 @@
-"""The chat's page: messages of two people and of the bot, and what becomes of them without a server or a network."""
+"""The chat's page: messages of two people and of the bot, also without a server or a network."""
 
 import re
 from itertools import pairwise
