@@ -1,4 +1,4 @@
-"""The chat's page: messages of two people and of the bot, and what becomes of them without a server or a network."""
+"""The chat's page: messages of two people and of the bot, also without a server or a network."""
 
 import re
 from itertools import pairwise
@@ -294,7 +294,7 @@ def fill(demo: Demo, count: int) -> Page:
     page, _ = open_people(demo)
     page.evaluate(
         """(count) => {
-            for (let number = 0; number < count; number++) {
+            for (const number of Array(count).keys()) {
                 document.querySelector("#message").value = `Number ${number}`;
                 document.querySelector("#send").click();
             }
