@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
     ThreadRow,
+    ThreadView,
     Write,
 )
 from plait.web.fairness import FairScheduler, Ticket
@@ -268,6 +270,9 @@ class TroubledStore:
         return await self.inner.records(
             key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
         )
+
+    def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
+        return self.inner.view(key)
 
     async def claim(self, key: ThreadKey) -> int:
         if key in self._owners:

@@ -101,7 +101,7 @@ class Conversations:
         return min((self._sent.due, *(each.due for each in self._parts.values())), default=inf)
 
     def take(self, max_frame: float) -> tuple[list[Open | Close | Send], list[PartEvent]]:
-        """Return what may be sent by now, and what became of messages that are too large for the socket."""
+        """Return the frames that may be sent now, and the outcomes of messages that are too large for the socket."""
         now = self._now()
         opens = [frame for each in self._parts.values() for frame in each.take(now)]
         sends, dropped = self._sent.take(now, max_frame)

@@ -19,7 +19,7 @@ from plait.actor.sockets import Sockets
 from plait.actor.termination import Termination
 from plait.actor.thread import Thread
 from plait.actor.timer import Timer
-from plait.actor.turn import Cause, Turn, current_turn
+from plait.actor.turn import Cause, Turn
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -55,7 +55,6 @@ class Actor:
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "_created",
         "_destroy",
         "_make_handle",
         "_runs",
@@ -74,6 +73,7 @@ class Actor:
         "limits",
         "log",
         "loop",
+        "on_used",
         "parts",
         "process",
         "records",
@@ -123,7 +123,7 @@ class Actor:
             retention=kind.cls.retention,
             state_version=kind.state_version,
             fence=fence,
-            on_stored=self._tell_created,
+            on_stored=self.tell_created,
         )
         self.log = ChangeLog(key, store, history, on_error=self._tell_store_error)
         self.sockets = Sockets(self, self.thread)
@@ -153,6 +153,8 @@ class Actor:
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
+        # Called when the thread is used that was woken to be read, and has not been used since.
+        self.on_used: Callable[[], None] | None = None
         # The actors that were used recently, for the node's sweeper: an actor adds itself.
         self.active: dict[Any, None] = active
         # When the node checks the thread again, if it is not used before.
@@ -161,8 +163,6 @@ class Actor:
         self.is_ending = False
         # The turn that destroys the thread, and the turns that wait for it; empty if there is none.
         self.ended_by: Sequence[Turn] = ()
-        # The turn of the listeners of `thread.created`.
-        self._created: Turn | None = None
         # Calls the parts that are due.
         self.timer = self.state.timer = Timer(loop, timer_interval)
         self.state.due = 0 if stored is None else stored.due
@@ -184,11 +184,6 @@ class Actor:
         """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.state.is_durable
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
-        return self.state.on_submit is not None
-
     def make_handle(self, kind: type[Thread[Any]], name: str) -> Any:
         """Make a handle to another thread."""
         return self._make_handle(kind, name)
@@ -202,19 +197,31 @@ class Actor:
         return self.failures.explain(error, self.key, connection)
 
     def touch(self) -> None:
-        """Reset the idle timer."""
+        """Reset the idle timer, as the thread is used."""
         self.last_used = self.loop.time()
+        self.active[self] = None
+        if self.on_used is not None:
+            on_used, self.on_used = self.on_used, None
+            on_used()
+
+    def stay(self) -> None:
+        """Reset the idle timer of a thread that is only read, unless it has been used since it woke."""
+        if self.on_used is not None:
+            self.last_used = self.loop.time()
         self.active[self] = None
 
     @contextmanager
-    def keep_awake(self) -> Iterator[None]:
+    def keep_awake(self, *, is_used: bool = True) -> Iterator[None]:
         """Keep the thread awake during the block, for example while a socket joins."""
         self.holds += 1
         try:
             yield
         finally:
             self.holds -= 1
-            self.touch()
+            if is_used:
+                self.touch()
+            else:
+                self.stay()
 
     # Work of parts
 
@@ -262,15 +269,12 @@ class Actor:
 
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
-        is_new = not self.state.is_stored
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
                 self.state.start(self.kind.initial_state())
             except InvalidState as error:  # A mistake of the author; an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         await self.hooks.run("on_start")
-        if is_new:
-            self.state.on_submit = self._note_change
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
@@ -283,6 +287,13 @@ class Actor:
             await self.wait_until_idle()
         finally:
             self.abort()
+
+    def tell_created(self) -> None:
+        """Call the listeners of `thread.created`, if there are any, in a turn beside the others."""
+        if self.events.has("thread.created"):
+            work = partial(self.events.emit, "thread.created", self.thread)
+            # An empty context: what listeners write is no part of the run that has begun the thread.
+            self.turns.begin_beside(Turn("thread.created", work, actor=self), Context())
 
     def sweep(self, now: float) -> float:
         """Expire turns, free memory while the thread is idle, and return when it may be stopped if it is not used.
@@ -402,18 +413,6 @@ class Actor:
     def _watch(self) -> None:
         """Make the node check the thread, as its log in memory may be freed."""
         self.active[self] = None
-
-    def _tell_created(self) -> None:
-        if self.events.has("thread.created"):
-            work = partial(self.events.emit, "thread.created", self.thread)
-            # An empty context: the writes of listeners are no part of the run that created the thread.
-            self._created = Turn("thread.created", work, actor=self)
-            self.turns.begin_beside(self._created, Context())
-
-    def _note_change(self) -> None:
-        turn = current_turn()
-        if turn is None or all(each is not self._created for each in turn.chain()):
-            self.state.on_submit = None
 
     def _post_terminated(self) -> None:
         if self.hooks.has("on_terminated") and self.turns.refusal is None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from plait.actor.timer import read_clock
 from plait.errors import PlaitError, StoreError, operator_message
-from plait.store.protocol import DueThread, Store, ThreadKey
+from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey
 
 __all__ = ["Alarms"]
 
@@ -147,7 +147,7 @@ class Alarms:
         self._cursor = None if is_all else found[-1]
         self._horizon = until if is_all else found[-1].due
         for each in found:
-            if each.key.kind in self._kinds:
+            if each.key.kind in self._kinds and each.due != INCOMPLETE:
                 self._know(each)
 
     def _know(self, thread: DueThread) -> None:

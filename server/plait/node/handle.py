@@ -14,7 +14,6 @@ from plait.actor.thread import Thread
 from plait.agents.agent import AgentMethod
 from plait.errors import CallFailed
 from plait.limits import Limits
-from plait.node.export import export_thread
 from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
@@ -36,8 +35,8 @@ class Node(Protocol):
         """Return a kind by its name."""
         ...
 
-    async def actor(self, key: ThreadKey) -> Actor:
-        """Return the actor of a thread, waking it if needed."""
+    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
+        """Return the actor of a thread, waking it if needed; one that is only read is not used."""
         ...
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
@@ -73,7 +72,7 @@ class Handle:
 
     async def state(self) -> Any:
         """Return the thread's state when it is durable, as a copy if it could be changed in place."""
-        actor = await self._node.actor(self._key)
+        actor = await self._node.actor(self._key, is_used=False)
         return await wait_for_durable(actor.state.current.copy(), actor.state.after)
 
     async def set_state(self, value: Any) -> int:
@@ -100,13 +99,6 @@ class Handle:
     async def destroy(self) -> None:
         """Destroy the thread, as `Plait.destroy` does."""
         await self._node.destroy(self._key)
-
-    async def to_json(self) -> str:
-        """Return the whole thread as JSON, which `Plait.import_thread` reads: its state and values.
-
-        It has no uncommitted writes of a run. Raises NotFound when there is no such thread.
-        """
-        return await export_thread(self._node, self._key)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list.
@@ -161,11 +153,12 @@ class _PartHandle:
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            actor = await self._node.actor(self._key)
-            with actor.keep_awake():
+            reads = name in self._part.reading
+            actor = await self._node.actor(self._key, is_used=not reads)
+            with actor.keep_awake(is_used=not reads):
                 result = await getattr(self._part.of(actor), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
-                return await wait_for_durable(result, actor.state.after) if name in self._part.reading else result
+                return await wait_for_durable(result, actor.state.after) if reads else result
 
         return call
 

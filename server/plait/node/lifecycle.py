@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,10 +15,12 @@ from plait.actor.logs import about, log_error
 from plait.actor.termination import MARK as TERMINATED
 from plait.actor.turn import Cause, Turn
 from plait.errors import (
+    Conflict,
     CorruptThread,
     Destroyed,
     Fenced,
     Indeterminate,
+    InvalidState,
     MigrationFailed,
     NewerState,
     PlaitError,
@@ -28,11 +31,12 @@ from plait.errors import (
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.alarms import Alarms
 from plait.node.expiry import Expiry
+from plait.node.importing import Import
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
 from plait.parts.part import Part, find_parts, find_ranges, is_timed, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
-from plait.store.protocol import Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import INCOMPLETE, DueThread, Store, StoredThread, ThreadHeader, ThreadKey, Write
 
 __all__ = ["Lifecycle"]
 
@@ -81,15 +85,16 @@ class Lifecycle:
 
     # Waking
 
-    def wake(self, slot: Slot, kind: Kind) -> None:
-        """Begin to wake a thread that is asleep."""
-        self.threads.begin(slot, Phase.WAKING, start_task(self._wake(slot, kind), f"wake {slot.key}"))
+    def wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
+        """Begin to wake a thread that is asleep, to use it or only to read it."""
+        task = start_task(self._wake(slot, kind, is_used=is_used), f"wake {slot.key}")
+        self.threads.begin(slot, Phase.WAKING, task)
 
-    async def _wake(self, slot: Slot, kind: Kind) -> None:
+    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
         began = time.perf_counter()
         await self._claim(slot)
         try:
-            actor = await self._load(slot, kind, is_used=True)
+            actor = await self._load(slot, kind, is_used=is_used)
             await self._start(slot, actor)
         except BaseException:
             self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.
@@ -97,6 +102,8 @@ class Lifecycle:
         if self.is_draining:
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
         actor.touch()
+        if not is_used and self.expiry.has(kind.name) and actor.state.is_stored:
+            actor.on_used = partial(self._mark_used, actor)
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
         if not self.is_draining:
@@ -111,6 +118,10 @@ class Lifecycle:
                     await self.expiry.prepare()
                 parts = self._find_parts(kind)
                 stored = await self._store.load(key, records=[TERMINATED, *find_ranges(parts)])
+                if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.IMPORTING:
+                    # It is what an import has left that failed and could not remove it.
+                    await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
+                    stored = None
                 if stored is not None:
                     stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
                     if marks_use:
@@ -174,14 +185,19 @@ class Lifecycle:
     async def _stop(self, slot: Slot, actor: Actor) -> None:
         """Stop a thread, and tell when it is due; if it can expire, store its idle time.
 
-        It does not expire before its scheduled work, which counts as a use.
+        It does not expire before its scheduled work, which counts as a use. If the thread was only read, its stored
+        idle time stays.
         """
+        # Work that runs while it stops does not count as a use.
+        was_used, actor.on_used = actor.on_used is None, None
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
         await actor.stop()
         self._tell_alarms(actor)
         since = max(since, actor.timer.kept_until)
         if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
+            return
+        if not was_used:
             return
         mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
         try:
@@ -190,6 +206,16 @@ class Lifecycle:
         except StoreError as error:
             log.warning("its idle time could not be stored: %s", operator_message(error), extra=about(actor.key))
             self.expiry.remember(actor.key)
+
+    def _mark_used(self, actor: Actor) -> None:
+        """Store that a thread that was only read is not idle, before anything that it is used for."""
+        history = actor.state.history
+        mark = _mark(actor.key, history.epoch, history.current.version, history.fence, idle_since=0)
+        self._store.submit(mark).add_done_callback(partial(self._on_marked, actor.key))
+
+    def _on_marked(self, key: ThreadKey, mark: asyncio.Future[int]) -> None:
+        if mark.cancelled() or mark.exception() is not None:
+            self.expiry.remember(key)
 
     def _tell_alarms(self, actor: Actor) -> None:
         timer, due = actor.timer, actor.state.due
@@ -204,15 +230,19 @@ class Lifecycle:
             log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
             is_in_doubt = isinstance(error, Indeterminate)
             reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
+        self.evict(actor, reason)
+        self._store.release(actor.key, actor.state.history.fence)
+        self.expiry.remember(actor.key)
+        # Its due work is not known, either.
+        self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
+
+    def evict(self, actor: Actor, reason: str) -> None:
+        """Close the sockets, cancel the turns, and refuse the changes of a thread, which goes to sleep."""
         slot = self.threads.find(actor.key)
         is_awake = slot.phase is Phase.AWAKE and slot.actor is actor
         actor.drop(reason, is_awake=is_awake)
         if is_awake:  # Otherwise the task that wakes, stops or destroys it continues.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
-        self._store.release(actor.key, actor.state.history.fence)
-        self.expiry.remember(actor.key)
-        # Its due work is not known, either.
-        self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
 
     async def mark_idle(self, key: ThreadKey) -> bool:
         """Store that a sleeping thread is idle from now on, if no time is stored; return False if it is not asleep.
@@ -234,6 +264,74 @@ class Lifecycle:
             if found is not None and found.idle_since is None:
                 now = time.time_ns() // 1000
                 await self._store.submit(_mark(slot.key, found.epoch, found.version, slot.fence, idle_since=now))
+
+    # Importing
+
+    async def remove_incomplete(self) -> None:
+        """Delete what imports have stored that did not end before a crash. No thread may be awake."""
+        try:
+            while found := await self._store.due_threads(until=INCOMPLETE):
+                await asyncio.gather(*(self._remove_incomplete(each) for each in found))
+        except StoreError as error:
+            log.warning("what is left of imports could not be removed: %s", operator_message(error))
+
+    async def _remove_incomplete(self, thread: DueThread) -> None:
+        slot = Slot(thread.key)
+        await self._claim(slot)
+        try:
+            found = await self._store.find(thread.key)
+            if found is not None and found.due == INCOMPLETE:
+                await self._delete(slot, found)
+        finally:
+            self._store.release(slot.key, slot.fence)
+
+    async def fill(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread under a name whose thread is asleep, instead of a stored one if that is asked for.
+
+        Raises what `Plait.import_thread` does. It ends when its caller is cancelled.
+        """
+        slot = self.threads.find(work.key)
+        task = start_task(self._fill(slot, work, replace=replace), f"import {work.key}")
+        self.threads.begin(slot, Phase.IMPORTING, task)
+        try:
+            actor = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Unavailable(SHUTTING_DOWN) from None
+            task.cancel()
+            raise
+        self._tell_alarms(actor)
+
+    async def _fill(self, slot: Slot, work: Import, *, replace: bool) -> Actor:
+        key = slot.key
+        await self._claim(slot)
+        with telling_store_errors(self._instruments):
+            if (found := await self._store.find(key)) is not None:
+                if not replace and found.due != INCOMPLETE:
+                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+                await self._delete(slot, found)
+            try:
+                await work.write(self._store, slot.fence)
+                try:
+                    actor = await self._load(slot, work.kind, is_used=False)
+                except CorruptThread as error:
+                    why = f"its records do not fit the parts of {work.kind.cls.__name__}"
+                    raise InvalidState(f"this is not an exported thread: {why}") from error
+                # Its parts tell when it is due, instead of the mark.
+                due, now = actor.timer.due or 0, time.time_ns() // 1000
+                idle_since = now if self.expiry.has(key.kind) else None
+                last = Write(key, work.epoch, 0, 0, fence=slot.fence, due=due, idle_since=idle_since)
+                await self._store.submit(last)
+            except BaseException:
+                with suppress(StoreError):  # It is removed when it is used, or at the next start.
+                    if (found := await self._store.find(key)) is not None:
+                        await self._delete(slot, found)
+                raise
+        actor.state.due = due
+        return actor
+
+    async def _delete(self, slot: Slot, found: ThreadHeader) -> None:
+        await delete_thread(self._store, slot.key, found, fence=slot.fence)
 
     # Destroying
 
@@ -293,7 +391,7 @@ class Lifecycle:
                     await self._destroy_loaded(slot, actor, cause)
                     return True
         with telling_store_errors(self._instruments):
-            await delete_thread(self._store, key, found, fence=slot.fence)
+            await self._delete(slot, found)
         return True
 
     async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
@@ -309,6 +407,11 @@ class Lifecycle:
 
     async def expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
+        slot = self.threads.find(key)
+        actor = slot.actor if slot.phase is Phase.AWAKE and not slot.waiters else None
+        if actor is not None and actor.on_used is not None and actor.is_unused:  # It was only read.
+            self.stop(actor)
+            await slot.wait()
         if not self.is_draining and self.threads.find(key).phase is Phase.ASLEEP:
             await self.destroy_sleeping(key, Cause(), idle_until=until)
 

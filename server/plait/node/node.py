@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -15,16 +16,18 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
-from plait.errors import Destroyed, NotFound, TooMany, Unavailable
+from plait.errors import Conflict, Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
+from plait.node.export import export_thread
 from plait.node.handle import Handle
+from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
-from plait.store.protocol import Store, StoredThread, ThreadKey
+from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
@@ -145,30 +148,31 @@ class Node:
         slot = self._threads.find(key)
         return slot.use() if slot.phase is Phase.AWAKE else None
 
-    async def actor(self, key: ThreadKey) -> Actor:
+    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
+        A thread that is only read is not used, and expires as if it had not been read.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            slot = self._threads.find(key)
+            slot = self._find(key)
             if slot.phase is Phase.AWAKE and not slot.waiters:
-                return slot.use()
+                return slot.use() if is_used else slot.read()
             caller = _find_in_call_chain(key)
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                self._wake(slot)
+                self._wake(slot, is_used=is_used)
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
-                return slot.use()
+                return slot.use() if is_used else slot.read()
             if was_waking and error is not None:
                 raise error
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; wakes none. Raises NotFound for an unknown kind, Unavailable and StoreError."""
-        while (slot := self._threads.find(key)).phase is Phase.ENDING:
+        while (slot := self._find(key)).phase is Phase.ENDING:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
             return slot.actor.state.is_stored
@@ -176,7 +180,8 @@ class Node:
             self.kind(key.kind)
         self._check_serving()
         with telling_store_errors(self.instruments):
-            return await self._store.find(key) is not None
+            found = await self._store.find(key)
+        return found is not None and found.due != INCOMPLETE
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
         """Return a stored thread, waking it if needed, as `actor` does. Raises NotFound if it is not stored."""
@@ -193,7 +198,7 @@ class Node:
         check_may_write(key)
         cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments, "server"))
         while (actor := self._threads.find_awake(key) or _find_in_call_chain(key)) is None:
-            slot = self._threads.find(key)
+            slot = self._find(key)
             if slot.phase is Phase.ASLEEP:
                 self._check_serving()
                 if not await self._lifecycle.destroy_sleeping(key, cause):
@@ -204,6 +209,40 @@ class Node:
             await actor.end_in_turn(partial(self._lifecycle.destroy, actor), cause)
         except Destroyed:
             raise _make_missing(key) from None
+
+    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes, None]:
+        """Yield the file of a thread, after the changes so far; it is not woken. Raises NotFound and StoreError."""
+        if (actor := self._threads.find_awake(key)) is not None:
+            await actor.state.wait_until_durable()
+        with telling_store_errors(self.instruments):
+            async with aclosing(export_thread(self._store, key)) as found:
+                async for lines in found:
+                    yield lines
+
+    async def import_thread(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread that was checked; what is awake under its name is stopped, if it may be replaced.
+
+        Raises Conflict, Unavailable, InvalidState and StoreError.
+        """
+        key, state = work.key, await work.check()
+        if state is not None:
+            self._validate(work, state)
+        self._check_serving()
+        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
+            if slot.phase is Phase.IMPORTING:
+                raise Conflict(f"a thread {key} is being imported already")
+            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
+                if not replace and (actor.state.history.is_begun or not actor.is_unused):
+                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+                self._lifecycle.evict(actor, "the thread is replaced by an import")
+            await slot.wait()
+        await self._lifecycle.fill(work, replace=replace)
+        if self._runs.events.has("thread.created"):
+            (await self.actor(key)).tell_created()
+
+    async def remove_incomplete(self) -> None:
+        """Remove what imports have stored that did not end before a crash. Call it before `start`."""
+        await self._lifecycle.remove_incomplete()
 
     # Shutdown
 
@@ -262,6 +301,20 @@ class Node:
 
     # Inside
 
+    def _validate(self, work: Import, state: Any) -> None:
+        """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""
+        actor = self._make_actor(work.key, work.kind, None, 0)
+        if work.kind.has_initial_state:
+            actor.state.start(work.kind.initial_state())
+        actor.state.validate(state, "server")
+
+    def _find(self, key: ThreadKey) -> Slot:
+        """Return the slot of a thread. Raises Unavailable while it is being imported."""
+        slot = self._threads.find(key)
+        if slot.phase is Phase.IMPORTING:
+            raise Unavailable(f"{key} is being imported: try again when that is complete")
+        return slot
+
     def _is_awake(self, key: ThreadKey) -> bool:
         return self._threads.find_awake(key) is not None
 
@@ -272,7 +325,7 @@ class Node:
         if self._loop is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    def _wake(self, slot: Slot) -> None:
+    def _wake(self, slot: Slot, *, is_used: bool) -> None:
         key = slot.key
         # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
@@ -281,7 +334,7 @@ class Node:
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
-        self._lifecycle.wake(slot, kind)
+        self._lifecycle.wake(slot, kind, is_used=is_used)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         actor = Actor(

@@ -27,9 +27,6 @@ class Part(PerActor[ThreadActor, Bound]):
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
 
-    # The names of the exported objects.
-    exported: ClassVar[Sequence[str]] = ()
-
     # Whether the part of a thread is `Timed`, and can keep the thread from expiring.
     is_timed: ClassVar[bool] = False
 
@@ -70,18 +67,6 @@ class Part(PerActor[ThreadActor, Bound]):
 
         May read further records. Raises StoreError.
         """
-
-    # Export
-
-    async def prepare_export(self, actor: ThreadActor) -> None:
-        """Read the records that `export` needs. Raises StoreError."""
-
-    def export(self, actor: ThreadActor) -> Mapping[str, bytes] | None:
-        """Return JSON objects by names in `exported`; None if `prepare_export` must be called first."""
-        return {}
-
-    def replace(self, actor: ThreadActor, objects: Mapping[str, bytes]) -> None:
-        """Replace the data of the part, in an open transaction, by objects that `export` has returned."""
 
 
 def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:

@@ -1,6 +1,6 @@
 """`values = Values()`: durable JSON values that a thread keeps besides its state, and never sends to clients."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from plait.actor.thread import ThreadActor, check_may_write
@@ -8,8 +8,8 @@ from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
-from plait.parts.values_index import HEAD, decode_object, encode_values
-from plait.parts.values_ops import Clear, Push, Set, SetMetadata, encode_key, encode_named
+from plait.parts.values_index import HEAD
+from plait.parts.values_ops import Push, encode_key, encode_named
 from plait.parts.written import STAGED, Written
 from plait.store.protocol import Record, RecordRange
 
@@ -26,8 +26,6 @@ class Values(Part["ThreadValues"]):
 
     reading: ClassVar = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
 
-    exported: ClassVar = ("values", "metadata")
-
     def bind(self, actor: ThreadActor) -> "ThreadValues":
         return ThreadValues(actor, self.name)
 
@@ -37,20 +35,6 @@ class Values(Part["ThreadValues"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         if records[0]:
             await self.of(actor)._head.load(records[0])
-
-    async def prepare_export(self, actor: ThreadActor) -> None:
-        head = self.of(actor)._head
-        await head.read(list(head.values))
-
-    def export(self, actor: ThreadActor) -> Mapping[str, bytes] | None:
-        head = self.of(actor)._head
-        is_known = all(value.is_known for value in head.values.values())
-        return encode_values(head.values, head.metadata) if is_known else None
-
-    def replace(self, actor: ThreadActor, objects: Mapping[str, bytes]) -> None:
-        values, metadata = objects.get("values", b"{}"), objects.get("metadata", b"{}")
-        sets = [Set(key, bytes(raw)) for key, raw in decode_object(values).items()]
-        self.of(actor)._head.write([Clear(), *sets, SetMetadata(metadata)])
 
 
 class ThreadValues:

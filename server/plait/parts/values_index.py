@@ -1,6 +1,6 @@
-"""Encodes and decodes the records of a thread's values: the index, and exports."""
+"""The records of the values of a thread: their keys, and their index."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -17,9 +17,7 @@ __all__ = [
     "VALUES",
     "decode_index",
     "decode_object",
-    "describe_values",
     "encode_line",
-    "encode_values",
 ]
 
 HEAD: Final = "head/"
@@ -68,31 +66,3 @@ def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise CorruptThread(f"the {part} of a thread are damaged") from error
     return dict(found)
-
-
-def encode_values(values: Mapping[str, Value], metadata: bytes | None) -> dict[str, bytes]:
-    """Return known values and the metadata as JSON objects, without empty ones."""
-    found: dict[str, bytes] = {}
-    if values:
-        members = [b"%b:%b" % (encode_json(key), value.raw) for key, value in values.items()]
-        found["values"] = b"{%b}" % b",".join(members)
-    if metadata not in (None, _NONE):
-        found["metadata"] = metadata
-    return found
-
-
-def describe_values(part: str, records: Sequence[Record]) -> dict[str, bytes] | None:
-    """Return the exported objects for all stored records of a part; None if these are not records of values.
-
-    Raises CorruptThread.
-    """
-    stored = {record.key: record.value or b"" for record in records}
-    if not all(key == METADATA or key.startswith((INDEX, VALUES)) for key in stored):
-        return None
-    values = decode_index(part, [record for record in records if record.key.startswith(INDEX)])
-    for value in values.values():
-        for index, key in enumerate(value.record_keys()):
-            if key not in stored:
-                raise CorruptThread(f"the {part} of a thread lack the record {key}")
-            value.note(index, stored[key])
-    return encode_values(values, stored.get(METADATA))

@@ -70,7 +70,6 @@ class CommitQueue:
         "due",
         "history",
         "lost",
-        "on_submit",
         "timer",
         "turns",
     )
@@ -102,8 +101,6 @@ class CommitQueue:
         # The turns of the thread, if it has any, and whether a change was lost that they may have read.
         self.turns: Turns | None = None
         self._has_lost = False
-        # Called for each change, before it is stored.
-        self.on_submit: Callable[[], None] | None = None
         # The class and message of the error with which further changes are refused; None while they are accepted.
         self._refusal: tuple[type[PlaitError], str] | None = None
         # Tells when the thread must be awake.
@@ -186,8 +183,6 @@ class CommitQueue:
         commit = Commit(self.history.current, source, maker)
         if maker is not None:
             maker.expect_change()
-        if self.on_submit is not None:
-            self.on_submit()
         pending = self._pending
         # If the previous write has failed, this one fails with it: the store, which might accept it, does not get it.
         has_failed = len(pending) > 0 and pending[-1].has_failed

@@ -242,6 +242,15 @@ class Pipeline(CommitQueue):
         finally:
             self._is_deciding = False
 
+    def validate(self, state: Any, source: Source) -> None:
+        """Ask the class whether the state may be set. Raises what refuses that, and TypeError for an answer."""
+        answer = None if self._validate is None else self.ask(self._validate, state, source)
+        if answer is not None:
+            raise TypeError(
+                f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
+                "Reject, to refuse a change, and return None to accept it"
+            )
+
     # Transactions
 
     def find_own_transaction(self) -> Transaction | None:
@@ -325,12 +334,7 @@ class Pipeline(CommitQueue):
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return transaction.add(after, ops)
         if self._validate is not None:
-            answer = self.ask(self._validate, after.copy(), source)
-            if answer is not None:
-                raise TypeError(
-                    f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
-                    "Reject, to refuse a change, and return None to accept it"
-                )
+            self.validate(after.copy(), source)
         if not ops:
             return self._put(records, source)
         client = accept() if accept is not None else None

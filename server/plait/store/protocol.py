@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Protocol, Self
 
@@ -14,6 +15,7 @@ from plait_schemas.codec import encode_json
 __all__ = [
     "CLIENT_DAYS",
     "DAY",
+    "INCOMPLETE",
     "KNOWN_CLIENTS",
     "ChangeRow",
     "ClientRow",
@@ -29,6 +31,7 @@ __all__ = [
     "ThreadHeader",
     "ThreadKey",
     "ThreadRow",
+    "ThreadView",
     "Write",
     "connection_id",
 ]
@@ -41,6 +44,12 @@ CLIENT_DAYS: Final = 30
 
 KNOWN_CLIENTS: Final = 256
 """The maximum number of client ids that are loaded with a thread; with more, each join looks for its client's row."""
+
+INCOMPLETE: Final = 1
+"""The due time of a thread that is being imported, until its last write. No listing shows it.
+
+After a crash, `Store.due_threads` finds it with this time, and what is stored of it is removed.
+"""
 
 
 def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
@@ -222,6 +231,7 @@ class ThreadHeader(msgspec.Struct, frozen=True):
     idle_since: int | None = None
     created_at: int = 0
     user: str | None = None
+    due: int = 0
 
 
 class IdleThread(NamedTuple):
@@ -236,6 +246,28 @@ class DueThread(NamedTuple):
 
     due: int
     key: ThreadKey
+
+
+class ThreadView:
+    """A stored thread at one moment. Its records are read later, and are still those of that moment."""
+
+    def __init__(
+        self,
+        thread: StoredThread,
+        read: Callable[[tuple[str, str], int, int], Awaitable[list[Record]]],
+    ) -> None:
+        self.thread = thread
+        self._read = read
+
+    async def records(
+        self, *, after: tuple[str, str] = ("", ""), limit: int = 1000, size: int = 1024 * 1024
+    ) -> list[Record]:
+        """Return records of all parts, in the order of parts and keys, after a part and a key.
+
+        Returns at most `limit` records; the last one is that at which the values reach `size` bytes. Raises
+        CorruptThread and StoreError.
+        """
+        return await self._read(after, limit, size)
 
 
 class Store(Protocol):
@@ -316,6 +348,13 @@ class Store(Protocol):
         """
         ...
 
+    def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
+        """Read a thread as it is at one moment, while it may be written; None if there is no such thread.
+
+        Entering raises what `load` raises.
+        """
+        ...
+
     async def claim(self, key: ThreadKey) -> int:
         """Become the owner of a thread, and return a number above 0, which the owner's writes need as their `fence`.
 
@@ -361,6 +400,8 @@ class Store(Protocol):
         limit: int = 1000,
     ) -> list[ThreadRow]:
         """Return stored threads in an order, beginning after `after`, the last row of the page before.
+
+        Threads whose due time is INCOMPLETE are left out.
 
         With `kind`, only the threads of that kind. With `prefix`, only threads whose names begin with it. With `user`,
         only those that were created for this user. In the order of changes, a thread that changes between two pages

@@ -4,6 +4,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import groupby
 from typing import Final
 
 from plait.errors import CorruptThread
@@ -26,10 +27,10 @@ __all__ = [
     "find",
     "find_end",
     "load",
-    "load_all_records",
     "load_changes",
     "load_changes_before",
     "load_client",
+    "load_page",
     "load_record",
     "load_records",
     "load_schema",
@@ -39,7 +40,7 @@ __all__ = [
 
 SELECT_HEAD: Final = f"SELECT t.id, t.epoch, {LAST_VERSION} FROM threads t WHERE t.kind = ? AND t.name = ?"
 _FIND: Final = f"""
-SELECT t.epoch, {LAST_VERSION}, t.idle_since, t.created_at, t.user FROM threads t WHERE t.kind = ? AND t.name = ?
+SELECT t.epoch, {LAST_VERSION}, t.idle_since, t.created_at, t.user, t.due FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _THREAD: Final = f"""
 SELECT t.id, t.epoch, {LAST_VERSION}, t.due, t.head, t.state_version, t.secret, t.stateless, t.created_at, t.user,
@@ -48,6 +49,9 @@ FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
 _RECORDS: Final = "SELECT key, value, checksum FROM records WHERE thread = ? AND part = ?"
+_PAGE: Final = """
+SELECT part, key, value, checksum FROM records WHERE thread = ? AND (part, key) > (?, ?) ORDER BY part, key LIMIT ?
+"""
 
 
 @contextmanager
@@ -207,17 +211,18 @@ def find_end(prefix: str) -> str | None:
     return kept[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
-def load_all_records(db: sqlite3.Connection, key: ThreadKey) -> list[Record]:
-    """Return the records of all parts. Raises CorruptThread."""
+def load_page(db: sqlite3.Connection, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+    """Return records of all parts after a part and a key. Raises CorruptThread."""
     found: list[Record] = []
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return []
-        for (part,) in db.execute(
-            "SELECT DISTINCT part FROM records WHERE thread = ? ORDER BY part", (thread,)
-        ).fetchall():
-            with closing(db.execute(f"{_RECORDS} ORDER BY key", (thread, part))) as rows:
-                found += read_records(key, thread, part, rows)
+        with closing(db.execute(_PAGE, (thread, *after, limit))) as rows:
+            for part, of_part in groupby(rows, key=lambda row: row[0]):
+                left = size - sum(len(record.value or b"") for record in found)
+                if left <= 0:
+                    break
+                found += read_records(key, thread, part, (row[1:] for row in of_part), size=left)
     return found
 
 

@@ -7,8 +7,8 @@ it is repeated for one thread at a time, so that only the writes of the thread t
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
     ThreadRow,
+    ThreadView,
     Write,
 )
 from plait.store.writer import Writer
@@ -176,6 +177,20 @@ class SqliteStore:
     ) -> list[Record]:
         wanted = RecordRange(part, prefix, reverse, limit)
         return await self._read(key, rows.load_records, key, wanted, after=after, before=before, size=size)
+
+    @asynccontextmanager
+    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
+        if self._reader is None:
+            raise StoreError("the store is closed")
+        # One transaction of a connection of its own: other reads of this store see later writes.
+        async with self.reader() as reader:
+            await reader._read(key, _begin)
+            stored = await reader.load(key)
+
+            async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
+                return await reader._read(key, rows.load_page, key, after, limit, size)
+
+            yield None if stored is None else ThreadView(stored, read)
 
     async def claim(self, key: ThreadKey) -> int:
         fence = await self._batches.claim(key)
@@ -343,6 +358,10 @@ class SqliteStore:
             saving = self._writer.post(self._work.save_heads)
             # After a failure, the next change tries again.
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN")
 
 
 async def _connect(path: Path, *, readonly: bool, lock_timeout: float) -> _Connection:

@@ -106,6 +106,10 @@ async def test_an_outage_of_the_store_does_not_count_as_an_attempt(store: FlakyS
             return touches_schedule(write)
 
         store.refuses = refuses
+        await until(lambda: tried > 0)
+        await asyncio.sleep(6 * SOON)
+        assert tried <= 2  # It rests, though that cannot be stored, either.
+        clock.move(300)
         for _ in range(8):  # More often than it has attempts; it rests for longer each time.
             before = tried
             await until(lambda before=before: tried > before)
@@ -337,6 +341,27 @@ async def test_what_a_run_schedules_is_stored_with_the_run(store: FlakyStore, cl
         resumed.set()
         assert await running is None
         await until(is_done(worker, "a"))
+
+
+async def test_what_others_have_scheduled_by_the_end_of_a_run_is_not_scheduled_twice(
+    store: FlakyStore, clock: Clock
+) -> None:
+    paused, resumed = asyncio.Event(), asyncio.Event()
+
+    async def do(ctx: Context[Worker]) -> None:
+        ctx.thread.schedule.every(60, "work")
+        ctx.thread.schedule.after(60, "work", "run", key="k")
+        paused.set()
+        await resumed.wait()
+
+    async with open_workshop(store, Worker, runs=make_runs(do)) as shop:
+        worker = await shop.thread(Worker)
+        running = asyncio.create_task(run(shop))
+        await paused.wait()
+        others = [await worker.schedule.every(60, "work"), await worker.schedule.after(60, "work", "other", key="k")]
+        resumed.set()
+        assert await running is None
+        assert [each.id for each in await rows(worker)] == others
 
 
 async def test_a_run_that_raises_schedules_nothing(store: FlakyStore, clock: Clock) -> None:

@@ -173,6 +173,8 @@ async def test_a_run_is_interrupted_and_what_it_wrote_is_kept(store: FlakyStore,
         ended = await begin(shop)
         await until(lambda: task.seen == ["run"])
         waiting = await begin(shop)
+        (queue,) = shop.node._runs._queues.values()
+        await until(lambda: len(queue._waiting) == 1)
         await task.terminate()
         assert await ended == (None, True)
         assert await _is(task, "run", 1)

@@ -114,7 +114,7 @@ class Workshop:
             actor.timer.stop()
             actor.state.close()
             actor.cancel_turns()
-        await asyncio.sleep(0)
+        self.store.refuses = lambda _: True
 
 
 FlakyStore = FlakyMemory | FlakySqlite
@@ -139,6 +139,7 @@ async def open_workshop(
         expiry_interval=expiry_interval,
         timer_interval=SOON,
     )
+    store.refuses = lambda _: False
     node.start()
     try:
         yield Workshop(node, store)

@@ -50,7 +50,7 @@ class Viewer(Protocol):
     """Is told of the changes of a part."""
 
     def deliver(self, part: str, revision: int, frames: Sequence[Frame]) -> None:
-        """Handle changes, the last of which is at `revision`."""
+        """Handle changes up to `revision`."""
         ...
 
 

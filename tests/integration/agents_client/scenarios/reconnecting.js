@@ -100,7 +100,7 @@ export function offline_alone(address, { how }) {
   return offline(address, (away) => write(away, { text: "one" }, { text: "two" }), { how });
 }
 
-/** Writes, is cut before the store, which the test holds up, has that write, and writes again; no other client writes. */
+/** Writes, is cut before the store, which the test holds up, has that write, and writes again, alone. */
 export function offline_after_own_write(address) {
   const before = async (away, here, cable) => {
     await step("hold");
