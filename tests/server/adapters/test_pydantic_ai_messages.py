@@ -233,7 +233,7 @@ async def test_text_is_shown_while_it_comes() -> None:
     async with app:
 
         async def watch(ctx: Context[Desk]) -> None:
-            ctx.thread.messages.watch(see)
+            ctx.thread.messages.feed.watch(see)
 
         await app.run("do", watch, thread="one")
         assert await app.run("talk", "How?", thread="one") == "Bit by bit."
