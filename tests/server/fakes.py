@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
@@ -198,9 +196,7 @@ class TroubledStore:
 
     async def store(self, write: Write) -> int:
         """Carry out a write, and return its outcome. Raises the error that is its outcome."""
-        # After the release of its owner, a write is one of nobody's to the inner store, until there is another owner.
-        is_owned = self._owners.get(write.key) == write.fence
-        return await self.inner.submit(write if is_owned else msgspec.structs.replace(write, fence=0))
+        return await self.inner.submit(write)
 
     def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
         """Fail the waiting writes of a thread."""
@@ -210,6 +206,14 @@ class TroubledStore:
                 each[1].set_exception(error)
 
     # The Store protocol
+
+    @property
+    def is_shared(self) -> bool:
+        return self.inner.is_shared
+
+    @property
+    def durability(self) -> str:
+        return self.inner.durability
 
     async def __aenter__(self) -> Self:
         await self.inner.__aenter__()
@@ -283,8 +287,8 @@ class TroubledStore:
 
     def release(self, key: ThreadKey, fence: int) -> None:
         if self._owners.get(key) == fence:
+            # The inner store refuses what is held up of this owner when there is another one, not before.
             del self._owners[key]
-        self.inner.release(key, fence)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self.inner.schema(kind, hash)
@@ -298,7 +302,7 @@ class TroubledStore:
     def submit(self, write: Write) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.submitted.append(write)
-        if write.fence != self._owners.get(write.key, 0):
+        if write.fence != self._owners.get(write.key):
             future.set_exception(_make_fenced(write.key))
             return future
         self.waiting.append((write, future))

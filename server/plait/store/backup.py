@@ -8,11 +8,11 @@ from pathlib import Path
 
 from plait.errors import StoreError
 from plait.store import schema
-from plait.store.health import explain
 from plait.store.identity import is_foreign_log, make_log_path, set_log_aside
 from plait.store.inspection import connect
 from plait.store.lock import StoreLock
 from plait.store.removal import remove_all
+from plait.store.sqlite_errors import explain
 
 __all__ = ["back_up", "restore"]
 

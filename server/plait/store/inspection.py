@@ -10,9 +10,9 @@ from typing import Any, Final
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store import rows, schema
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
-from plait.store.health import explain
 from plait.store.identity import check_log
 from plait.store.protocol import Record, StoredThread, ThreadHeader, ThreadKey
+from plait.store.sqlite_errors import explain
 
 __all__ = ["Inspection", "connect", "read_whole"]
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.owning import submit
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 
 from plait.errors import Fenced, Indeterminate, StoreError
@@ -32,6 +33,8 @@ class Engine:
         self.batches = Batches(self._write)
         self.batches.open()
         self.written: list[Sequence[Group]] = []
+        # Of writes that do not say who owns their thread, the engine is the owner.
+        self._fences: dict[ThreadKey, int] = {}
         self._done: asyncio.Future[Sequence[Outcome]]
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
@@ -43,7 +46,11 @@ class Engine:
         """Submit units, each in an iteration of the loop of its own."""
         futures = []
         for unit in units:
-            futures += [self.batches.submit(each) for each in unit]
+            for each in unit:
+                if each.fence == 0 and each.key not in self._fences:
+                    self._fences[each.key] = await self.batches.claim(each.key)
+                fence = each.fence or self._fences[each.key]
+                futures.append(self.batches.submit(msgspec.structs.replace(each, fence=fence)))
             await asyncio.sleep(0)
         return futures
 
@@ -267,8 +274,8 @@ async def test_what_is_made_into_one_has_the_effect_of_the_writes_one_by_one(see
     one_by_one, together = MemoryStore(), MemoryStore()
     async with one_by_one, together:
         for each in writes:
-            await one_by_one.submit(each)
-        assert await outcomes([together.submit(each) for each in coalesce(writes)]) == [None] * len(coalesce(writes))
+            await submit(one_by_one, each)
+        assert await outcomes([submit(together, each) for each in coalesce(writes)]) == [None] * len(coalesce(writes))
         assert await dump(one_by_one) == await dump(together)
 
 
