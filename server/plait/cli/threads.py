@@ -10,12 +10,21 @@ from cyclopts import App, Parameter
 
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import describe_thread, destroy_thread, export_thread
-from plait.cli.options import LoadError, StoreFile, Target, fail, find_file, find_store, give_up, show_store
+from plait.cli.options import (
+    LoadError,
+    StoredFiles,
+    StoreFile,
+    Target,
+    fail,
+    find_existing,
+    find_store,
+    give_up,
+    show_store,
+)
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.listing import INNER_KINDS
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, ThreadRow
-from plait.store.sqlite import SqliteStore
 
 __all__ = ["threads"]
 
@@ -38,7 +47,7 @@ def list_threads(
 ) -> None:
     """List the threads of a store, each with its version. A server may have the store open."""
 
-    async def show(file: SqliteStore) -> None:
+    async def show(file: StoredFiles) -> None:
         after: ThreadRow | None = None
         async with file as opened:
             while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
@@ -53,9 +62,9 @@ def list_threads(
 @threads.command
 def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
     """Print a stored thread as JSON, with its version and epoch. A server may have the store open."""
-    path = find_file(store)
+    files, key = find_existing(store), ThreadKey(kind, name)
     try:
-        print(msgspec.json.format(describe_thread(path, ThreadKey(kind, name)), indent=2))
+        print(msgspec.json.format(describe_thread(files.path_of(key), key), indent=2))
     except PlaitError as error:
         fail(operator_message(error))
 
@@ -69,9 +78,9 @@ def export(
     out: Annotated[Path | None, Parameter(help="The file to write. By default the JSON is printed.")] = None,
 ) -> None:
     """Write a thread as JSON: its state and values. A server may have the store open."""
-    path = find_file(store)
+    files, key = find_existing(store), ThreadKey(kind, name)
     try:
-        line = export_thread(path, ThreadKey(kind, name))
+        line = export_thread(files.path_of(key), key)
         if out is None:
             print(line)
         else:
@@ -121,12 +130,12 @@ def destroy(
     yes: Annotated[bool, Parameter(help="Do not ask for confirmation.", negative="")] = False,
 ) -> None:
     """Delete a thread without calling its on_destroyed. No server may have the store open."""
-    path, key = find_store(store), ThreadKey(kind, name)
+    files, key = find_store(store), ThreadKey(kind, name)
 
-    async def look(file: SqliteStore) -> None:
+    async def look(file: StoredFiles) -> None:
         async with file as opened:
             if await opened.find(key) is None:
-                raise NotFound(f"there is no thread {key} in {path}")
+                raise NotFound(f"there is no thread {key} in {files.path_of(key)}")
 
     show_store(look, store)
     if not yes:
@@ -134,6 +143,6 @@ def destroy(
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             fail("nothing was deleted")
     try:
-        print(asyncio.run(destroy_thread(path, key)))
+        print(asyncio.run(destroy_thread(files, key)))
     except PlaitError as error:
         fail(operator_message(error))

@@ -60,7 +60,7 @@ def _merge(writes: Sequence[Write]) -> Write:
             idle_since = write.idle_since
         if write.due is not None:
             due = write.due
-        if write.changed_at is not None:
+        if write.changes or write.records or write.changed_at is not None:
             changed_at = write.changed_at
     return Write(
         first.key,

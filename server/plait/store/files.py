@@ -9,23 +9,13 @@ from typing import Final, Self
 import msgspec
 
 from plait.errors import StoreError
+from plait.store.place import ALONE, Place, read_place
 from plait.store.protocol import ThreadKey
 from plait.store.shards import find_file
 
-__all__ = ["ALONE", "MOST_FILES", "Files", "Place", "check_creation", "load_place", "read_place"]
+__all__ = ["MOST_FILES", "Files", "check_creation", "load_place"]
 
 MOST_FILES: Final = 64
-
-
-class Place(msgspec.Struct, frozen=True):
-    """The number of a file among the files of a store, and their count."""
-
-    number: int
-    count: int
-
-
-ALONE: Final = Place(0, 1)
-"""The place of a store's only file."""
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -91,13 +81,6 @@ def load_place(path: Path) -> Place | None:
         return None
     except (sqlite3.Error, OSError, UnicodeDecodeError):
         return ALONE
-
-
-def read_place(db: sqlite3.Connection) -> Place:
-    """Return the place that a file has stored."""
-    if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'place'").fetchone() is None:
-        return ALONE
-    return Place(*db.execute("SELECT number, count FROM place").fetchone())
 
 
 def check_creation(path: Path, place: Place) -> None:

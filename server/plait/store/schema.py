@@ -7,8 +7,8 @@ from typing import Final
 from zlib import crc32
 
 from plait.errors import StoreError
-from plait.store.files import Place, read_place
 from plait.store.lock import NO_STAMP, FileStamp, LastWrite
+from plait.store.place import Place, read_place
 
 __all__ = [
     "LAST_VERSION",

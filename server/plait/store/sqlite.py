@@ -20,10 +20,11 @@ import aiosqlite
 from plait.errors import CorruptThread, StoreError
 from plait.store import exporting, listing, rows, schema
 from plait.store.batches import Batches, Group, Outcome
-from plait.store.files import ALONE, Place, check_creation
+from plait.store.files import check_creation
 from plait.store.health import Health
 from plait.store.identity import check_log
 from plait.store.lock import StoreLock
+from plait.store.place import ALONE, Place
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,

@@ -13,9 +13,9 @@ from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
 from plait.store.commits import BatchResult, Heads, commit, make_refusal
-from plait.store.files import Place
 from plait.store.identity import FileIdentity, set_log_aside
 from plait.store.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
+from plait.store.place import Place
 from plait.store.removal import has_removed, remove_step
 
 __all__ = ["Writer"]
