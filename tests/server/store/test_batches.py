@@ -309,3 +309,50 @@ async def test_the_loop_pauses_while_a_batch_is_late_and_only_then(monkeypatch: 
     now += 0.001
     await engine.submit([write("g", 1, 1)])
     assert len(pauses) == 2
+
+
+async def test_of_an_engines_numbers_that_arrive_in_another_order_the_greatest_is_the_owners() -> None:
+    numbers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    left = iter(numbers)
+
+    async def ask(key: ThreadKey) -> int:
+        number: int = await next(left)
+        return number
+
+    batches = Batches(written, ask)
+    batches.open()
+    claims = [asyncio.create_task(batches.claim(ROOM)) for _ in range(2)]
+    await asyncio.sleep(0)
+    numbers[1].set_result(8)
+    assert await claims[1] == 8
+    numbers[0].set_result(7)
+    assert await claims[0] == 7
+    writes = [msgspec.structs.replace(beginning(), fence=fence) for fence in (7, 8)]
+    assert await outcomes([batches.submit(each) for each in writes]) == [Fenced, None]
+    batches.release(ROOM, 7)
+    assert await outcomes([batches.submit(writes[1])]) == [None]
+
+
+async def test_while_an_engine_is_asked_for_a_number_no_earlier_owner_can_write() -> None:
+    number = asyncio.get_running_loop().create_future()
+
+    async def ask(key: ThreadKey) -> int:
+        return 1 if not number.done() and key not in asked else await number
+
+    asked = list[ThreadKey]()
+    batches = Batches(written, ask)
+    batches.open()
+    first = await batches.claim(ROOM)
+    asked.append(ROOM)
+    second = asyncio.create_task(batches.claim(ROOM))
+    await asyncio.sleep(0)
+    assert await outcomes([batches.submit(msgspec.structs.replace(beginning(), fence=first))]) == [Fenced]
+    number.set_result(2)
+    assert await second == 2
+
+
+def written(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    """Return the outcomes of a batch that is stored."""
+    done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
+    done.set_result([(len(group.writes), None) for group in batch])
+    return done
