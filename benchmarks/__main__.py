@@ -18,24 +18,47 @@ from benchmarks.contest import Effort, Outcome, contest
 from benchmarks.deltas import deltas
 from benchmarks.differences import differences
 from benchmarks.memory import Finding, idle_sockets, threads
+from benchmarks.messages import messages
 from benchmarks.neighbours import neighbours
 from benchmarks.peer import AGENTUITY, COLYSEUS, YJS, PeerError, install, prepare
 from benchmarks.records import records
 from benchmarks.rejoin import rejoin
 from benchmarks.resume import resume
 from benchmarks.rows import NATIVE, ROWS
+from benchmarks.schedules import schedules
 from benchmarks.servers import Server, ServerError, serve
 from benchmarks.sizes import client_sizes, size_table
 from benchmarks.stalled import stalled
-from benchmarks.sync_tables import delta_table, neighbour_table, record_table, resume_table, stall_table, timing_table
+from benchmarks.sync_tables import (
+    delta_table,
+    neighbour_table,
+    record_table,
+    resume_table,
+    stall_table,
+    timing_table,
+)
 from benchmarks.table import memory, speed
 from benchmarks.text_tables import rejoin_table, text_table
 from benchmarks.texts import texts
+from benchmarks.values import values
 
 MEMORY = "memory"
 PEERS = ("plait", "cloudflare", "socket")
 # What keeping clients in sync, running agents and loading the client costs, each with a table of its own.
-SYNC = ("deltas", "diff", "resume", "stall", "neighbours", "records", "texts", "rejoin", "runs", "size")
+SYNC = (
+    "deltas",
+    "diff",
+    "resume",
+    "stall",
+    "neighbours",
+    "records",
+    "messages",
+    "schedules",
+    "texts",
+    "rejoin",
+    "runs",
+    "size",
+)
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -122,8 +145,14 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
         waits = neighbours(folder, pace, tell)
         measured["neighbours"] = waits, neighbour_table(waits)
     if "records" in wanted:
-        readings = records(folder, pace, tell)
+        readings = [*records(folder, pace, tell), *values(folder, pace, tell)]
         measured["records"] = readings, record_table(readings)
+    if "messages" in wanted:
+        readings = messages(folder, pace, tell)
+        measured["messages"] = readings, record_table(readings, title="messages, SQLite, processor time", unit="")
+    if "schedules" in wanted:
+        readings = schedules(folder, pace, tell)
+        measured["schedules"] = readings, record_table(readings, title="threads with schedules, SQLite", unit="")
     if "texts" in wanted:
         costs = texts(folder, options.without, pace, tell)
         measured["texts"] = costs, text_table(costs)

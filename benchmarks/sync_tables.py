@@ -102,13 +102,15 @@ def timing_table(timings: Sequence[Timing]) -> str:
     return "\n".join((layout(lines, right={1, 2, 3}), "", *TIMING_LEGEND))
 
 
-def record_table(readings: Iterable[Reading]) -> str:
-    """The time to read records, and how long others wait while many are deleted."""
-    lines: list[Sequence[str]] = [(f"records of {SIZE} bytes, SQLite", "ms", "rounds", "aim", "")]
+def record_table(
+    readings: Iterable[Reading], *, title: str = f"records of {SIZE} bytes and values, SQLite", unit: str = "ms"
+) -> str:
+    """The time to read records, and how long others wait while many are deleted; or other readings."""
+    lines: list[Sequence[str]] = [(title, unit, "rounds", "aim", "")]
     for reading in readings:
         rounds = sorted(reading.rounds)
-        spread = f"{rounds[0]:,.1f}-{rounds[-1]:,.1f}"
-        lines.append((reading.title, f"{reading.median:,.1f}", spread, *at_most(reading.median, reading.aim)))
+        spread = f"{rounds[0]:,.2f}-{rounds[-1]:,.2f}"
+        lines.append((reading.title, f"{reading.median:,.2f}", spread, *at_most(reading.median, reading.aim)))
     return layout(lines, right={1})
 
 

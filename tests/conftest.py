@@ -18,6 +18,7 @@ pytest.register_assert_rewrite(
     "tests.integration.convergence",
     "tests.server.store.contract",
     "tests.server.store.contract_records",
+    "tests.server.store.contract_view",
     "tests.server.rooms",
     "tests.server.fakes",
 )

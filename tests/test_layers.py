@@ -32,6 +32,7 @@ LAYERS = (
 OUTSIDE = {
     "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite",),
+    "cronsim": ("plait.parts.schedule.rules",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
     "langchain_core": ("plait.adapters.langgraph",),
@@ -69,6 +70,7 @@ ACTOR = (
     "plait.actor.kind",
     "plait.actor.logs",
     "plait.actor.outcome",
+    "plait.actor.per_actor",
     "plait.actor.rpc",
     "plait.actor.transport",
 )
@@ -116,7 +118,7 @@ FACES = {
         "make_connection",
         "presence",
         "receive",
-        "with_id",
+        "find_by_id",
     },
     "turns": {"call", "end_message", "find_excess", "request"},
 }

@@ -1,11 +1,12 @@
 """Every frame of the native protocol, `plait.v1`; docs/protocol.md describes their meaning and their order."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
 from plait_schemas.codec import NOT_JSON, complete_pairs
+from plait_schemas.conversation import Item
 from plait_schemas.patch import Op
 
 __all__ = [
@@ -19,20 +20,28 @@ __all__ = [
     "Change",
     "Changes",
     "ClientMessage",
+    "Close",
     "Error",
     "Event",
     "Join",
     "Joined",
     "Message",
     "Nack",
+    "Open",
+    "Page",
+    "Part",
     "Ping",
     "Pong",
     "Presence",
     "PresenceDiff",
     "Push",
     "Result",
+    "Send",
+    "Sent",
     "ServerMessage",
     "Snapshot",
+    "Unopened",
+    "Unsent",
     "Version",
     "decode_broken",
     "decode_client",
@@ -124,7 +133,39 @@ class Ping(_Frame, frozen=True):
     messages: int | None = None
 
 
-ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping
+class Open(_Frame, frozen=True):
+    """Asks for a part of the thread, such as its messages: for the newest page, or what was missed since a revision.
+
+    From then on the client is told of changes of the part. With `before`, a position, it asks for an older page.
+    """
+
+    part: str
+    since: int | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+class Close(_Frame, frozen=True):
+    """The client wants to be told no more of a part."""
+
+    part: str
+
+
+class Send(_Frame, frozen=True):
+    """A message for the queue of a part.
+
+    `ref` counts those of this socket, from 1 on. `key` is the client's own name of the message, the same each time that
+    it is sent.
+    """
+
+    ref: int
+    part: str
+    content: str
+    key: str
+    attachments: Sequence[Mapping[str, Any]] = []
+
+
+ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping | Open | Close | Send
 
 
 # Server to client
@@ -258,6 +299,69 @@ class Pong(_Frame, frozen=True):
     messages: int | None = None
 
 
+class Page(_Frame, frozen=True):
+    """The answer to an Open: messages of a part, oldest first, as they are at `revision` or later.
+
+    With `reset` it has the newest ones, and the client forgets what it has. With `before`, it has those before that
+    position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
+    that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
+    """
+
+    part: str
+    revision: int
+    items: Sequence[Item] = []
+    reset: bool = False
+    more: bool = False
+    before: int | None = None
+    removed: Sequence[str] = []
+
+
+class Part(_Frame, frozen=True):
+    """A change of an opened part. Revisions are dense, but a "chunk" and "missed" repeat the last one.
+
+    "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
+    history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
+    `id`, "end" the `status` with which that ends. "missed": changes were left out, and the client opens the part again.
+    """
+
+    part: str
+    revision: int
+    op: Literal["insert", "update", "delete", "take", "chunk", "end", "missed"]
+    message: Item | None = None
+    id: str | None = None
+    taken: dict[str, int] = {}
+    at: int = 0
+    text: str = ""
+    status: Literal["completed", "failed"] | None = None
+
+
+class Unopened(_Frame, frozen=True):
+    """An Open was refused; the client may send it again after `retry_after` seconds, if that is given."""
+
+    part: str
+    code: str
+    message: str
+    before: int | None = None
+    retry_after: float | None = None
+
+
+class Sent(_Frame, frozen=True):
+    """The message of a Send is durable, and has the id `id`."""
+
+    ref: int
+    id: str
+
+
+class Unsent(_Frame, frozen=True):
+    """A Send was refused. With `retry_after`, or with the code `gap`, the client sends it again with the same `ref`."""
+
+    ref: int
+    code: str
+    message: str
+    path: str | None = None
+    retry_after: float | None = None
+
+
 ServerMessage = (
     Joined
     | Change
@@ -272,6 +376,11 @@ ServerMessage = (
     | PresenceDiff
     | AuthExpiring
     | Pong
+    | Page
+    | Part
+    | Unopened
+    | Sent
+    | Unsent
 )
 
 _client: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)

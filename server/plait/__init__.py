@@ -32,6 +32,7 @@ from plait.errors import (
     Reject,
     RolledBack,
     StoreError,
+    Terminated,
     TooLarge,
     TooMany,
     TurnTimeout,
@@ -44,6 +45,12 @@ from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits
 from plait.node.handle import Handle
+from plait.parts.messages.message import Message, Page
+from plait.parts.messages.part import Messages, ThreadMessages
+from plait.parts.messages.stream import MessageStream
+from plait.parts.schedule.draft import EffectRun
+from plait.parts.schedule.effect import effect
+from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
 from plait.state.commit import Commit
@@ -71,6 +78,7 @@ __all__ = [
     "CorruptThread",
     "Destroyed",
     "Edit",
+    "EffectRun",
     "Event",
     "Fenced",
     "Forbidden",
@@ -86,19 +94,26 @@ __all__ = [
     "KVStats",
     "Limits",
     "MemoryStore",
+    "Message",
+    "MessageStream",
+    "Messages",
     "MethodNotFound",
     "MigrationFailed",
     "NewerState",
     "NoInstruments",
     "NotFound",
     "Outdated",
+    "Page",
     "Plait",
     "PlaitError",
+    "Planned",
     "Principal",
     "Readonly",
     "Reject",
     "Retention",
     "RolledBack",
+    "Schedule",
+    "Scheduled",
     "Session",
     "Source",
     "SqliteStore",
@@ -106,11 +121,14 @@ __all__ = [
     "StoreError",
     "Stream",
     "Stretch",
+    "Terminated",
     "Text",
     "Thread",
     "ThreadIdProvider",
     "ThreadKey",
+    "ThreadMessages",
     "ThreadRow",
+    "ThreadSchedule",
     "ThreadValues",
     "TooLarge",
     "TooMany",
@@ -123,6 +141,7 @@ __all__ = [
     "Values",
     "current",
     "current_context",
+    "effect",
     "migrate",
     "rpc",
 ]

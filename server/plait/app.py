@@ -1,7 +1,7 @@
 """Plait: the ASGI application, which combines threads, store, limits and authentication."""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, overload
@@ -20,8 +20,8 @@ from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
-from plait.node.export import import_thread
 from plait.node.handle import Handle
+from plait.node.importing import Import, read_header
 from plait.node.listing import INNER_KINDS, list_threads
 from plait.settings import (
     SettingError,
@@ -43,7 +43,7 @@ from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
-from plait.web.lifespan import collecting_rarely, run_lifespan
+from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -127,6 +127,7 @@ class Plait(AgentHost):
         except BaseException:
             await self._store.__aexit__(None, None, None)
             raise
+        await self._node.remove_incomplete()
         self._node.start()
         self.kv.start()
         self._context.start()
@@ -166,7 +167,7 @@ class Plait(AgentHost):
         Raises SettingError if the app has agents but no secret.
         """
         self.check_secret()
-        with collecting_rarely():
+        with collect_rarely():
             async with self:
                 yield
 
@@ -261,19 +262,33 @@ class Plait(AgentHost):
             if (session := await find_session(self._store, row.key)) is not None:
                 yield session
 
-    async def import_thread(self, data: str | bytes, *, name: str | None = None, replace: bool = False) -> Handle:
-        """Create a thread from the JSON that `Handle.to_json` returned, under another name if one is given.
+    async def export_thread(self, kind: type[Thread[Any]] | str, name: str) -> AsyncIterator[bytes]:
+        """Iterate over the lines of a file with all of a thread, some at once, which `import_thread` reads.
 
-        A state of an older `state_version` is migrated. Fields that the class lacks are dropped, and missing ones get
-        their defaults. With `replace`, the state and the values of an existing thread are replaced in one change.
-        Returns when the change is durable.
-
-        Raises InvalidState for JSON that is not a thread of the class, NotFound for an unknown kind, Conflict if the
-        thread exists, or if its state would be replaced by none (destroy it first), TooLarge, NewerState,
-        MigrationFailed and what `validate_state_change` raises.
+        They are of the moment at which the first of them is read, with all changes made before, however long the
+        others take; what a run has not committed is not in them, nor is the history. The thread is not woken for that.
+        Raises NotFound when there is no such thread, StoreError and CorruptThread.
         """
-        key = await import_thread(self._node, data, name=name, replace=replace)
-        return self._node.handle(self._node.kind(key.kind).cls, key.name)
+        async with aclosing(self._node.export_thread(ThreadKey(_kind_name(kind), name))) as found:
+            async for lines in found:
+                yield lines
+
+    async def import_thread(self, source: Path | bytes, *, name: str | None = None, replace: bool = False) -> Handle:
+        """Create a thread from a file, or the bytes, of `export_thread`, under another name if one is given.
+
+        A state of an older `state_version` is migrated. Fields and parts that the class lacks are dropped, and missing
+        fields get their defaults. The whole file is read and checked first, then it is read again and stored; until
+        that is complete, the thread cannot be used (Unavailable), and after a crash nothing is left of it. With
+        `replace`, an existing thread is stopped and deleted before it is stored, and its clients connect again.
+
+        Raises InvalidState for a file that is not a complete thread of the class, NotFound for an unknown kind,
+        Conflict if the thread exists, TooLarge, NewerState, MigrationFailed, StoreError, OSError, and what
+        `validate_state_change` raises.
+        """
+        header = read_header(source)
+        work = Import(source, self._node.kind(header.kind), header, name, self._node.limits)
+        await self._node.import_thread(work, replace=replace)
+        return self._node.handle(work.kind.cls, work.key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
         """Destroy a thread, after the turns before: run `on_destroyed`, delete all of its data and close its sockets.

@@ -11,6 +11,7 @@ PlaitError
 ├── Forbidden           the principal may not do this
 ├── NotFound            there is no such kind, thread, name or version
 ├── Destroyed           the thread was destroyed
+├── Terminated          the thread was terminated, and takes no new work
 ├── MethodNotFound      there is no such rpc
 ├── Conflict            the state has changed, and a change based on an older version no longer fits
 ├── Gap                 an earlier push of the same client is missing, or was refused
@@ -58,6 +59,7 @@ __all__ = [
     "Reject",
     "RolledBack",
     "StoreError",
+    "Terminated",
     "TooLarge",
     "TooMany",
     "TurnTimeout",
@@ -65,6 +67,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "escape_traceback",
+    "is_outage",
     "operator_message",
 ]
 
@@ -182,6 +185,13 @@ class Destroyed(PlaitError):
     code = "destroyed"
     status = 410
     close_code = codes.DESTROYED
+
+
+class Terminated(PlaitError):
+    """The thread was terminated: it can be read, and takes no new work."""
+
+    code = "terminated"
+    status = 409
 
 
 class MethodNotFound(PlaitError):
@@ -312,6 +322,13 @@ class RolledBack(StoreError):
 
     code = "rolled_back"
     status = 500
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error says that the store or the server was away, and nothing about the code that it ended."""
+    if isinstance(error, StoreError):
+        return not isinstance(error, CorruptThread | MigrationFailed | NewerState | RolledBack)
+    return isinstance(error, Unavailable)
 
 
 def operator_message(error: BaseException) -> str:

@@ -29,7 +29,7 @@ class Link:
         self.send = send
         self.client = ""
         self.id = ""
-        # Whether it reads so slowly that changes are kept from it, and what else waits meanwhile.
+        # Whether it reads so slowly that changes are held back, and the other messages that wait for that.
         self.is_slow = False
         self.told = 0
         # The last push that was refused on it.
@@ -38,7 +38,7 @@ class Link:
 
 
 class Peer:
-    """A thread: its state, its history, and what became of the pushes of its clients."""
+    """A thread: its state, its history, and the outcomes of its clients' pushes."""
 
     def __init__(self, state: Any, *, validate: Callable[[Any], str | None] = lambda state: None) -> None:
         self.epoch = "e"
@@ -102,7 +102,7 @@ class Peer:
     # Frames
 
     def join(self, link: Link, frame: messages.Join, *, whole: bool = False, readonly: bool = False) -> None:
-        """Let a client in, with what it has missed or, where that is not to be had, the whole state."""
+        """Join a client, with the changes that it has missed or, if they are not kept, the whole state."""
         link.client, link.id, link.told = frame.client, f"s{next(self._ids)}", self.version
         self.links.append(link)
         last_ref = max(self._answers.get(frame.client, ()), default=0)
@@ -145,7 +145,7 @@ class Peer:
             return answers[frame.ref]
         if frame.ref <= last:
             return messages.Nack(frame.ref, "unanswerable", "long ago", self.version)
-        # A client of which nothing is known may begin with any, but must not leave that one out.
+        # An unknown client may begin with any number, and must then continue from it.
         expected = last + 1 if last else self._first.setdefault(link.client, frame.ref)
         if frame.ref != expected:
             return messages.Nack(frame.ref, "gap", "gap", self.version, expected=expected)

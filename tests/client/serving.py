@@ -35,18 +35,18 @@ class Server:
         self.url = ""
         self.peer = Peer({"n": 1, "tags": ["a"], "by": {}}, validate=validate)
         self.received: list[ClientMessage | bytes] = []
-        # The close code for whoever joins, and the status for whoever comes.
+        # The close code for each join, and the HTTP status for each request.
         self.refuses: int | None = None
         self.status: HTTPStatus | None = None
-        # Where whoever comes is sent instead, with such a status.
+        # The location of a redirect, if the status is one.
         self.location: str | None = None
         # How many have come.
         self.requests = 0
-        # The close code for whoever has just joined.
+        # The close code for each client after it has joined.
         self.drops: int | None = None
         # Whether pushes and calls are kept back.
         self.is_holding = False
-        # Whether nothing is read from those who have joined.
+        # Whether nothing is read from clients that have joined.
         self.is_deaf = False
         self.loop: LoopThread | None = None
         self._held: list[tuple[Link, ClientMessage]] = []
@@ -129,7 +129,7 @@ class Server:
                 self.peer.receive(link, frame)
 
     def greet(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Let a request pass or not."""
+        """Accept a request or refuse it."""
         self.requests += 1
         self._news.set()
         if self.status is None:

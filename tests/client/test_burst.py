@@ -17,7 +17,7 @@ START: dict[str, Any] = {"note": TEXT, "other": TEXT, "list": [TEXT]}
 
 
 def typed(state: Any, path: str, keys: Sequence[tuple[float, int, str]], owns: Iterable[bool] = ()) -> list[Op]:
-    """Return splices, each of which is made on what those before it have left; places are parts of the length.
+    """Return splices, each made on the result of the ones before; places are fractions of the length.
 
     Those that insert have `own` where `owns` says so.
     """

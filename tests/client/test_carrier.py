@@ -32,7 +32,7 @@ async def test_a_server_is_trusted_by_the_certificates_of_the_system_where_no_ot
 
 
 async def _cancelled() -> str:
-    """Wait, like many others, for a token that somebody else has given up."""
+    """Wait for a token that is shared with others and was cancelled by one of them."""
     token: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     token.cancel()
     return await token

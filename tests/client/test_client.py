@@ -959,7 +959,7 @@ async def test_a_token_that_could_not_be_fetched_for_a_reconnect_is_fetched_agai
 
 
 class TokenOnce:
-    """Returns a token once, and finds nobody from then on."""
+    """Returns a token once, and None after that."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Delays grow, up to a bound, and begin anew."""
+"""Delays grow, up to a bound, and start over."""
 
 import pytest
 

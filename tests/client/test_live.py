@@ -1,4 +1,4 @@
-"""What ends a client, and that nobody waits for ever then."""
+"""What ends a client, and that no caller then waits forever."""
 
 import asyncio
 from collections.abc import Awaitable

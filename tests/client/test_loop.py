@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, and those who wait for it when it ends."""
+"""A loop in an OS thread of its own, and the callers that wait for it when it ends."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What becomes of the JSON that is shown when a typed state is changed."""
+"""The shown JSON of a typed state when the state is changed."""
 
 from datetime import UTC, datetime
 from typing import Any

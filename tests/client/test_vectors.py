@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plait_client.conversations import Delivered, Undelivered
 from plait_client.events import Acked, Changed, Nacked, SessionEvent
 from plait_client.session import Session
 from plait_schemas import messages
@@ -58,6 +59,21 @@ class Replay:
         self.now += seconds
         self.session.tick()
 
+    def do_view(self, part: str) -> None:
+        self.session.conversations.of(part).open()
+        self.session.flush()
+
+    def do_older(self, part: str) -> None:
+        self.session.conversations.of(part).load_older()
+        self.session.flush()
+
+    def do_leave(self, part: str) -> None:
+        self.session.conversations.of(part).close()
+        self.session.flush()
+
+    def do_post(self, message: list[str]) -> None:
+        self.session.post("messages", *message)
+
     # What is expected
 
     def do_sent(self, frames: list[Any]) -> None:
@@ -70,6 +86,12 @@ class Replay:
 
     def do_presence(self, expected: dict[str, Any]) -> None:
         assert self.session.presence == expected
+
+    def do_messages(self, expected: list[Any]) -> None:
+        assert [[each.content, each.status] for each in self.session.conversations.show("messages")] == expected
+
+    def do_more(self, has_more: bool) -> None:
+        assert self.session.conversations.of("messages").has_more == has_more
 
     def do_confirmed(self, expected: list[Any]) -> None:
         assert [self.session.epoch, self.session.version, self.session.confirmed] == expected
@@ -120,6 +142,10 @@ def _outcomes(events: Iterable[SessionEvent]) -> Iterator[tuple[str, str]]:
                 yield str(push.ref), f"ack {version}"
             case Nacked(push, answer):
                 yield str(push.ref), f"nack {answer.code}"
+            case Delivered(message, id):
+                yield message.key, f"sent {id}"
+            case Undelivered(message, answer):
+                yield message.key, f"unsent {answer.code}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

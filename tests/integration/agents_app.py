@@ -28,7 +28,7 @@ class Room(Thread[dict[str, Any]]):
 
 
 class Gate:
-    """Lets the runs of one app wait, and says which have begun and ended."""
+    """Makes the runs of one app wait, and tells which have begun and ended."""
 
     def __init__(self) -> None:
         self.is_open = asyncio.Event()

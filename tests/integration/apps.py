@@ -76,7 +76,7 @@ class Disk(Thread[dict[str, Any]]):
 
     @rpc
     def fill(self, size: int | None) -> None:
-        """Let no file of the process become larger than `size` bytes, or than the system says."""
+        """Limit the files of the process to `size` bytes, or to the limit of the system."""
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
 

@@ -44,7 +44,7 @@ class Brake:
         self._held = []
 
     def release(self) -> None:
-        """Let the page have what was kept, in order, and all that follows."""
+        """Pass the kept messages to the page, in order, and all later ones."""
         held, self._held = self._held, None
         for message in held or ():
             self._receive(message)
@@ -130,7 +130,7 @@ class Demo(Pages):
         page.context.set_offline(False)
 
     def keep_pages(self, page: Page) -> None:
-        """Let a page be loaded without a network, too, as a service worker would."""
+        """Serve a page without a network, as a service worker would."""
         page.context.route("**/*", _answer_from_disk)
         # To the browser such a page is from nowhere, and the server is in a private network.
         page.context.grant_permissions(["local-network-access"])

@@ -1,4 +1,4 @@
-"""The assistant's page: answers that are written while several people watch, and what becomes of them."""
+"""The assistant's page: answers that are written while several people watch, and how they end."""
 
 import signal
 from itertools import pairwise

@@ -13,7 +13,7 @@ from plait_client import Refused, connect
 
 
 def put_back(backup: Path, store: Path, *, by_command: bool) -> None:
-    """Put a backup in the place of a store: by `plait restore`, or by hand by somebody who knows nothing of epochs."""
+    """Put a backup in the place of a store: by `plait restore`, or by hand, without new epochs."""
     if by_command:
         restore_store(Files.find(backup), Files.find(store))
         return

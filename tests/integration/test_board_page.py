@@ -717,7 +717,7 @@ def test_a_card_that_two_drag_while_one_of_them_is_offline_ends_in_one_place(dem
         expect_titles(page, "doing", DOING)
         expect_titles(page, "done", [TODO[0], *DONE])
     assert demo.state("board")["cards"]["drag"]["column"] == "done"
-    # The one who let go last in the eyes of the server never saw it anywhere else.
+    # The page whose drop reached the server last never showed the card anywhere else.
     assert recorded(one) == ["done"]
     assert recorded(other) == ["doing", "done"]
 
@@ -838,7 +838,7 @@ def stored_titles(demo: Demo, column: str) -> list[str]:
 
 
 def expect_tags(page: Page, card: str, tags: list[str]) -> None:
-    """Wait until a card is outlined for these people, and nobody else."""
+    """Wait until a card is outlined for these people and no others."""
     expect(page.locator(f'[data-card="{card}"] .tag')).to_have_text(tags)
     expect(page.locator(f'[data-card="{card}"].selected')).to_have_count(1 if tags else 0)
 
@@ -852,7 +852,7 @@ def people(page: Page) -> Locator:
 
 
 def expect_people(page: Page, names: set[str]) -> None:
-    """Wait until these people are here, and nobody else."""
+    """Wait until these people are here and no others."""
     expect(people(page)).to_have_count(len(names))
     for name in names:
         expect(people(page).get_by_text(name, exact=True)).to_have_count(1)

@@ -1,6 +1,7 @@
 """The command line: what it serves, what it shows, and what it says when something is wrong."""
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -549,7 +550,8 @@ async def test_threads_and_state_look_into_a_store_that_is_served(folder: Path) 
             await web.put("/threads/room/a%2Fb", json={"n": 0})
         listed = plait(folder, "threads")
         assert (listed.returncode, listed.stderr) == (0, "")
-        assert [line.split() for line in listed.stdout.splitlines()] == [["0", "room/a/b"], ["2", "room/one"]]
+        lines = [line.split() for line in listed.stdout.splitlines()]
+        assert [(line[0], line[5]) for line in lines] == [("0", "room/a/b"), ("2", "room/one")]
         assert plait(folder, "state", "room/one").stdout == '{\n  "n": 2\n}\n'
         assert plait(folder, "state", "room/a/b", "--store", "plait.db").stdout == '{\n  "n": 0\n}\n'
     for store in (str(folder / "plait.db"), "sqlite:///plait.db", f"sqlite:///{folder}/plait.db?synchronous=normal"):
@@ -566,7 +568,7 @@ async def test_threads_are_listed_by_kind_and_prefix_and_destroyed_when_nobody_s
             for name in ("one", "other", "two", "a%2Fb"):
                 await web.put(f"/threads/room/{name}", json={"n": 0})
             listed = plait(folder, "threads", "list", "--kind", "room", "--prefix", "o")
-            assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/one", "room/other"]
+            assert names_of(listed.stdout) == ["room/one", "room/other"]
             assert plait(folder, "threads", "list", "plait.db", "--kind", "nothing").stdout == ""
             line = complaint(folder, "threads", "destroy", "room", "a/b", "--yes")
             assert "a server has plait.db open: send it DELETE /threads/room/a%2Fb, or stop it first" in line
@@ -576,7 +578,7 @@ async def test_threads_are_listed_by_kind_and_prefix_and_destroyed_when_nobody_s
     done = plait(folder, "threads", "destroy", "room", "one", "plait.db", "--yes")
     assert (done.returncode, done.stdout) == (0, "room/one is deleted; its on_destroyed was not called\n")
     listed = plait(folder, "threads")
-    assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/a/b", "room/other", "room/two"]
+    assert names_of(listed.stdout) == ["room/a/b", "room/other", "room/two"]
     assert "there is no store none.db" in complaint(folder, "threads", "destroy", "room", "one", "none.db", "--yes")
     assert not (folder / "none.db").exists()
 
@@ -587,25 +589,37 @@ async def test_a_thread_is_shown_and_exported_while_it_is_served_and_imported_el
     with Process("talk:app", cwd=folder) as server:
         async with http(server.address) as web:
             await web.post("/threads/room/ada%3Aone/rpc/note", json={"args": ["tea"]})
-        done = plait(folder, "threads", "export", *key, "--out", "one.json")
+        done = plait(folder, "threads", "export", *key, "--out", "one.jsonl")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-        assert plait(folder, "threads", "export", *key).stdout == (folder / "one.json").read_text()
+        assert plait(folder, "threads", "export", *key).stdout == (folder / "one.jsonl").read_text()
         shown = json.loads(plait(folder, "threads", "show", *key).stdout)
         assert (shown["version"], shown["session"], shown["state"]) == (1, ["ada", "one"], {"n": 1})
-        assert shown["parts"] == {"values": {"values": {"topic": "tea"}}}
-        assert "plait.db" in complaint(folder, "threads", "import", "talk:app", "one.json")
+        assert "tea" in shown["parts"]["values"].values()
+        assert "plait.db" in complaint(folder, "threads", "import", "talk:app", "one.jsonl")
         listed = plait(folder, "threads")
-        assert [line.split()[1] for line in listed.stdout.splitlines()] == ["room/ada:one"]
+        assert names_of(listed.stdout) == ["room/ada:one"]
         listed = plait(folder, "threads", "list", "--all")
-        assert [line.split()[1] for line in listed.stdout.splitlines()] == ["plait-kv/topics", "room/ada:one"]
-    assert "a thread room/ada:one already" in complaint(folder, "threads", "import", "talk:app", "one.json")
+        assert names_of(listed.stdout) == ["plait-kv/topics", "room/ada:one"]
+    assert "a thread room/ada:one already" in complaint(folder, "threads", "import", "talk:app", "one.jsonl")
     for more in (["--replace"], ["--name", "two"]):
-        done = plait(folder, "threads", "import", "talk:app", "one.json", *more)
+        done = plait(folder, "threads", "import", "talk:app", "one.jsonl", *more)
         assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "room/two is imported\n"
-    exported = json.loads(plait(folder, "threads", "export", "room", "two").stdout)
-    assert exported == {**json.loads((folder / "one.json").read_text()), "name": "two"}
+    exported = plait(folder, "threads", "export", "room", "two").stdout.splitlines()
+    assert exported[1:-1] == (folder / "one.jsonl").read_text().splitlines()[1:-1]
+    assert json.loads(exported[0])["name"] == "two"
     assert "0 of kinds that the app does not have" in plait(folder, "migrate", "talk:app").stdout
+
+
+def names_of(listed: str) -> list[str]:
+    """Return the threads of a listing: after the version, and two dates and times."""
+    return [line.split(maxsplit=5)[5] for line in listed.splitlines()]
+
+
+def make_file(*lines: object) -> str:
+    data = "".join(json.dumps(line) + "\n" for line in lines)
+    end = {"records": 0, "sha256": hashlib.sha256(data.encode()).hexdigest()}
+    return data + json.dumps(end) + "\n"
 
 
 async def test_what_cannot_be_shown_exported_or_imported_is_said_in_a_line(folder: Path) -> None:
@@ -614,19 +628,27 @@ async def test_what_cannot_be_shown_exported_or_imported_is_said_in_a_line(folde
         assert "there is no store none.db" in complaint(folder, "threads", command, "room", "one", "none.db")
     with Process("talk:app", cwd=folder):
         for command in ("show", "export"):
-            assert "there is no thread room/one in plait.db" in complaint(folder, "threads", command, "room", "one")
-    assert "cannot read no.json" in complaint(folder, "threads", "import", "talk:app", "no.json")
-    (folder / "bad.json").write_text('{"format":1,"kind":"room","name":"one","parts":7}')
-    line = complaint(folder, "threads", "import", "talk:app", "bad.json")
-    assert "this is not an exported thread: Expected `object`, got `int`" in line
-    (folder / "bad.json").write_text('{"format":1,"kind":"hall","name":"one"}')
-    assert "no kind of thread called 'hall'" in complaint(folder, "threads", "import", "talk:app", "bad.json")
-    (folder / "bad.json").write_text('{"format":1,"kind":"room","name":"one","state":{"n":-1}}')
-    assert "raised ValueError: below 0" in complaint(folder, "threads", "import", "talk:app", "bad.json")
-    assert "no module" in complaint(folder, "threads", "import", "none:app", "bad.json")
+            assert "there is no thread room/one" in complaint(folder, "threads", command, "room", "one")
+        assert "there is no thread" in complaint(folder, "threads", "export", "room", "one", "--out", "none.jsonl")
+    assert not (folder / "none.jsonl").exists()
+    assert "cannot read no.jsonl" in complaint(folder, "threads", "import", "talk:app", "no.jsonl")
+    bad, command = folder / "bad.jsonl", ("threads", "import", "talk:app", "bad.jsonl")
+    room = {"format": 2, "kind": "room", "name": "one"}
+    bad.write_text('{"format":1,"kind":"room","name":"one"}')
+    assert "the thread was exported in format 1; this plait reads 2" in complaint(folder, *command)
+    bad.write_text(make_file(room, 7))
+    line = complaint(folder, *command)
+    assert "this is not an exported thread: line 2: Expected `object`, got `int`" in line
+    bad.write_text(make_file(room)[:-1])
+    assert "it is not complete: its last line is missing" in complaint(folder, *command)
+    bad.write_text(make_file({**room, "kind": "hall"}))
+    assert "no kind of thread called 'hall'" in complaint(folder, *command)
+    bad.write_text(make_file(room, {"state": {"n": -1}}))
+    assert "raised ValueError: below 0" in complaint(folder, *command)
+    bad.write_text(make_file(room))
+    assert "no module" in complaint(folder, "threads", "import", "none:app", "bad.jsonl")
     (folder / "memory.py").write_text(TALK.replace("Plait(Room)", 'Plait(Room, store="memory://")'))
-    (folder / "bad.json").write_text('{"format":1,"kind":"room","name":"one"}')
-    assert "keeps its threads in memory" in complaint(folder, "threads", "import", "memory:app", "bad.json")
+    assert "keeps its threads in memory" in complaint(folder, "threads", "import", "memory:app", "bad.jsonl")
 
 
 async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None:

@@ -81,7 +81,7 @@ async def test_a_program_in_deno_edits_calls_streams_and_is_refused_like_any_oth
 
 
 async def begin(program: str, folder: Path, address: str) -> asyncio.subprocess.Process:
-    """Start a program that may talk to the server and to nobody else."""
+    """Start a program that may connect to this server only."""
     path = folder / "main.js"
     path.write_text(program)
     return await asyncio.create_subprocess_exec(

@@ -15,7 +15,7 @@ from plait_client import Closed, connect
 
 
 class Board(Thread[Any]):
-    """Has somebody who holds it up."""
+    """A board with a call that can hold up its turns."""
 
     initial_state: Any = 0
     is_held = asyncio.Event()
@@ -152,7 +152,7 @@ class Doc(Thread[Any]):
 
 
 class Guard:
-    """Lets nobody begin a thread, and takes its time over the last action that it is asked for."""
+    """Allows no new threads, and delays the answer for the last action that it is asked about."""
 
     def __init__(self, action: str, nth: int) -> None:
         self.last = (action, nth)

@@ -1,4 +1,4 @@
-"""Where it is not known what became of a write, no client shows what is not stored, and no push is applied twice."""
+"""After a write with an unknown outcome, clients show only stored states, and no push is applied twice."""
 
 import asyncio
 import random
@@ -56,7 +56,7 @@ async def play(seed: int) -> dict[str, int]:
         await schedule.step()
         if stores[-1].is_stuck and dice.random() < 0.2:
             await world.kill()
-    # Nothing goes wrong any more.
+    # From here on, nothing goes wrong.
     stores[-1].fates = ["stored"] * 100_000
     if stores[-1].is_stuck:
         await world.kill()
@@ -77,7 +77,7 @@ async def play(seed: int) -> dict[str, int]:
     for name, commit in schedule.commits:
         found = {f"{name}/a", f"{name}/b"} & kept
         assert len(found) != 1, f"{name} was stored in part"
-        # After a kill, nobody was told.
+        # After a kill, the callers were not told.
         assert commit.is_done or world.kills
         if name in schedule.told:
             error = schedule.told[name]

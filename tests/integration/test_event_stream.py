@@ -224,7 +224,7 @@ async def test_who_comes_back_after_a_restart_is_told_what_it_missed(tmp_path: P
         for n in (1, 2):
             await call(web, "set", n)
     async with serving(store=store) as web:
-        # An EventSource that comes back asks for the same URL, and says in the header how far it is by then.
+        # An EventSource reconnects to the same URL, and sends its current position in the header.
         options: Any = {
             "header": {"after": id},
             "parameter": {"since": id},
@@ -265,7 +265,10 @@ async def test_an_id_that_is_none_is_422(web: httpx.AsyncClient, id: str) -> Non
         answer = await web.get(f"{PATH}/changes", **options)  # type: ignore[arg-type]
         assert error_of(answer) == (422, "invalid_arguments")
         error = answer.json()["error"]
-        assert (error["message"], error["path"]) == (f"{name}={id}: that is not epoch:version", f"/{name}")
+        assert (error["message"], error["path"]) == (
+            f"{name}={id}: must be epoch:version, as sent by the server",
+            f"/{name}",
+        )
     assert await call(web, "connected") == []
 
 

@@ -289,7 +289,7 @@ async def test_a_full_disk_makes_the_server_unready_until_a_write_succeeds_and_i
                 await client.call("set", {})
             assert (await web.get("/readyz")).status_code == 503
             await client.call("fill", None)
-            # Where it is, nobody is sent here whose change could show that they succeed.
+            # While it is, no client is sent here whose change could show that writes succeed.
             async with asyncio.timeout(TIMEOUT):
                 while (await web.get("/readyz")).status_code == 503:
                     pass

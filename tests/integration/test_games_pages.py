@@ -195,7 +195,7 @@ def test_increments_that_two_make_at_the_same_moment_add_up(demo: Demo) -> None:
         page.evaluate(
             """(moment) => {
                 const press = () => document.querySelector("#increment").click();
-                for (let i = 0; i < 50; i++) setTimeout(press, moment - Date.now() + 2 * i);
+                for (const i of Array(50).keys()) setTimeout(press, moment - Date.now() + 2 * i);
             }""",
             moment,
         )
@@ -265,7 +265,7 @@ def join(page: Page, name: str) -> None:
 
 
 def begin(demo: Demo) -> tuple[Page, Page]:
-    """Open two pages and let Ada, who begins, and Bob sit down."""
+    """Open two pages, and seat Ada, who begins, and Bob."""
     ada, bob = demo.open_two("tictactoe/")
     join(ada, "Ada")
     expect(bob.locator(".player-name").first).to_have_text("Ada")

@@ -550,7 +550,7 @@ async def test_readonly_also_holds_over_http(web: httpx.AsyncClient) -> None:
 
 
 class Sleepy(Thread[int]):
-    """Is stopped as soon as nobody uses it."""
+    """Is stopped as soon as it is unused."""
 
     initial_state = 0
     idle_timeout = 0.0
@@ -729,7 +729,7 @@ async def test_who_may_not_create_leaves_nothing(tmp_path: Path) -> None:
         assert not app._node.actors
         assert not await app._node.is_stored(ThreadKey("game-room", "one"))
         assert [action for _, action in asked].count("create") == 4
-        # The author's own code may, and then nobody is asked again.
+        # The author's own code may, and then `authorize` is not asked again.
         await app.thread(GameRoom, "one").add_player("Ada")
         asked.clear()
         assert (await web.put(url, json={"score": 1})).status_code == 200

@@ -22,7 +22,7 @@ BRIEF = "/threads/brief/one"
 
 
 class Page(Thread[dict[str, Any]]):
-    """Keeps its whole log, and takes back what somebody has changed."""
+    """Keeps its whole log, and undoes changes of a source."""
 
     initial_state = {"n": 0}  # noqa: RUF012
 
@@ -81,7 +81,7 @@ async def written(web: httpx.AsyncClient, path: str = PAGE, count: int = 3) -> s
 
 
 async def shortened(web: httpx.AsyncClient) -> str:
-    """Set a state that is large, and of which the log is short, to six texts; returns the epoch."""
+    """Set a large state with a short log to six texts; return the epoch."""
     for letter in "abcdef":
         assert (await web.put(BRIEF, json={"text": letter * 5000})).status_code == 200
     return await epoch_of(web, BRIEF)

@@ -49,7 +49,7 @@ class Room(Thread[Any]):
 
 
 class Watched(Recorder):
-    """Lets tests wait for what it is told."""
+    """Records events, so that tests can wait for them."""
 
     async def until(self, name: str, count: int = 1) -> list[tuple[Any, ...]]:
         """Wait until a method has been called so often, and return the arguments of its calls."""
@@ -263,7 +263,7 @@ async def test_two_clients_work_while_every_method_of_the_instruments_raises(
         assert (await web.get(f"{PATH}/own")).text == "hello"
     told = {each.name for each in recorder.events}
     methods = {name for name in vars(NoInstruments) if not name.startswith("_")}
-    # Nothing went wrong, nobody was slow, and no code of the app's own called a thread.
+    # Nothing went wrong, no reader was slow, and no code of the app called a thread.
     assert told == methods - {"change_failed", "find_parent", "reader_lagged", "store_failed"}
     logged = [each for each in caplog.records if each.name == "plait.instruments"]
     assert sorted(each.getMessage().split()[0] for each in logged) == sorted(told)

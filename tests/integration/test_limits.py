@@ -1,4 +1,4 @@
-"""What a client asks too much of, or says wrongly, is refused to that client alone; nobody else notices."""
+"""Excessive and invalid requests are refused to their client; other clients do not notice."""
 
 import asyncio
 import json
@@ -675,7 +675,7 @@ def _texts(client: Client) -> list[str | bytes]:
 
 
 async def _let_in(address: str) -> None:
-    """Connect, as soon as the server knows that somebody has left."""
+    """Connect, as soon as the server knows that another client has left."""
     async with asyncio.timeout(TIMEOUT):
         while True:
             client = await opened(address, "/threads/room/one")

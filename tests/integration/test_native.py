@@ -108,7 +108,7 @@ async def test_native_and_cloudflare_clients_see_each_others_changes(address: st
         await b.until_state({"n": 2})
         source = a.frames[-1]["source"]
         assert a.frames[-1] == {"type": "change", "version": 2, "ops": [put("/n", 2)], "source": source}
-        # What the client is known by is nobody else's business.
+        # The client's own id is not shown to others.
         assert source not in ("c", "server")
         assert [answer for _, answer in a.answers] == [{"type": "ack", "ref": 1, "version": 1}]
 
@@ -197,14 +197,14 @@ async def test_a_page_of_another_origin_is_closed_with_4403(address: str) -> Non
 
 
 def authenticate(request: Request) -> Principal | None:
-    """Know whoever has a token `name:seconds`."""
+    """Return the principal of a token `name:seconds`."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     name, _, seconds = token.partition(":")
     return Principal(name, {}, time.time() + float(seconds)) if scheme == "Bearer" and seconds else None
 
 
 async def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
-    """Let everybody but Eve in, and only Ada write and call."""
+    """Allow all but Eve to connect, and only Ada to write and call."""
     assert principal is not None
     return principal.id == "ada" or (principal.id != "eve" and action in ("connect", "read"))
 

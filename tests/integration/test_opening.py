@@ -1,4 +1,4 @@
-"""Sockets on their way in: what they count for, and that nothing is left of those whose peers go meanwhile."""
+"""Sockets that are opening: what they count for, and that nothing is left of them if their peers disconnect."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ class Room(Thread[Any]):
 
 
 class Guard:
-    """An `authenticate` that thinks for ever, except about those who say so."""
+    """An `authenticate` that never returns, except for requests with `known`."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Semaphore(0)
@@ -149,7 +149,7 @@ async def test_a_response_of_authenticate_closes_a_socket_for_good(
 ) -> None:
     app = serve(authenticate=lambda request: response)
     async with _running(app, server) as address:
-        for _ in range(2):  # Neither counts any more: there is room for one.
+        for _ in range(2):  # Neither is counted after its end: there is room for one.
             if protocol == "native":
                 client = await _native(address)
                 await client.send(json.dumps({"type": "join", "client": "a"}))

@@ -134,7 +134,7 @@ async def test_an_answer_that_refuses_has_neither_id_nor_cookie() -> None:
             assert "set-cookie" not in answer.headers, answer.text
         chat.gate.is_open.set()
         assert id_of(await holding) == id_of(begun)
-        # A run that fails after it was let in has begun a thread.
+        # A run that fails after it was accepted has created a thread.
         assert id_of(await web.post("/run/fail"))
 
 

@@ -248,7 +248,7 @@ async def test_a_client_that_leaves_takes_only_its_waiting_run_along(agent: str)
         await wait_until(web, one_waits=False)
         third = asyncio.create_task(web.post(f"{ROOM}/run/wait", json="third"))
         await wait_until(web, one_waits=True)
-        # Nobody has begun meanwhile.
+        # No run has begun.
         assert chat.gate.ran == []
         chat.gate.is_open.set()
         assert [(await each).json() for each in (first, third)] == ["first", "third"]

@@ -1,4 +1,4 @@
-"""The secret that signs the ids of agents' threads: who needs one, what it is, and that nobody sees it."""
+"""The secret that signs the ids of agents' threads: which apps need one, what it is, and that it never leaks."""
 
 import re
 from pathlib import Path

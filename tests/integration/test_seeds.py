@@ -19,7 +19,7 @@ App = Callable[[str], Any]
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
-    """Return a function that loads an example anew, as another process would; all keep what they have in one file."""
+    """Return a function that loads an example again, as another process would; all use one file."""
     monkeypatch.setenv("PLAIT_STORE", f"sqlite:///{tmp_path}/seeds.db")
     monkeypatch.setenv("PLAIT_SECRET", "of the test")
 

@@ -165,7 +165,7 @@ class Notes(Pages):
         page.context.set_offline(False)
 
     def write(self, note: str | None) -> None:
-        """Let the server set the whole text, or remove it."""
+        """Set the whole text on the server, or remove it."""
         httpx.post(f"{self._url}/rpc/write", json={"args": [note]}).raise_for_status()
 
     def text(self) -> str:
@@ -580,7 +580,7 @@ def free(page: Page) -> Locator:
 
 
 def type_at_full_speed(notes: Notes, one: Page, other: Page) -> None:
-    """Let two type at one place of "start  end", one of them offline for a half; check letters and carets."""
+    """Type on two pages at one place of "start  end", one offline for a half; check letters and carets."""
     for page in (one, other):
         expect(area(page)).to_have_value("start  end")
         area(page).focus()

@@ -28,7 +28,7 @@ def app(folder: Path) -> Plait:
 
 
 async def type_letters(room: Room[dict[str, str]], letters: str) -> None:
-    """Type letters one after the other, each after the one before, wherever that is by then."""
+    """Type letters one after the other, each after the current place of the one before."""
     for index, letter in enumerate(letters):
         note = room.state["note"]
         at = note.index(letters[index - 1]) + 1 if index else len(note)

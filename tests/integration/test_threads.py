@@ -121,7 +121,7 @@ class Room(Thread[dict[str, Any]]):
 
     @rpc
     async def relay(self, names: list[str]) -> int:
-        """Call the first of other threads, which calls the next, and let the last add."""
+        """Call the first of other threads, which calls the next; the last one adds."""
         if not names:
             return self.add()
         result: int = await self.thread(Room, names[0]).relay(names[1:])

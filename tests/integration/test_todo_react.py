@@ -178,7 +178,7 @@ def test_a_refused_change_is_shown_rolled_back_and_explained(lists: Lists) -> No
     brake.release()
     expect(one.get_by_role("alert")).to_have_text(f"“{SHARE}” is on the list already")
     expect_titles(one, WELCOME)
-    # It is there to be changed, and nobody else has seen it.
+    # It is back in the composer, to be changed, and no other page has shown it.
     expect(composer(one)).to_have_value(SHARE)
     add(one, "Another")
     expect_titles(other, ["Another", *WELCOME])

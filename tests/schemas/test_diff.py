@@ -129,7 +129,7 @@ def test_keys_are_escaped_in_paths() -> None:
 
 
 class Untouchable(list[int]):
-    """Fails whoever looks into it."""
+    """Raises when it is read."""
 
     def __eq__(self, other: object) -> NoReturn:
         raise AssertionError("was compared")

@@ -89,7 +89,7 @@ def test_a_text_that_has_moved_is_changed_where_it_is() -> None:
     [
         # Others have typed in it, and deleted a little.
         (ascii_lowercase, 220, 10, "-", True),
-        # They have written it anew.
+        # They have rewritten it.
         (ascii_lowercase, 220, 20, "-", False),
         # They have typed much in it.
         (ascii_lowercase, 220, 0, "-" * 3, True),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from plait_schemas.codec import NOT_JSON
+from plait_schemas.conversation import Item
 from plait_schemas.messages import (
     Ack,
     Auth,
@@ -17,20 +18,28 @@ from plait_schemas.messages import (
     Change,
     Changes,
     ClientMessage,
+    Close,
     Error,
     Event,
     Join,
     Joined,
     Message,
     Nack,
+    Open,
+    Page,
+    Part,
     Ping,
     Pong,
     Presence,
     PresenceDiff,
     Push,
     Result,
+    Send,
+    Sent,
     ServerMessage,
     Snapshot,
+    Unopened,
+    Unsent,
     decode_client,
     decode_server,
     encode,
@@ -40,6 +49,23 @@ from plait_schemas.patch import Op
 RAW = msgspec.Raw(b'{"a":[1,null]}')
 NULL = msgspec.Raw(b"null")
 OPS = [Op("add", "/a/-", {"b": [1.5, None]}), Op("remove", "/b"), Op("replace", "", "é")]
+
+ITEM = Item(
+    id="m2",
+    role="assistant",
+    content="Hel",
+    name="bot",
+    tool_calls=[{"id": "t1"}],
+    tool_call_id="t0",
+    created_at=7,
+    parent_id="m1",
+    depth=1,
+    metadata={"key": "k1"},
+    attachments=[{"url": "/a"}],
+    position=4,
+    status="streaming",
+    taken=["m1"],
+)
 
 # Each frame with all its fields, and with as few as it may have.
 CLIENT: list[Any] = [
@@ -56,6 +82,11 @@ CLIENT: list[Any] = [
     Presence(NULL),
     Auth("secret"),
     Ping(),
+    Open("messages", 7, 12, 20),
+    Open("messages"),
+    Close("messages"),
+    Send(1, "messages", "hi", "k1", [{"url": "/a"}]),
+    Send(2, "messages", "", "k2"),
 ]
 SERVER: list[Any] = [
     Joined("c1", "room/one", "epoch", 3, 2, True, RAW, OPS, 1_048_576),
@@ -83,6 +114,18 @@ SERVER: list[Any] = [
     PresenceDiff(),
     AuthExpiring(29.5),
     Pong(),
+    Page("messages", 7, [ITEM], reset=True, more=True, before=12, removed=["m1"]),
+    Page("messages", 0, []),
+    Part("messages", 8, "insert", ITEM),
+    Part("messages", 8, "chunk", id="m2", at=3, text="lo"),
+    Part("messages", 9, "take", taken={"m1": 5}),
+    Part("messages", 10, "end", id="m2", status="failed"),
+    Part("messages", 10, "missed"),
+    Unopened("messages", "rate_limited", "later", 12, 1.5),
+    Unopened("messages", "not_found", "no"),
+    Sent(1, "m1"),
+    Unsent(1, "rate_limited", "later", "/a", 1.5),
+    Unsent(1, "forbidden", "no"),
 ]
 FRAMES = [(decode_client, frame) for frame in CLIENT] + [(decode_server, frame) for frame in SERVER]
 each_frame = pytest.mark.parametrize(
@@ -120,7 +163,7 @@ def test_a_frame_survives_the_wire(decode: Decode, frame: Any) -> None:
 
 @each_frame
 def test_fields_that_are_not_known_are_ignored(decode: Decode, frame: Any) -> None:
-    assert encode(decode(wire({"more": [1], **fields(frame), "and_more": None}))) == encode(frame)
+    assert encode(decode(wire({"further": [1], **fields(frame), "and_more": None}))) == encode(frame)
 
 
 @each_frame

@@ -186,7 +186,7 @@ def test_what_a_diff_finds_equal_is_the_same_object_afterwards(old: dict[str, An
 
 
 class Incomparable(list[int]):
-    """Fails whoever compares it with anything."""
+    """Raises when it is compared."""
 
     def __ne__(self, other: object) -> bool:
         raise AssertionError("was compared")

@@ -110,7 +110,7 @@ def test_operations_at_disjoint_keys_commute(case: Case) -> None:
     assert text(apply(apply(document, over), after.ops)) == text(apply(apply(document, mine), before.ops))
 
 
-# Lists of which each element is there once
+# Lists with each element once
 
 
 def draw_edits(draw: Draw, document: Any, name: str) -> list[Op]:
@@ -208,7 +208,7 @@ def test_what_is_inserted_into_a_list_that_is_gone_is_lost(case: Case, is_replac
 
 @st.composite
 def rebuilt(draw: Draw, document: Any, name: str) -> Any:
-    """Return a list of which elements have moved, gone, come and changed."""
+    """Return a list with moved, removed, added and changed elements."""
     kept = draw(st.permutations(document)) if draw(st.booleans()) else document
     elements = [{**element, "cards": list(element["cards"])} for element in kept if draw(st.integers(0, 5))]
     for element in elements:

@@ -13,7 +13,7 @@ from plait_schemas.shape import Shape
 
 
 def taken_back(document: Any, ops: list[Op]) -> Shape:
-    """Return the shape of what `ops` were made on, of which they made `document`."""
+    """Return the shape of the document that `ops` have turned into `document`."""
     shape = Shape(document)
     for op in reversed(ops):
         shape.undo(op.op, parse(op.path))

@@ -41,13 +41,13 @@ def cases(draw: Draw) -> tuple[str, list[Region], list[Region]]:
 
 @st.composite
 def chains(draw: Draw) -> tuple[str, list[Region], list[Region]]:
-    """Return a text, and what is done to it and then to what has become of it."""
+    """Return a text, changes of it, and changes of the result."""
     text = draw(TEXTS)
     first = draw(changes(text))
     return text, first, draw(changes(spliced(text, first)))
 
 
-# A model: places between characters, of which each knows what both sides insert there, and which characters are gone.
+# A model: the places between characters, each with the insertions of both sides, and the removed characters.
 
 
 def merged(text: str, first: Sequence[Region], second: Sequence[Region]) -> str:

@@ -1,4 +1,4 @@
-"""Texts that were written anew, and what of them stays."""
+"""Texts that were rewritten, and the parts that stay."""
 
 from itertools import pairwise
 

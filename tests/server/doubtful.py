@@ -1,4 +1,4 @@
-"""A store that answers late, more than once, never, or that does not know what became of a write."""
+"""A store that answers late, more than once or never, or that does not know the outcome of a write."""
 
 import asyncio
 import random
@@ -13,8 +13,8 @@ from plait.store.protocol import Write
 __all__ = ["DoubtfulStore", "Fate"]
 
 Fate = Literal["stored", "late", "twice", "lost", "unheard", "overdue", "never"]
-"""What becomes of a write: it is stored and answered, answered late, or delivered twice; it is in doubt and not stored,
-stored, or stored later unless there is another owner by then; or it and all writes after it are never answered."""
+"""The fate of a write: it is stored and answered, answered late, or delivered twice; it is in doubt and not stored,
+stored, or stored later unless the thread has another owner; or neither it nor any write after it is answered."""
 
 _WEIGHTS: dict[Fate, float] = {
     "stored": 70, "late": 10, "twice": 8, "lost": 2, "unheard": 2, "overdue": 2, "never": 1

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
     ThreadRow,
+    ThreadView,
     Write,
 )
 from plait.web.fairness import FairScheduler, Ticket
@@ -113,7 +115,7 @@ class FakeTransport:
         return [self._unread.get_nowait() for _ in range(self._unread.qsize())]
 
     def catch_up(self) -> None:
-        """Let the peer, which did not read fast enough, have read everything."""
+        """Catch up: the slow peer has read everything."""
         assert self.session is not None
         self.is_backed_up = False
         self.session.drained()
@@ -134,7 +136,7 @@ def _read(frame: Frame) -> Any:
 
 
 class TroubledStore:
-    """A MemoryStore whose writes wait while `is_held`, and of which the next one can be made to fail."""
+    """A MemoryStore whose writes wait while `is_held`, and whose next write can be made to fail."""
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
@@ -191,7 +193,7 @@ class TroubledStore:
                     future.set_exception(error)
                 self._fail_waiting(write.key, error)
             else:
-                if not future.done():  # Whoever waited may have been cancelled.
+                if not future.done():  # The waiting task may have been cancelled.
                     future.set_result(count)
 
     async def store(self, write: Write) -> int:
@@ -272,6 +274,9 @@ class TroubledStore:
         return await self.inner.records(
             key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
         )
+
+    def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
+        return self.inner.view(key)
 
     async def claim(self, key: ThreadKey) -> int:
         if key in self._owners:

@@ -50,7 +50,7 @@ class Client:
         self.transport.session = self.session
 
     def open(self, request: Request | None = None) -> None:
-        """Ask to be let in."""
+        """Ask to join."""
         self.session.open(request or make_request())
 
     def send(self, data: Any) -> None:

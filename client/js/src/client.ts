@@ -25,6 +25,7 @@ import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { AgentOf, InputOf, OutputOf, YieldOf } from "./runs.js";
 import type { Session } from "./session.js";
+import type { ThreadMessages } from "./thread-messages.js";
 
 export type Unsubscribe = () => void;
 
@@ -36,6 +37,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   /** The thread's methods as methods: `client.rpc.addPlayer("Ada")` calls `add_player`. */
   readonly rpc: RpcFace<Rpcs>;
   readonly initialState: DeepReadonly<State> | undefined;
+  /** The messages that the thread keeps; undefined without the option `messages`. */
+  readonly messages: ThreadMessages | undefined;
 
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
@@ -78,6 +81,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#compareTexts = (before, after) => textComparison(options)?.(before, after) ?? [];
     this.#texts = text?.newWatchers(this.#compareTexts);
     this.#history = undo?.newHistory(() => performance.now(), options);
+    this.messages = options.messages?.newMessages(this.#link);
     if (options.connect !== false) this.connect();
   }
 

@@ -59,7 +59,7 @@ export class Link {
     if (hasHost(options)) socketUrl(options);
     this.#options = options;
     this.#listener = listener;
-    this.session = new Session({
+    this.session = new (options.messages?.extend(Session) ?? Session)({
       client: options.client ?? randomId(),
       now,
       schema: options.schema,

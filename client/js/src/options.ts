@@ -3,6 +3,7 @@
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
+import type { MessagesPart } from "./messages-part.js";
 import type { ComparePart, TextPart, UndoPart } from "./parts.js";
 import type { WebSocketClass } from "./socket.js";
 import type { Slot, StorageLike } from "./storage.js";
@@ -31,6 +32,8 @@ export interface ThreadOptions<State> {
   undo?: UndoPart | undefined;
   /** `compare` of this package: finds changes within texts, and in lists of elements without ids. */
   compare?: ComparePart | undefined;
+  /** `messages` of this package: the messages that the thread keeps. */
+  messages?: MessagesPart | undefined;
   /** The WebSocket class, such as that of the package `ws`. By default the global one, which Node 20 does not have. */
   WebSocket?: WebSocketClass | undefined;
   /** The value of `state` until the thread has sent its own, as a server rendered it. */

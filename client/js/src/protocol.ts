@@ -9,7 +9,7 @@ export const SUBPROTOCOL = "plait.v1";
 export const UNANSWERED = 64;
 
 /** What a client sends. */
-export type ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping;
+export type ClientMessage = Join | Push | Call | Cancel | Message | Presence | Auth | Ping | Open | Close | Send;
 
 /** What a server sends. */
 export type ServerMessage =
@@ -25,7 +25,12 @@ export type ServerMessage =
   | Message
   | PresenceDiff
   | AuthExpiring
-  | Pong;
+  | Pong
+  | Page
+  | Part
+  | Unopened
+  | Sent
+  | Unsent;
 
 /** An epoch, and a version in it. */
 export type Version = readonly [string, number];
@@ -129,6 +134,40 @@ export interface Auth {
 export interface Ping {
   readonly type: "ping";
   readonly messages?: number | null;
+}
+
+/**
+ * Asks for a part of the thread, such as its messages: for the newest page, or what was missed since a revision.
+ *
+ * From then on the client is told of changes of the part. With `before`, a position, it asks for an older page.
+ */
+export interface Open {
+  readonly type: "open";
+  readonly part: string;
+  readonly since?: number | null;
+  readonly before?: number | null;
+  readonly limit?: number;
+}
+
+/** The client wants to be told no more of a part. */
+export interface Close {
+  readonly type: "close";
+  readonly part: string;
+}
+
+/**
+ * A message for the queue of a part.
+ *
+ * `ref` counts those of this socket, from 1 on. `key` is the client's own name of the message, the same each time that
+ * it is sent.
+ */
+export interface Send {
+  readonly type: "send";
+  readonly ref: number;
+  readonly part: string;
+  readonly content: string;
+  readonly key: string;
+  readonly attachments?: readonly { readonly [key: string]: Json }[];
 }
 
 /**
@@ -261,4 +300,91 @@ export interface AuthExpiring {
 export interface Pong {
   readonly type: "pong";
   readonly messages?: number | null;
+}
+
+/**
+ * The answer to an Open: messages of a part, oldest first, as they are at `revision` or later.
+ *
+ * With `reset` it has the newest ones, and the client forgets what it has. With `before`, it has those before that
+ * position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
+ * that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
+ */
+export interface Page {
+  readonly type: "page";
+  readonly part: string;
+  readonly revision: number;
+  readonly items?: readonly Item[];
+  readonly reset?: boolean;
+  readonly more?: boolean;
+  readonly before?: number | null;
+  readonly removed?: readonly string[];
+}
+
+/**
+ * One message. `position` orders those of the history, and those of the queue; `created_at` is in microseconds.
+ *
+ * While it is streaming, `taken` has the ids of the pending messages that it is an answer to: it is shown after them.
+ */
+export interface Item {
+  readonly id: string;
+  readonly role: "assistant" | "system" | "tool" | "user";
+  readonly content?: string | null;
+  readonly name?: string | null;
+  readonly tool_calls?: readonly { readonly [key: string]: Json }[] | null;
+  readonly tool_call_id?: string | null;
+  readonly created_at?: number;
+  readonly parent_id?: string | null;
+  readonly depth?: number;
+  readonly metadata?: { readonly [key: string]: Json };
+  readonly attachments?: readonly { readonly [key: string]: Json }[];
+  readonly position?: number;
+  readonly status?: "completed" | "failed" | "pending" | "sending" | "streaming";
+  readonly taken?: readonly string[];
+}
+
+/**
+ * A change of an opened part. Revisions are dense, but a "chunk" and "missed" repeat the last one.
+ *
+ * "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
+ * history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
+ * `id`, "end" the `status` with which that ends. "missed": changes were left out, and the client opens the part again.
+ */
+export interface Part {
+  readonly type: "part";
+  readonly part: string;
+  readonly revision: number;
+  readonly op: "chunk" | "delete" | "end" | "insert" | "missed" | "take" | "update";
+  readonly message?: Item | null;
+  readonly id?: string | null;
+  readonly taken?: { readonly [key: string]: number };
+  readonly at?: number;
+  readonly text?: string;
+  readonly status?: "completed" | "failed" | null;
+}
+
+/** An Open was refused; the client may send it again after `retry_after` seconds, if that is given. */
+export interface Unopened {
+  readonly type: "unopened";
+  readonly part: string;
+  readonly code: string;
+  readonly message: string;
+  readonly before?: number | null;
+  readonly retry_after?: number | null;
+}
+
+/** The message of a Send is durable, and has the id `id`. */
+export interface Sent {
+  readonly type: "sent";
+  readonly ref: number;
+  readonly id: string;
+}
+
+/** A Send was refused. With `retry_after`, or with the code `gap`, the client sends it again with the same `ref`. */
+export interface Unsent {
+  readonly type: "unsent";
+  readonly ref: number;
+  readonly code: string;
+  readonly message: string;
+  readonly path?: string | null;
+  readonly retry_after?: number | null;
 }

@@ -21,7 +21,7 @@ import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
 import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
-import type { Ack, Error as Failure, Joined, Message, Nack, Op, ServerMessage } from "./protocol.js";
+import type { Ack, Error as Failure, Join, Joined, Message, Nack, Op, ServerMessage } from "./protocol.js";
 import { Pushes } from "./pushes.js";
 import { Sending } from "./sending.js";
 
@@ -164,14 +164,9 @@ export class Session {
     this.#hasToken = token !== undefined;
     this.#sending.reset();
     this.#heartbeat.heard(this.#options.now());
-    const { schema } = this.#options;
-    const { have } = this.#pushes.fold;
-    const more = {
-      ...(have && { have }),
-      ...(schema !== undefined && { schema }),
-      ...(token !== undefined && { token }),
-    };
-    this.#out = [{ type: "join", client: this.#pushes.client, ...more }];
+    // JSON has no members that are undefined.
+    const { client, fold } = this.#pushes;
+    this.#out = [{ type: "join", client, have: fold.have, schema: this.#options.schema, token } as Join];
   }
 
   /**

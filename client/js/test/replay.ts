@@ -2,12 +2,16 @@
 
 import { expect } from "vitest";
 
+import { messages } from "../src/messages-part.js";
+import type { ConversationSession } from "../src/messages-part.js";
 import type { Outgoing } from "../src/messages.js";
 import { plain } from "../src/json.js";
 import { apply } from "../src/patch.js";
 import type { Document } from "../src/json.js";
 import type { Op, ServerMessage } from "../src/protocol.js";
 import { Session, diff } from "./whole.js";
+
+const Talking = messages.extend(Session);
 
 export interface Script {
   description: string;
@@ -18,7 +22,7 @@ export interface Script {
 /** A session whose clock is moved by hand, and what has come out of it and was not asked for yet. */
 export class Replay {
   #now = 0;
-  readonly session: Session;
+  readonly session: ConversationSession;
   #sent: Outgoing[] = [];
   #outcomes: Record<string, string> = {};
   #sources: (string | null)[] = [];
@@ -26,7 +30,13 @@ export class Replay {
   #stopped: number | undefined = undefined;
 
   constructor(client: string) {
-    this.session = new Session({ client, now: () => this.#now });
+    this.session = new Talking({ client, now: () => this.#now }) as ConversationSession;
+    this.session.onPart = (events) => {
+      for (const event of events) {
+        if (event.type === "delivered") this.#outcomes[event.message.key] = `sent ${event.id}`;
+        if (event.type === "undelivered") this.#outcomes[event.message.key] = `unsent ${event.error.code}`;
+      }
+    };
   }
 
   step(name: string, value: unknown): void {
@@ -37,6 +47,10 @@ export class Replay {
     else if (name === "set") session.push(diff(session.shown, plain(value), session.keys));
     else if (name === "receive") session.receive(value as ServerMessage);
     else if (name === "wait") this.#wait(value as number);
+    else if (name === "view") session.conversations.of(value as string).open();
+    else if (name === "older") session.conversations.of(value as string).loadOlder();
+    else if (name === "leave") session.conversations.close(value as string);
+    else if (name === "post") session.post("messages", ...(value as [string, string]));
     this.#gather();
     this.#expect(name, value);
   }
@@ -78,6 +92,12 @@ export class Replay {
       expect(this.#sources).toEqual(value);
       this.#sources = [];
     }
+    if (name === "messages") {
+      const shown = session.conversations.show("messages");
+      expect(shown.map(({ content, status }) => [content, status])).toEqual(value);
+      expect(session.conversations.show("messages")).toBe(shown);
+    }
+    if (name === "more") expect(session.conversations.of("messages").hasMore).toBe(value);
     if (name === "rejoin") {
       expect(this.#rejoins).toBeGreaterThan(0);
       this.#rejoins = 0;

@@ -5,8 +5,11 @@ from plait_client.edit import AwaitableEdit, Edit
 from plait_client.errors import CallError, ClientError, Closed, Disconnected, Refused, TooLarge, Unanswered
 from plait_client.listeners import Change, Changes
 from plait_client.room import Room
+from plait_client.room_messages import RoomMessages
 from plait_client.session import Session
 from plait_client.sync import SyncChanges, SyncRoom, connect_sync
+from plait_client.sync_messages import SyncMessages
+from plait_schemas.conversation import Item
 
 __all__ = [
     "AwaitableEdit",
@@ -18,10 +21,13 @@ __all__ = [
     "Connecting",
     "Disconnected",
     "Edit",
+    "Item",
     "Refused",
     "Room",
+    "RoomMessages",
     "Session",
     "SyncChanges",
+    "SyncMessages",
     "SyncRoom",
     "TooLarge",
     "Unanswered",

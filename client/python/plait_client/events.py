@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from plait_client.conversations import Delivered, PartChanged, Undelivered
 from plait_client.errors import TooLarge
 from plait_client.fold import Fold, Pending
 from plait_schemas import messages
@@ -65,6 +66,9 @@ SessionEvent = (
     | Changed
     | CallLost
     | Dropped
+    | PartChanged
+    | Delivered
+    | Undelivered
     # Frames, passed on unchanged.
     | messages.Result
     | messages.Error

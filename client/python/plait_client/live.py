@@ -6,11 +6,13 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from plait_client.carrier import Carrier
+from plait_client.conversations import Delivered, PartChanged, PartEvent, Undelivered
 from plait_client.errors import ClientError, Closed, Refused, Unanswered, close_message
 from plait_client.events import Acked, CallLost, Changed, Dropped, Joined, Nacked, SessionEvent
 from plait_client.fold import Pending
 from plait_client.listeners import Changes, Listeners
-from plait_client.outcomes import Calls, Outcomes, refusal
+from plait_client.outcomes import Calls, Deliveries, Outcomes, refusal
+from plait_client.sent_messages import SentMessage
 from plait_client.session import Session
 from plait_client.target import Target, no_token
 from plait_schemas import messages
@@ -32,6 +34,7 @@ class Live:
     def __init__(self, session: Session, target: Target) -> None:
         self.session: Final = session
         self.outcomes: Final = Outcomes()
+        self.deliveries: Final = Deliveries()
         self.listeners: Final = Listeners()
         self.followers: Final[WeakSet[Changes[Any]]] = WeakSet()
         self.carrier: Final = Carrier(session, target, tell=self._tell, receive=self._receive_binary)
@@ -135,7 +138,7 @@ class Live:
             self._hand_over(event)
         ending = self.ending()
         if ending is not None:
-            self._give_up_pushes(ending)
+            self._give_up(ending)
             for follower in self.followers:
                 follower.wake()
         self.carrier.wake()
@@ -143,17 +146,24 @@ class Live:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _give_up_pushes(self, ending: BaseException) -> None:
-        for push in self.outcomes.waiting:
+    def _give_up(self, ending: BaseException) -> None:
+        """Answer the pushes and messages that will have no answer."""
+        waiting: list[Pending | SentMessage] = [*self.outcomes.waiting, *self.deliveries.waiting]
+        for each in waiting:
             if self.is_closed:
                 reason = f": {self.trouble}" if self.trouble else ""
                 message = f"the client was closed before the server had answered{reason}"
-                self._refuse(push, Unanswered("unanswerable", message))
+                self._refuse(each, Unanswered("unanswerable", message))
+            elif isinstance(each, SentMessage):
+                self.deliveries.refuse(each, ending)
             else:
-                self.outcomes.refuse(push, ending)
+                self.outcomes.refuse(each, ending)
 
-    def _refuse(self, push: Pending, error: Refused | Unanswered) -> None:
-        self.outcomes.refuse(push, error)
+    def _refuse(self, what: Pending | SentMessage, error: Refused | Unanswered) -> None:
+        if isinstance(what, SentMessage):
+            self.deliveries.refuse(what, error)
+        else:
+            self.outcomes.refuse(what, error)
         self.listeners.call("refusal", error)
 
     def _hand_over(self, event: SessionEvent) -> None:
@@ -167,6 +177,8 @@ class Live:
                 self.outcomes.accept(push, version)
             case Nacked(push, answer):
                 self._refuse(push, refusal(answer))
+            case PartChanged() | Delivered() | Undelivered():
+                self._hand_over_part(event)
             case messages.Error(ref=None, message=message):
                 self._complaint = message
             case messages.Result() | messages.Error() | CallLost() | Dropped():
@@ -179,6 +191,15 @@ class Live:
                 self.listeners.call("presence", self.session.presence)
             case messages.AuthExpiring():
                 self._renew()
+
+    def _hand_over_part(self, event: PartEvent) -> None:
+        match event:
+            case PartChanged(part):
+                self.listeners.call(("messages", part), self.session.conversations.show(part))
+            case Delivered(message, id):
+                self.deliveries.accept(message, id)
+            case Undelivered(message, answer):
+                self._refuse(message, Refused(answer.code, answer.message, answer.path))
 
     def _receive_binary(self, data: bytes) -> None:
         self.listeners.call("message", data)

@@ -2,29 +2,32 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from plait_client.errors import CallError, Disconnected, Refused, Unanswered
 from plait_client.events import CallLost, Dropped
 from plait_client.fold import Pending
+from plait_client.sent_messages import SentMessage
 from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.messages import Error, Nack, Result
 
-__all__ = ["Calls", "Outcomes", "refusal"]
+__all__ = ["Calls", "Deliveries", "Outcomes", "refusal"]
+
+T = TypeVar("T")
 
 
-class _Outcome(Awaitable[int]):
-    """The version that a push has made; awaiting raises why it made none. It need not be awaited."""
+class _Outcome(Awaitable[T]):
+    """The version that a push has made, or the id of a message; awaiting raises why not. It need not be awaited."""
 
     def __init__(self) -> None:
-        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         # Read the exception, as asyncio logs one that was never read.
         self.future.add_done_callback(asyncio.Future.exception)
 
-    def __await__(self) -> Generator[Any, None, int]:
+    def __await__(self) -> Generator[Any, None, T]:
         # Giving up waiting must not change what others who wait are told.
         return asyncio.shield(self.future).__await__()
 
@@ -33,11 +36,11 @@ class Outcomes:
     """The pushes of one client that have no outcome."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Pending, _Outcome] = {}
+        self._waiting: dict[Pending, _Outcome[int]] = {}
 
     def wait(self, push: Pending | None, version: int) -> Awaitable[int]:
         """Return what is awaited for a push; `version` is for one that was not needed."""
-        outcome = _Outcome()
+        outcome = _Outcome[int]()
         if push is None:
             outcome.future.set_result(version)
         else:
@@ -55,6 +58,31 @@ class Outcomes:
     @property
     def waiting(self) -> list[Pending]:
         """The pushes without an outcome, in their order."""
+        return list(self._waiting)
+
+
+class Deliveries:
+    """The messages of one client that are not known to be durable."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[SentMessage, _Outcome[str]] = {}
+
+    def wait(self, message: SentMessage) -> Awaitable[str]:
+        """Return what is awaited for a message: its id."""
+        outcome = self._waiting[message] = _Outcome[str]()
+        return outcome
+
+    def accept(self, message: SentMessage, id: str) -> None:
+        """A message has become durable."""
+        self._waiting.pop(message).future.set_result(id)
+
+    def refuse(self, message: SentMessage, error: BaseException) -> None:
+        """A message was refused."""
+        self._waiting.pop(message).future.set_exception(error)
+
+    @property
+    def waiting(self) -> list[SentMessage]:
+        """The messages without an outcome, in their order."""
         return list(self._waiting)
 
 

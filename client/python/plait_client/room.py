@@ -12,6 +12,7 @@ from plait_client.edit import AwaitableEdit, rebase_edit
 from plait_client.errors import Disconnected, Refused, Unanswered
 from plait_client.listeners import Changes, Remove
 from plait_client.live import Live
+from plait_client.room_messages import RoomMessages
 from plait_client.session import Status
 from plait_client.typed import View, written
 from plait_schemas.align import Keys
@@ -231,6 +232,17 @@ class Room(Generic[S]):
         The agent is given `message`. Raises as `call` does.
         """
         return bool(await self.call("run:interrupt", *_given(message)))
+
+    # Messages
+
+    @property
+    def messages(self) -> RoomMessages:
+        """The messages of the thread, as its class declares them: `messages = Messages(live=True)`."""
+        return self.messages_of("messages")
+
+    def messages_of(self, part: str) -> RoomMessages:
+        """Return the messages of the thread that its class declares by another name."""
+        return RoomMessages(self._live, part)
 
     # Sending
 

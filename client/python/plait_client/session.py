@@ -7,12 +7,13 @@ encode, where JavaScript is given frames; and JavaScript alone has what a page's
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_client.conversations import Conversations, PartChanged, PartFrame
 from plait_client.events import Changed, Dropped, Joined, Nacked, SessionEvent, apply_change
 from plait_client.fold import Pending
 from plait_client.keepalive import Heartbeat
@@ -20,6 +21,7 @@ from plait_client.outbox import Outgoing
 from plait_client.presence import Presences
 from plait_client.pushes import Pushes
 from plait_client.sending import Sending, Unsent
+from plait_client.sent_messages import SentMessage
 from plait_schemas import codes, messages
 from plait_schemas.align import Keys
 from plait_schemas.codec import encode_finite
@@ -63,6 +65,7 @@ class Session:
         self._sending = Sending(self._pushes, now)
         self._presences = Presences()
         self._heartbeat = Heartbeat(now)
+        self._conversations = Conversations(now)
         self._phase: _Phase = "idle"
         # Whether the socket's join has a token, without which who joins is read from the request alone.
         self._has_token = False
@@ -130,12 +133,17 @@ class Session:
     @property
     def is_busy(self) -> bool:
         """Whether a push has no answer, a call or message waits, or while finishing a message may not be taken."""
-        return len(self._pushes.all) > 0 or self._sending.is_busy
+        return len(self._pushes.all) > 0 or self._sending.is_busy or self._conversations.is_busy
 
     @property
     def presence(self) -> dict[str, Any]:
         """What connections show of themselves, by their ids."""
         return self._presences.all
+
+    @property
+    def conversations(self) -> Conversations:
+        """The parts that are open here, and what is sent to them. After a change of them, call `flush`."""
+        return self._conversations
 
     # Output
 
@@ -158,6 +166,7 @@ class Session:
         self._leave("joining")
         self._has_token = token is not None
         self._sending.reset()
+        self._conversations.reset()
         self._heartbeat.heard()
         self._out = [messages.Join(self.client, self._pushes.fold.have, self._schema, token)]
 
@@ -185,7 +194,7 @@ class Session:
     def due(self) -> float | None:
         """When `tick` is to be called next; None where nothing is due."""
         if self._phase == "joined":
-            return min(self._heartbeat.due(may_ask=True), self._sending.due)
+            return min(self._heartbeat.due(may_ask=True), self._sending.due, self._conversations.due)
         return self._heartbeat.due(may_ask=False) if self._phase == "joining" else None
 
     def tick(self) -> None:
@@ -193,7 +202,7 @@ class Session:
         if self.due is None:
             return
         self._pushes.release()
-        self._flush()
+        self.flush()
         if self._heartbeat.is_dead:
             self._leave("idle")
         elif self._phase == "joined" and self._heartbeat.ask():
@@ -226,7 +235,7 @@ class Session:
         if not ops:
             return None
         push = self._pushes.add(ops, check)
-        self._flush()
+        self.flush()
         return push
 
     def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:
@@ -237,7 +246,7 @@ class Session:
         values = {name: msgspec.Raw(encode_finite(value)) for name, value in (kwargs or {}).items()}
         raw = [msgspec.Raw(encode_finite(value)) for value in args]
         ref = self._sending.calls.add(method, raw, values, self._pushes.last, self._sending.max_frame)
-        self._flush()
+        self.flush()
         return ref
 
     def cancel(self, ref: int) -> None:
@@ -245,7 +254,7 @@ class Session:
         if self._sending.calls.end(ref):
             self._send(messages.Cancel(ref))
         # The pushes after a call that has not been sent need not wait for it.
-        self._flush()
+        self.flush()
 
     def send(self, data: Any) -> None:
         """Send an ordinary message, after the pushes so far. Only for a session that has joined. Raises TooLarge."""
@@ -255,6 +264,13 @@ class Session:
         """Send a binary message, after the pushes so far. Only for a session that has joined. Raises TooLarge."""
         self._message(data)
 
+    def post(self, part: str, content: str, key: str, attachments: Iterable[Mapping[str, Any]] = ()) -> SentMessage:
+        """Send a message to a part, once, also after an outage. `key` names it. Raises TooLarge."""
+        message = self._conversations.send(part, content, key, attachments, self._sending.max_frame)
+        self._tell(PartChanged(part))
+        self.flush()
+        return message
+
     def _message(self, message: messages.Message | bytes) -> None:
         if self._phase == "stopped":
             return
@@ -262,17 +278,17 @@ class Session:
         # The count of messages can start only once joined; until then `Outbox.send` starts it.
         if self._phase == "joined":
             self._out += self._sending.outbox.count()
-        self._flush()
+        self.flush()
 
     def set_presence(self, data: Any) -> None:
         """Show `data` of this client to others, also on sockets to come; None for nothing. Raises TooLarge."""
         self._sending.presence.put(self._presences.set(data, self._sending.max_frame))
-        self._flush()
+        self.flush()
 
     def auth(self, token: str) -> None:
         """Show a fresh token; a socket that opens later shows its own."""
         self._sending.auth.put(messages.Auth(token))
-        self._flush()
+        self.flush()
 
     def finish(self) -> None:
         """Nothing more will be asked for: ask whether the server has taken all messages."""
@@ -298,16 +314,19 @@ class Session:
         if event is not None:
             self._events.append(event)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Send what may be sent by now."""
         if self._phase == "joined":
             for each in self._sending.take():
                 self._put(each)
+            frames, events = self._conversations.take(self._sending.max_frame)
+            self._out += frames
+            self._events += events
 
     def _send_next_call(self) -> None:
         """Send what has waited for a call to end."""
         if self._sending.calls.first is not None:
-            self._flush()
+            self.flush()
 
     def _leave(self, phase: _Phase) -> None:
         """Use the socket no more: nothing that was on its way will be answered on it."""
@@ -339,7 +358,9 @@ class Session:
             case messages.Pong():
                 if frame.messages is not None:
                     self._sending.outbox.answered(frame.messages)
-                self._flush()
+                self.flush()
+            case messages.Page() | messages.Part() | messages.Unopened() | messages.Sent() | messages.Unsent():
+                self._handle_part(frame)
             case messages.Event() | messages.Message() | messages.AuthExpiring():
                 self._tell(frame)
 
@@ -352,6 +373,7 @@ class Session:
         self._phase, self._is_new = "joined", False
         self._source = "server"
         self._tell(Joined())
+        self._conversations.join(frame.epoch)
         if had != fold.have:
             ops = None if frame.ops is msgspec.UNSET else frame.ops
             self._tell(Changed(before, fold.confirmed, frame.epoch, frame.version, ops, None, fold.keys))
@@ -360,14 +382,18 @@ class Session:
                 self._sending.presence.put(presence)
             case Dropped() as dropped:
                 self._put(dropped)
-        self._flush()
+        self.flush()
 
     def _handle_answer(self, frame: messages.Ack | messages.Nack) -> None:
         if isinstance(frame, messages.Ack):
             self._events += self._pushes.ack(frame, self.connection)
         else:
             self._tell(self._pushes.nack(frame))
-        self._flush()
+        self.flush()
+
+    def _handle_part(self, frame: PartFrame) -> None:
+        self._events += self._conversations.receive(frame)
+        self.flush()
 
     def _handle_error(self, frame: messages.Error) -> None:
         pings = self._sending.handle_refusal(frame)

@@ -13,6 +13,7 @@ from plait_client.listeners import Change, Changes, Remove
 from plait_client.loop import LoopThread
 from plait_client.room import Room
 from plait_client.session import Status
+from plait_client.sync_messages import SyncMessages
 from plait_schemas.patch import Op
 
 __all__ = ["SyncChanges", "SyncRoom", "connect_sync"]
@@ -191,6 +192,17 @@ class SyncRoom(Generic[S]):
     def interrupt(self, message: Any = None) -> bool:
         """Interrupt the agent that runs in this thread, and return whether one runs."""
         return self._wait(lambda: self._room.interrupt(message), "no answer to the interrupt")
+
+    # Messages
+
+    @property
+    def messages(self) -> SyncMessages:
+        """See Room."""
+        return self.messages_of("messages")
+
+    def messages_of(self, part: str) -> SyncMessages:
+        """See Room."""
+        return SyncMessages(self._loop.do(lambda: self._room.messages_of(part)), self._loop, self._wait)
 
     # Sending
 

@@ -1,4 +1,4 @@
-"""One awake thread, as its node starts, watches and stops it."""
+"""One awake thread, which its node starts, watches and stops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -6,22 +6,25 @@ from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Final, Protocol
 
 from plait.actor.connection import Connection
 from plait.actor.events import Events
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
-from plait.actor.outcome import make_resolver
+from plait.actor.outcome import Done, make_resolver
 from plait.actor.per_actor import PerActor
 from plait.actor.sockets import Sockets
+from plait.actor.termination import Termination
 from plait.actor.thread import Thread
-from plait.actor.turn import Cause, Turn, current_turn
+from plait.actor.timer import Timer
+from plait.actor.turn import Cause, Turn
 from plait.actor.turns import TurnRunner, find_trace
 from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import Limits
+from plait.state.commit import Commit
 from plait.state.history import History
 from plait.state.log import ChangeLog
 from plait.state.merger import Merger
@@ -29,16 +32,32 @@ from plait.state.push_log import PushLog
 from plait.state.records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
-__all__ = ["Actor", "find_actor"]
+__all__ = ["TIMER_INTERVAL", "Actor", "AgentRuns", "RunDone", "find_actor"]
+
+TIMER_INTERVAL: Final = 30.0
+"""Seconds after which the timer of a thread reads the clock again."""
+
+RunDone = Callable[[BaseException | None, bool], None]
+"""Called with the error of a run, and whether the error says nothing about the agent: see `Actor.begin_run`."""
+
+
+class AgentRuns(Protocol):
+    """The agents of an app, which its threads run."""
+
+    def begin(self, actor: "Actor", name: str, done: RunDone) -> None:
+        """Begin a run of an agent in a thread. Raises ValueError if the thread has no such agent."""
+
+    def terminate(self, actor: "Actor") -> None:
+        """Interrupt the run of a terminated thread, unless the calling code is a part of it."""
 
 
 class Actor:
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "_created",
         "_destroy",
         "_make_handle",
+        "_runs",
         "active",
         "due",
         "ended_by",
@@ -54,11 +73,16 @@ class Actor:
         "limits",
         "log",
         "loop",
+        "on_used",
         "parts",
+        "process",
         "records",
         "sockets",
         "state",
+        "suspects",
+        "termination",
         "thread",
+        "timer",
         "turns",
     )
 
@@ -78,12 +102,16 @@ class Actor:
         failures: Failures,
         events: Events | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
+        runs: AgentRuns | None = None,
+        process: str = "",
+        suspects: asyncio.Lock | None = None,
+        timer_interval: float = TIMER_INTERVAL,
     ) -> None:
         self.loop = loop = asyncio.get_running_loop()
         self.key = key
         self.kind = kind
         self.limits = limits
-        # What clients are told of errors.
+        # Turns exceptions into the errors that clients get.
         self.failures = failures
         self.instruments = instruments
         self.events = events or Events()
@@ -95,7 +123,7 @@ class Actor:
             retention=kind.cls.retention,
             state_version=kind.state_version,
             fence=fence,
-            on_stored=self._tell_created,
+            on_stored=self.tell_created,
         )
         self.log = ChangeLog(key, store, history, on_error=self._tell_store_error)
         self.sockets = Sockets(self, self.thread)
@@ -118,82 +146,139 @@ class Actor:
             self.sockets.on_change = self.hooks.post_change
         self.sockets.on_unseen = self._watch
         self.records = Records(key, store, self.state, on_error=self._tell_store_error)
-        # What is kept on this actor by parts of the server, which declare it with PerActor.
+        # The values that other packages keep on this actor, which they declare with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
         self._make_handle = make_handle
         self._destroy = destroy
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
-        # Where the thread puts itself when it is used, for the node's sweeper.
+        # Called when the thread is used that was woken to be read, and has not been used since.
+        self.on_used: Callable[[], None] | None = None
+        # The actors that were used recently, for the node's sweeper: an actor adds itself.
         self.active: dict[Any, None] = active
-        # When the node looks at the thread again if it is not used before.
+        # When the node checks the thread again, if it is not used before.
         self.due = inf
-        # Whether the thread is being destroyed: nothing that clients send is handled or answered any more.
+        # Whether the thread is being destroyed: messages of clients are neither handled nor answered.
         self.is_ending = False
-        # The turn that destroys the thread, and those that wait for it; empty as long as none does.
+        # The turn that destroys the thread, and the turns that wait for it; empty if there is none.
         self.ended_by: Sequence[Turn] = ()
-        # The turn of the listeners of `thread.created`.
-        self._created: Turn | None = None
+        # Calls the parts that are due.
+        self.timer = self.state.timer = Timer(loop, timer_interval)
+        self.state.due = 0 if stored is None else stored.due
+        self.termination = Termination(key, self.state, self.records, self.timer)
+        self._runs = runs
+        # The id of the process, and a lock for work that may have crashed an earlier process: it runs one at a time.
+        self.process = process
+        self.suspects = suspects or asyncio.Lock()
         self.thread._actor = self
         self.thread.__init__()  # type: ignore[misc]
 
     @property
     def is_unused(self) -> bool:
-        """Whether the thread may be stopped: nobody is connected, no turn runs, and every change is durable."""
-        return not self.sockets and not self.holds and self.is_idle
+        """Whether the thread may be stopped: it has no connection, no turn runs, and every change is durable."""
+        return not self.sockets and not self.holds and self.is_idle and not self.timer.is_due
 
     @property
     def is_idle(self) -> bool:
         """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.state.is_durable
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it was not stored when it woke, and only `on_start` and `thread.created` have written it since."""
-        return self.state.on_submit is not None
-
     def make_handle(self, kind: type[Thread[Any]], name: str) -> Any:
         """Make a handle to another thread."""
         return self._make_handle(kind, name)
 
     async def destroy(self) -> None:
-        """End this thread for good, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
+        """Destroy this thread, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
         await self._destroy()
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
-        """Return the error to tell a client, as `Failures.explain` does."""
+        """Return the error that a client gets, as `Failures.explain` does."""
         return self.failures.explain(error, self.key, connection)
 
     def touch(self) -> None:
-        """Reset the idle timer."""
+        """Reset the idle timer, as the thread is used."""
         self.last_used = self.loop.time()
+        self.active[self] = None
+        if self.on_used is not None:
+            on_used, self.on_used = self.on_used, None
+            on_used()
+
+    def stay(self) -> None:
+        """Reset the idle timer of a thread that is only read, unless it has been used since it woke."""
+        if self.on_used is not None:
+            self.last_used = self.loop.time()
         self.active[self] = None
 
     @contextmanager
-    def keep_awake(self) -> Iterator[None]:
-        """Keep the thread awake for the block, as when a socket is about to join."""
+    def keep_awake(self, *, is_used: bool = True) -> Iterator[None]:
+        """Keep the thread awake during the block, for example while a socket joins."""
         self.holds += 1
         try:
             yield
         finally:
             self.holds -= 1
-            self.touch()
+            if is_used:
+                self.touch()
+            else:
+                self.stay()
+
+    # Work of parts
+
+    def begin(self, name: str, work: Callable[[], object], done: Done) -> Turn:
+        """Begin server work outside of the mailbox, as a turn that no other turn has caused.
+
+        `done` is called with its result or error when the changes before its end are durable. If the turn is cancelled
+        because the server shuts down, the error is Unavailable.
+        """
+        turn = Turn(name, work, actor=self)
+        self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
+        return turn
+
+    def begin_run(self, agent: str, done: RunDone) -> None:
+        """Begin a run of an agent that takes no input, and return at once.
+
+        `done(error, is_cut)` is called when the run has ended and its writes are durable. `error` is the exception of
+        the agent, or the reason why it did not run. With `is_cut`, it says nothing about the agent: the run was
+        interrupted, did not begin, or ended because the server shut down or the store failed. Raises ValueError if the
+        thread has no such agent.
+        """
+        if self._runs is None:
+            raise ValueError(f"there is no agent {agent!r}")
+        self._runs.begin(self, agent, done)
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self.termination.at
+
+    def check_active(self) -> None:
+        """Raise Terminated if the thread takes no new work."""
+        self.termination.check()
+
+    def terminate(self) -> Commit:
+        """Stop taking new work, as `Thread.terminate` does."""
+        commit = self.termination.begin(self._post_terminated)
+        if self._runs is not None:
+            self._runs.terminate(self)
+        return commit
+
+    def arm(self) -> None:
+        """Set the timer again, after a part has changed its time."""
+        self.timer.arm()
 
     async def start(self) -> None:
         """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
-        is_new = not self.state.is_stored
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
                 self.state.start(self.kind.initial_state())
-            except InvalidState as error:  # The author's mistake: an InvalidState would blame the client.
+            except InvalidState as error:  # A mistake of the author; an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         await self.hooks.run("on_start")
-        if is_new:
-            self.state.on_submit = self._note_change
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
+        self.timer.stop()
         try:
             try:
                 await self.hooks.run("on_stop")
@@ -203,10 +288,17 @@ class Actor:
         finally:
             self.abort()
 
+    def tell_created(self) -> None:
+        """Call the listeners of `thread.created`, if there are any, in a turn beside the others."""
+        if self.events.has("thread.created"):
+            work = partial(self.events.emit, "thread.created", self.thread)
+            # An empty context: what listeners write is no part of the run that has begun the thread.
+            self.turns.begin_beside(Turn("thread.created", work, actor=self), Context())
+
     def sweep(self, now: float) -> float:
         """Expire turns, free memory while the thread is idle, and return when it may be stopped if it is not used.
 
-        That is `inf` while it is in use: it becomes active when that ends.
+        Returns `inf` while the thread is in use, as it becomes active again when the use ends.
         """
         if not self.turns.mailbox.is_idle:
             self.expire(now)
@@ -234,10 +326,10 @@ class Actor:
         self.turns.cancel()
 
     async def end_in_turn(self, begin: Callable[[Sequence[Turn]], Awaitable[None]], cause: Cause) -> None:
-        """Call `begin` in a turn after those before it, and wait for what it returns.
+        """Call `begin` in a turn of its own, after the earlier turns, and wait for its result.
 
-        From then on no other turn begins, except those that are called inside of it. `begin` is given the turn, and
-        those that wait for it. Raises Destroyed when a turn before it has ended the thread, and the StoreError for
+        From then on no other turn begins, except those that are called inside of it. `begin` gets the turn, and the
+        turns that wait for it. Raises Destroyed if an earlier turn has destroyed the thread, and the StoreError for
         which the thread was dropped.
         """
 
@@ -245,9 +337,10 @@ class Actor:
             if self.state.lost is not None:
                 raise self.state.lost
             if self.is_ending:
-                raise Destroyed(f"{self.key} is being destroyed already")
+                raise Destroyed(f"{self.key} is already being destroyed")
             self.is_ending = True
             self.turns.hold()
+            self.timer.stop()
             self.sockets.close(Unavailable("the thread is being destroyed"))
             self.ended_by = tuple(turn.chain())
             return begin(self.ended_by)
@@ -262,10 +355,10 @@ class Actor:
             raise
 
     async def end(self, callers: Sequence[Turn]) -> None:
-        """Run `on_destroyed`, delete what is stored, then close the sockets and end all turns but the callers.
+        """Run `on_destroyed`, delete the stored thread, then close the sockets and end all turns but the callers.
 
-        The first of the callers is the turn of the end. Raises StoreError when it could not be deleted, and Unavailable
-        when this task or `on_destroyed` is cancelled; nobody may use this instance then, either.
+        The first of the callers is the turn that destroys the thread. Raises StoreError if the thread could not be
+        deleted, and Unavailable if this task or `on_destroyed` is cancelled. In all cases, this instance is unusable.
         """
         refusal: PlaitError = Unavailable("the server is shutting down")
         try:
@@ -288,6 +381,7 @@ class Actor:
 
     def abort(self) -> None:
         """Cancel all turns and refuse further connections and changes."""
+        self.timer.stop()
         self.sockets.close(Unavailable("the thread has been stopped"))
         self.sockets.presence.close()
         self.state.close()
@@ -299,6 +393,7 @@ class Actor:
         The turns of a thread that is awake are cancelled, except for `on_close`.
         """
         error = Unavailable(reason)
+        self.timer.stop()
         self.sockets.close(error)
         self.state.close()
         if is_awake:
@@ -307,7 +402,7 @@ class Actor:
         self.sockets.presence.close()
 
     async def finish(self) -> None:
-        """Wait until the turns of a thread that was dropped or has ended have ended; cancel them if this is."""
+        """Wait until the turns of a dropped or destroyed thread have ended; cancel them if this task is cancelled."""
         try:
             await self.wait_until_idle()
         finally:
@@ -316,26 +411,19 @@ class Actor:
     # Inside
 
     def _watch(self) -> None:
-        """Make the node look at the thread, as its log in memory may be forgotten."""
+        """Make the node check the thread, as its log in memory may be freed."""
         self.active[self] = None
 
-    def _tell_created(self) -> None:
-        if self.events.has("thread.created"):
-            work = partial(self.events.emit, "thread.created", self.thread)
-            # An empty context: what listeners write is no part of the run that has begun the thread.
-            self._created = Turn("thread.created", work, actor=self)
-            self.turns.begin_beside(self._created, Context())
-
-    def _note_change(self) -> None:
-        turn = current_turn()
-        if turn is None or all(each is not self._created for each in turn.chain()):
-            self.state.on_submit = None
+    def _post_terminated(self) -> None:
+        if self.hooks.has("on_terminated") and self.turns.refusal is None:
+            turn = Turn("on_terminated", self.thread.on_terminated, actor=self)
+            self.turns.begin(turn, partial(self.turns.report_turn, turn))
 
     def _tell_store_error(self, error: StoreError) -> None:
         self.instruments.store_failed(error.code)
 
     def _leave(self, error: PlaitError) -> None:
-        """Close the sockets, and refuse others."""
+        """Close the sockets, and refuse further ones."""
         self.sockets.close(error)
         for connection in self.sockets:
             connection.leave(error.close_code, str(error))

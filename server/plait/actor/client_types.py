@@ -1,4 +1,4 @@
-"""The types of an app's threads for its clients, as TypeScript and as JSON Schema."""
+"""Writes the types of an app's threads for its clients, as TypeScript and as JSON Schema."""
 
 import inspect
 import re
@@ -33,7 +33,7 @@ class _Rpc(NamedTuple):
     name: str
     doc: str
     arguments: list[_Argument]
-    # The type of the result, or with `is_stream` of each chunk; None if it returns nothing.
+    # The type of the result, or, with `is_stream`, of each chunk; None if there is no result.
     result: Any
     is_stream: bool
 

@@ -1,4 +1,4 @@
-"""A client's socket that has joined a thread. No I/O except through its transport."""
+"""A client's connection to a thread. No I/O except through its transport."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -19,7 +19,7 @@ Gate = Callable[[Callable[[PlaitError | None], None]], None]
 """Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
 
 
-# Bytes that a turn counts in addition to the message that caused it.
+# The bytes that a turn is charged in addition to the message that caused it.
 _TURN: Final = 1024
 
 _CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
@@ -30,7 +30,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     id: str
     claims: dict[str, Any] = {}
-    # When the authentication expires, in seconds since the epoch; a client may send a fresh token before that.
+    # When the authentication expires, in seconds since the epoch; a client may send a new token before that.
     expires_at: float | None = None
 
 
@@ -40,16 +40,19 @@ class Rights(NamedTuple):
     principal: Principal | None = None
     may_write: bool = True
     may_call: bool = True
+    # Whether it may open the parts that clients see, and send messages to them.
+    may_open: bool = True
+    may_send: bool = True
 
 
 _EVERYTHING: Final = Rights()
 
 
 class Wire(Protocol):
-    """Encodes frames for one protocol; all connections with the same Wire get the same frames."""
+    """Encodes the frames of one protocol; all connections with the same Wire get the same frames."""
 
     def encode_change(self, revision: Revision) -> Frame | None:
-        """Return the frame for a change, None if the protocol has none."""
+        """Return the frame for a change; None if the protocol has none."""
         ...
 
     def encode_message(self, data: object) -> Frame:
@@ -57,11 +60,11 @@ class Wire(Protocol):
         ...
 
     def encode_event(self, name: str, data: object) -> Frame | None:
-        """Return the frame for an event, None if the protocol has none."""
+        """Return the frame for an event; None if the protocol has none."""
         ...
 
     def encode_presence(self, diff: PresenceDiff) -> Frame | None:
-        """Return the frame for a change of presence, None if the protocol has none."""
+        """Return the frame for a change of presence; None if the protocol has none."""
         ...
 
 
@@ -126,24 +129,24 @@ class Connection:
         party: Hashable | None = None,
     ) -> None:
         self.id = id
-        # For whom its waiting turns count, if not for itself: the principal or address of a request.
+        # Who is charged for its waiting turns, if not the connection itself: the principal or address of a request.
         self.party = party
-        # The number of its join, in order of arrival, if a client uses only the last of its sockets.
+        # The number of its join, in order of arrival, if its client uses only the last of its sockets.
         self.arrival = arrival
         self.wire = wire
-        # The principal, and what the app allows.
+        # The principal, and the rights that the app gives it.
         self.rights = rights
         self.tags: tuple[str, ...] = ()
         self._is_readonly = False
         # Whether the frames of the protocol (identity, state) are sent.
         self.protocol_enabled = True
         self.state: Any = {}
-        # The client's presence, None if it has not set one.
+        # The client's presence; None if it has not set one.
         self.presence: Any = None
         self.session: Session | None = None
-        # Whether the connection is closed or closing, so that nothing more is accepted from the client.
+        # Whether the connection is closed or closing: nothing more is accepted from the client.
         self.is_closed = False
-        # The trace of the client's last message, for what it causes, and the W3C header of its request.
+        # The trace of the client's last message, for its effects, and the `traceparent` header of its request.
         self.trace: object = None
         self.traceparent: str | None = None
         # Bytes of the messages whose turns have not ended.
@@ -172,11 +175,11 @@ class Connection:
         self.rights = rights
 
     def begin_message(self, type: str, instruments: Instruments, key: ThreadKey) -> None:
-        """Tell that a message has come to a thread, which is the cause of what the connection does from now on."""
+        """Tell the instruments about a message, which is the cause of what the connection does from now on."""
         self.trace = instruments.message_began(key.kind, key.name, type, self.traceparent)
 
     def refuse_message(self, type: str, error: PlaitError, instruments: Instruments, key: ThreadKey) -> None:
-        """Tell that a message has come, and is not handled."""
+        """Tell the instruments about a message that is not handled."""
         self.begin_message(type, instruments, key)
         instruments.message_ended(self.trace, error.code)
 
@@ -216,20 +219,20 @@ class Connection:
         self._transport.stop_reading()
 
     def begin_turn(self, size: int) -> int:
-        """Count a turn for a message of `size` bytes, and return the bytes that it counts until `end_turn`."""
+        """Charge a turn for a message of `size` bytes, and return the bytes that are charged until `end_turn`."""
         size += _TURN
         self.backlog += size
         return size
 
     def end_turn(self, size: int) -> None:
-        """Stop counting a turn, which counted `size` bytes."""
+        """Stop charging a turn, which was charged `size` bytes."""
         self.backlog -= size
         if not self.backlog and self._on_turns_ended is not None:
             on_ended, self._on_turns_ended = self._on_turns_ended, None
             on_ended()
 
     def call_when_turns_end(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when all turns of the connection have ended: at once, if none runs or waits."""
+        """Call `callback` when all turns of the connection have ended; at once if none is running or waiting."""
         if self.backlog:
             self._on_turns_ended = callback
         else:
@@ -244,4 +247,4 @@ class Connection:
 
 
 Source = Connection | Literal["server"]
-"""Who caused a change."""
+"""The cause of a change: a connection, or "server" for code of the server."""

@@ -39,15 +39,15 @@ class Connections:
 
     def __init__(self, instruments: Instruments = NO_INSTRUMENTS) -> None:
         self._instruments = instruments
-        # Called for each change after it was sent, if there is such a hook, and for one that is sent to no connection.
+        # Called for each change after it is sent, if there is such a hook, and for a change that no connection gets.
         self.on_change: Callable[[Commit], None] | None = None
         self.on_unseen: Callable[[], None] | None = None
-        # What each client, and agents of the server, show to others.
+        # The data that each client, and agents of the server, show to others.
         self.presence = Presence(self.send_presence)
         self._members: dict[Connection, None] = _NOTHING
-        # The number of connections with each id, nearly always one.
+        # The number of connections with each id: nearly always one.
         self._ids: dict[str, int] = _NOTHING
-        # Why further connections are refused; None while they are accepted.
+        # The error for further connections; None while they are accepted.
         self._refusal: PlaitError | None = None
         # The revision that was sent last, and its frames.
         self._framed: Revision | None = None
@@ -59,11 +59,11 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(tuple(self._members))
 
-    def with_tag(self, tag: str | None) -> list[Connection]:
+    def find_by_tag(self, tag: str | None) -> list[Connection]:
         """Return the connections that have `tag`, or all if it is None."""
         return [each for each in self._members if tag is None or tag in each.tags]
 
-    def with_id(self, id: str) -> list[Connection]:
+    def find_by_id(self, id: str) -> list[Connection]:
         """Return the connections of one client."""
         return [each for each in self._members if each.id == id] if id in self._ids else []
 
@@ -88,11 +88,11 @@ class Connections:
         self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
 
     def replace(self, connection: Connection) -> bool:
-        """Close the other sockets of a client that uses only its last one; return False if `connection` is not that."""
+        """Close the other sockets of a client that uses only its last; return False if `connection` is not the last."""
         arrival = connection.arrival
         if arrival is None:
             return True
-        others = self.with_id(connection.id)
+        others = self.find_by_id(connection.id)
         if any(other.arrival is not None and other.arrival > arrival for other in others):
             connection.leave(REPLACED, _REPLACED)
             return False
@@ -109,7 +109,7 @@ class Connections:
                 del self._ids[connection.id]
 
     def send_change(self, commit: Commit) -> None:
-        """Send a change that has become durable, then call what is told of changes."""
+        """Send a change that is durable, and then call `on_change` or `on_unseen`."""
         if commit.version == 0:
             return
         if not self._members and self.on_unseen is not None:
@@ -157,7 +157,7 @@ class Connections:
                 connection.session.send_presence(frame)
 
     def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:
-        """Send the frame that `write` returns for its Wire to every connection, except those in `without`."""
+        """Send to every connection, except those in `without`, the frame that `write` returns for its Wire."""
         frames: dict[Wire, Frame | None] = {}
         for connection in self:
             if connection in without:

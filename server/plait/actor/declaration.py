@@ -21,6 +21,7 @@ HOOKS: Final = (
     "on_start",
     "on_stop",
     "on_destroyed",
+    "on_terminated",
     "on_connect",
     "on_message",
     "on_close",
@@ -50,7 +51,7 @@ OPTIONS: Final = (
 )
 """The attributes that plait reads."""
 
-# The names of similar hooks in other libraries.
+# The names of similar hooks in other libraries, and plait's names for them.
 _FOREIGN: Final = {
     "onStateUpdate": "on_state_changed",
     "onOpen": "on_connect",
@@ -102,7 +103,7 @@ def check_attributes(cls: Any) -> None:
 
 
 def check_hooks(cls: type, thread: type) -> None:
-    """Raise TypeError for an attribute that overrides a hook or another part of Thread and cannot replace it."""
+    """Raise TypeError for an attribute that overrides a hook or another part of Thread with something unusable."""
     for name, original in vars(thread).items():
         if name.startswith("_") or name in OPTIONS or (own := inspect.getattr_static(cls, name)) is original:
             continue
@@ -115,7 +116,7 @@ def check_hooks(cls: type, thread: type) -> None:
 
 def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:
     """Warn about attributes that plait does not use, but whose names are similar to those of hooks or options."""
-    for name, value in _own_attributes(cls, thread):
+    for name, value in _read_own_attributes(cls, thread):
         if name.startswith("_") or hasattr(thread, name) or name in OPTIONS:
             continue
         is_foreign = is_camel_case(name)
@@ -135,8 +136,8 @@ def _warn(message: str, stacklevel: int) -> None:
     warnings.warn(message, UserWarning, stacklevel=stacklevel + 2)
 
 
-def _own_attributes(cls: type, thread: type) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a class and its mixins; those of its Thread base classes have been checked before."""
+def _read_own_attributes(cls: type, thread: type) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class and its mixins; those of its Thread base classes are already checked."""
     known = {ancestor for base in cls.__bases__ if issubclass(base, thread) for ancestor in base.__mro__}
     for ancestor in cls.__mro__:
         if ancestor not in known and ancestor is not object:

@@ -1,4 +1,4 @@
-"""What an app is told of its threads, sessions and agents."""
+"""The events of an app's threads, sessions and agents, and their listeners."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,10 +22,10 @@ Event = Literal[
     "agent.completed",
     "agent.errored",
 ]
-"""What may be listened to.
+"""The names of the events.
 
-A listener of `thread.…` is given the thread, of `session.…` the Session, of `agent.…` the Context; `agent.errored` is
-given the exception, too.
+A listener of `thread.…` gets the thread, of `session.…` the Session, of `agent.…` the Context; `agent.errored` also
+gets the exception.
 """
 
 Listener = Callable[..., Awaitable[object] | object]
@@ -34,7 +34,7 @@ _EVENTS: Final = get_args(Event)
 
 
 async def call_listeners(event: str, listeners: list[Listener], *args: Any) -> None:
-    """Call listeners in order, one after the other; what they raise is logged."""
+    """Call listeners one after the other, in order; log their exceptions."""
     for listener in tuple(listeners):
         try:
             await maybe_await(listener(*args))
@@ -49,7 +49,7 @@ class Events:
         self._listeners: dict[str, list[Listener]] = {}
 
     def add(self, event: str, listener: Listener) -> None:
-        """Add a listener, which is called after those that were added before. Raises ValueError and TypeError."""
+        """Add a listener, which is called after the earlier ones. Raises ValueError and TypeError."""
         if event not in _EVENTS:
             near = find_nearest(event, _EVENTS)
             hint = f"; did you mean {near!r}?" if near else f"; there are: {', '.join(_EVENTS)}"
@@ -59,10 +59,10 @@ class Events:
         self._listeners.setdefault(event, []).append(listener)
 
     def has(self, event: Event) -> bool:
-        """Whether anybody listens to an event."""
+        """Whether an event has listeners."""
         return event in self._listeners
 
     async def emit(self, event: Event, *args: Any) -> None:
-        """Call the listeners of an event, in order; what they raise is logged."""
+        """Call the listeners of an event, in order; log their exceptions."""
         if (listeners := self._listeners.get(event)) is not None:
             await call_listeners(event, listeners, *args)

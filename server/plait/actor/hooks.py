@@ -1,4 +1,4 @@
-"""Runs the author's hooks that no socket causes: on waking, changes, stopping and the end of a thread."""
+"""Runs the author's hooks that no socket causes: when a thread wakes, changes, stops or is destroyed."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from plait.state.commit import Commit, Maker
 
 __all__ = ["Hooks"]
 
-# So many turns of `on_state_changed` that a change has led to may make a change themselves.
+# Maximum number of runs of `on_state_changed` in a row that make a change themselves.
 _MOST_IN_A_ROW: Final = 1000
 
 
@@ -27,7 +27,7 @@ class _ChangeTurn(Turn):
 
     def __init__(self, name: str, work: Callable[[], Any], **options: Any) -> None:
         super().__init__(name, work, **options)
-        # Whether it has made a change, and how many have that the same change has led to, which share the list.
+        # Whether this run has made a change, and the number of runs in the row that have; the row shares the list.
         self.has_changed = False
         self.row = [0]
 
@@ -48,9 +48,9 @@ class Hooks:
         return name in self._thread._kind.overrides
 
     def post_change(self, commit: Commit) -> None:
-        """Queue `on_state_changed` for a change, as a message of as many bytes from its connection.
+        """Queue `on_state_changed` for a change; its connection is charged for a message of the same size.
 
-        It does not run again when it has made changes too often in a row; `on_error` is told.
+        If the hook has made too many changes in a row, calls `on_error` instead.
         """
         if self._turns.refusal is not None:
             return
@@ -77,12 +77,12 @@ class Hooks:
         self._turns.begin(turn, partial(self._turns.report_turn, turn), size=size)
 
     def _find_cause(self, maker: Maker | None) -> _ChangeTurn | None:
-        """Return the run of `on_state_changed` that is the turn `maker`, or waits for it."""
+        """Return the run of `on_state_changed` that is the turn `maker` or waits for it; None if there is none."""
         chain = maker.chain() if isinstance(maker, Turn) else ()
         return next((turn for turn in chain if isinstance(turn, _ChangeTurn) and turn.actor is self._actor), None)
 
     async def run(self, name: Literal["on_start", "on_stop"]) -> None:
-        """Run a hook. Raises what it raises, and the loss of a change that it was based on."""
+        """Run a hook. Raises what it raises, and the error of a lost change that it depends on."""
         if self.has(name):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             turn = Turn(name, getattr(self._thread, name), actor=self._actor)
@@ -92,8 +92,8 @@ class Hooks:
     async def run_last(self, timeout: float | None, *, caller: Turn) -> None:
         """Run `on_destroyed` while no other turn runs, and `on_error` if it raises, then the app's listeners.
 
-        Each is cancelled after `timeout`. `caller` is the turn that waits for it: what they call of the threads of its
-        chain runs inside of that.
+        Each is cancelled after `timeout`. `caller` is the turn that waits for them: their calls to the threads of its
+        chain run nested in it.
         """
         events = self._events
 
@@ -112,7 +112,7 @@ class Hooks:
             tell = partial(events.emit, "thread.destroyed", self._thread)
             try:
                 await self._run_last(make("thread.destroyed", tell, caller.trace), timeout)
-            except Exception as error:  # It took too long.
+            except Exception as error:  # The listeners took too long.
                 log_error(error, self._actor.key, None)
 
     async def _report_last(self, error: Exception, turn: Turn, timeout: float | None) -> None:

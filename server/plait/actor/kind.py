@@ -41,7 +41,7 @@ def check_name(name: str) -> str:
 
 
 class Kind:
-    """A Thread class as the server uses it."""
+    """A Thread class, prepared for the server."""
 
     def __init__(self, cls: type[Any], hooks: type[Any]) -> None:
         self.cls = cls
@@ -53,11 +53,11 @@ class Kind:
         # Its rpcs, by the names that clients use and by attribute.
         self.methods: dict[str, Method] = find_methods(cls, frozenset(vars(hooks)))
         self.attributes = {method.attribute: method for method in self.methods.values()}
-        # The members that identify the elements of lists, by the pointers of the lists.
+        # The members that identify the elements of lists, by the JSON pointers of the lists.
         self.list_keys = _read_list_keys(cls)
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
         self.state_version: int = cls.state_version
-        # Seconds of idleness after which a thread is destroyed, None for never.
+        # Seconds of idleness after which a thread is destroyed; None for never.
         self.expires_after: float | None = cls.expires_after
         self.migrations = find_migrations(cls, self.state_version)
         # The hooks that the class overrides; the others are never called.
@@ -73,7 +73,7 @@ class Kind:
             check_initial_state(cls, self.state_type, initial)
 
     def for_app(self) -> "Kind":
-        """Return the kind as one app has it, which may add methods."""
+        """Return a copy for one app, which may add methods."""
         kind = copy.copy(self)
         kind.methods = dict(self.methods)
         return kind
@@ -99,14 +99,14 @@ class Kind:
             return
         try:
             initial = self.initial_state()
-        except Exception as error:  # It may depend on something that exists only when the server runs.
+        except Exception as error:  # The function may need something that exists only while the server runs.
             name = f"{self.cls.__name__}.initial_state"
             log.warning("%s raised %s: %s; no new thread can start while it does", name, type(error).__name__, error)
         else:
             check_initial_state(self.cls, self.state_type, initial, limits)
 
     def policy(self, thread: Any) -> Policy | Resolve:
-        """Return how conflicts between a push and the changes of others are resolved."""
+        """Return the policy for conflicts between a push and the changes of others."""
         if "resolve_conflict" in self.overrides:
             resolve: Resolve = thread.resolve_conflict
             return resolve
@@ -135,7 +135,7 @@ def _read_list_keys(cls: type[Any]) -> Mapping[str, str]:
 
 
 def _state_argument(cls: type, hooks: type) -> Any:
-    """Return the `State` of the `Thread[State]` that `cls` derives from, Any if there is none."""
+    """Return the `State` of the `Thread[State]` that `cls` derives from; Any if there is none."""
     for ancestor in cls.__mro__:
         for base in ancestor.__dict__.get("__orig_bases__", ()):
             origin = getattr(base, "__origin__", None)

@@ -14,7 +14,7 @@ __all__ = ["ContextFilter", "Failures", "QueryFilter", "about", "log_error", "lo
 log = logging.getLogger("plait.thread")
 log.addFilter(escape_traceback)
 
-# The attribute in which an exception that is logged has its id.
+# The attribute of a logged exception that holds its id.
 _ID: Final = "__plait_id__"
 
 
@@ -37,8 +37,8 @@ def log_error(error: BaseException, key: ThreadKey | None, connection: Connectio
 
 
 def log_internal(error: BaseException, key: ThreadKey | None = None, connection: Connection | None = None) -> str:
-    """Log an exception with its traceback, and return what may be told of it: an id that the log has, too."""
-    # By `vars`, as a class may refuse to set attributes.
+    """Log an exception with its traceback, and return a message for clients, with an id that is also in the log."""
+    # Use `vars`, as a class may refuse to set attributes.
     id: str | None = vars(error).get(_ID)
     if id is not None:
         log.debug("internal error %s was handled again", id, extra=about(key, connection))
@@ -50,14 +50,14 @@ def log_internal(error: BaseException, key: ThreadKey | None = None, connection:
 
 
 class Failures:
-    """What the clients of an app are told of errors: of exceptions that are not plait's, an id that the log has too."""
+    """Turns exceptions into the errors that clients get: of one that is not plait's, only an id that is in the log."""
 
     def __init__(self) -> None:
-        # Whether clients are told the text of every exception, as in development.
+        # Whether clients get the text of every exception, as in development.
         self.shows_text = False
 
     def explain(self, error: BaseException, key: ThreadKey | None, connection: Connection | None = None) -> PlaitError:
-        """Return the error to tell a client: a PlaitError itself; any other is logged, and stays there."""
+        """Return the error that a client gets: a PlaitError itself; any other exception is logged and replaced."""
         if isinstance(error, PlaitError):
             return error
         message = log_internal(error, key, connection)

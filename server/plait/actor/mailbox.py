@@ -1,7 +1,7 @@
 """Runs the turns of one thread one at a time, in order of arrival. No I/O.
 
-In a call chain, a turn calls back into a thread in which one of its callers runs; it then runs at once, nested in that
-caller, instead of waiting for it forever.
+A turn that calls back into the thread of one of its callers runs at once, nested in that caller, instead of waiting for
+it forever.
 """
 
 import asyncio
@@ -36,34 +36,34 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # None while no turn waits, to save memory.
+        # The waiting turns; None if there are none, to save memory.
         self._queue: deque[Turn] | None = None
-        # How many turns of each party wait; None while no turn waits, too.
+        # The number of waiting turns of each party; None if there are none, to save memory.
         self._waiting: dict[Hashable, int] | None = None
-        # The task that runs turns, None while there are none.
+        # The task that runs turns; None while there are none.
         self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
-        # Turns of a call chain that run inside the running one, and a future for when one of them has ended.
+        # Turns that run nested in the running one, and a future that is done when one of them has ended.
         self.nested: set[Turn] = set()
         self._nested_ended: asyncio.Future[None] | None = None
-        # Whether no other turn begins, except those of a call chain.
+        # Whether no turn begins except nested ones.
         self.is_held = False
-        # What all turns end with from now on; None while they run.
+        # The error that all turns end with; None while they may run.
         self._refusal: BaseException | None = None
         # When the running turn began, by the loop's clock.
         self.started = 0.0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
+        """Whether no turn is running or waiting."""
         return self.task is None
 
     def count_waiting(self, party: Hashable) -> int:
-        """Return how many turns of a connection, principal or address wait."""
+        """Return the number of waiting turns of a connection, principal or address."""
         return 0 if self._waiting is None else self._waiting.get(party, 0)
 
     def post(self, turn: Turn) -> None:
-        """Run `turn` after those before it, or at once if its caller holds this mailbox."""
+        """Run `turn` after the earlier turns, or at once if its caller holds this mailbox."""
         if self._refusal is not None:
             turn.end(None, self._refusal)
             return
@@ -84,12 +84,12 @@ class Mailbox:
             self._run()
 
     def run_last(self, turn: Turn) -> None:
-        """Run a turn while the mailbox is held, with the turns that it calls inside of it."""
+        """Run a turn while the mailbox is held, with the turns that are nested in it."""
         turn.mailbox = self
         turn.start(self._loop)
 
     def refuse(self, error: BaseException) -> None:
-        """End the waiting turns with an error, and all later ones."""
+        """End the waiting turns and all later ones with an error."""
         self._refusal = error
         waiting = self._empty()
         for turn in waiting:
@@ -125,7 +125,7 @@ class Mailbox:
                 self.started = self._loop.time()
                 await turn.run(task)
                 while self.nested:
-                    # The turn was cancelled, but the turns nested in it were not: wait for them.
+                    # The turn was cancelled, but not the turns nested in it: wait for them.
                     self._nested_ended = self._loop.create_future()
                     await self._nested_ended
                 if turn.has_set_variables():

@@ -1,4 +1,4 @@
-"""What hooks and turns return, and how it is handed on."""
+"""The outcomes of hooks and turns, and the callbacks that receive them."""
 
 import asyncio
 import inspect
@@ -11,21 +11,21 @@ __all__ = ["Done", "RunningCall", "make_resolver", "maybe_await", "wait_for_dura
 T = TypeVar("T")
 
 Done = Callable[[Any, BaseException | None], None]
-"""Called with the result of a turn, or with what it raised."""
+"""Called with the result of a turn, or with the exception that it raised."""
 
 
 class RunningCall(Protocol):
     """A call of an rpc or a request, which has not ended yet."""
 
     def abandon(self, *, is_closed: bool = False) -> None:
-        """Skip it if it has not begun, and cancel it if it runs concurrently with other turns.
+        """Skip it if it has not begun; cancel it if it runs concurrently with other turns.
 
         `is_closed` tells that the caller's socket was closed.
         """
         ...
 
     def cancel(self) -> None:
-        """Cancel it if it runs, and skip it if it has not begun."""
+        """Cancel it if it is running; skip it if it has not begun."""
         ...
 
     def skip(self) -> None:
@@ -38,7 +38,7 @@ class RunningCall(Protocol):
 
 
 def make_resolver(future: asyncio.Future[Any]) -> Done:
-    """Return a Done that sets the outcome of `future`, unless it is done already."""
+    """Return a Done that sets the outcome of `future`, unless that is already done."""
 
     def done(result: object, error: BaseException | None) -> None:
         if future.done():
@@ -52,7 +52,10 @@ def make_resolver(future: asyncio.Future[Any]) -> Done:
 
 
 async def wait_for_durable(value: T, after: Callable[[Callable[[BaseException | None], None]], None]) -> T:
-    """Return a value that was read from a thread when all that it tells is durable; `after` is the thread's."""
+    """Return a value that was read from a thread, when everything that it shows is durable.
+
+    `after` is `Pipeline.after` of the thread.
+    """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     after(partial(make_resolver(future), value))
     return await future

@@ -1,4 +1,4 @@
-"""What a part of the server keeps on each actor for as long as that is awake."""
+"""Values that other packages keep on each actor while it is awake."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 class Keeper(Protocol):
-    """An actor, as far as this file knows it."""
+    """The part of an actor that this module uses."""
 
-    # What is kept on it, by what declares it.
+    # The kept values, by their declarations.
     parts: "dict[PerActor[Any, Any], Any]"
 
 
@@ -19,7 +19,7 @@ K = TypeVar("K", bound=Keeper)
 
 
 class PerActor(Generic[K, T]):
-    """Declares one value of each actor, which `make` makes when it is first asked for."""
+    """Declares a value that each actor has; `make` creates it on first use."""
 
     def __init__(self, make: Callable[[K], T]) -> None:
         self._make = make

@@ -1,6 +1,6 @@
 """Presence: data that each connection, or an agent of the server, shows to others while it is there. Never stored.
 
-Changes are collected for a moment, so that others get a limited number of frames per second however often they come.
+Changes are collected for a moment, so that others get a limited number of frames per second.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Presence:
     def __init__(self, tell: Callable[[PresenceDiff], None]) -> None:
         # Broadcasts a diff.
         self._tell = tell
-        # The current presence, and the presence that was sent last; the same object until something changes.
+        # The current presence, and the presence that was sent last: the same object until something changes.
         self._members: dict[str, bytes] = _NOBODY
         self._told: dict[str, bytes] = _NOBODY
         # The cached frame of the presence that was sent last.
@@ -67,7 +67,7 @@ class Presence:
         return self._snapshot
 
     def flush(self) -> None:
-        """Send the changes since the last diff now, without waiting for more."""
+        """Send the changes since the last diff at once, without waiting for more."""
         if self._timer is None:
             return
         self._timer.cancel()
@@ -82,13 +82,13 @@ class Presence:
             self._tell(PresenceDiff(joined=joined, updated=updated, left=left))
 
     def close(self) -> None:
-        """Send no more diffs."""
+        """Stop sending diffs."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _copy_members(self) -> dict[str, bytes]:
-        """Return the current presence for changing it, copied if it is the one that was sent."""
+        """Return the current presence, to be changed; copy it first if it is the one that was sent."""
         if self._members is self._told:
             self._members = self._told.copy()
         return self._members

@@ -21,10 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK: Final = "__plait_rpc__"
 
 Sent = Literal["chunk", "end", "error"]
-"""What a stream sends: a chunk, its end, or the error that ends it."""
+"""The kind of a stream's output: a chunk, the end, or the error that ends it."""
 
 StreamSink = Callable[[Sent, Any], Callable[[], None]]
-"""Takes what a stream sends, and returns a function that sends it on. Raises TypeError or ValueError for a value that
+"""Takes an output of a stream, and returns a function that sends it. Raises TypeError or ValueError for a value that
 cannot be JSON."""
 
 
@@ -38,11 +38,11 @@ def rpc(function: F, /) -> F: ...
 @overload
 def rpc(*, name: str | None = None, concurrent: bool = False) -> Callable[[F], F]: ...
 def rpc(function: F | None = None, /, *, name: str | None = None, concurrent: bool = False) -> F | Callable[[F], F]:
-    """Let clients call a method of a Thread, by `name` or else by the method's own name.
+    """Allow clients to call a method of a Thread, by `name` or else by the method's own name.
 
     Arguments are converted to their annotations. Calls are turns, which run one at a time, unless `concurrent`. An
-    async generator streams what it yields; a method with a parameter annotated `Stream` sends chunks through that.
-    Streams run concurrently with other turns.
+    async generator streams the values that it yields; a method with a parameter annotated `Stream` sends chunks through
+    that parameter. Streams run concurrently with other turns.
     """
 
     def mark(function: F) -> F:
@@ -81,17 +81,20 @@ class Stream:
 
 
 class Method:
-    """One rpc of a Thread class: its names, and the decoders of its arguments."""
+    """One rpc of a Thread class, or another method that JSON calls: its names, and the decoders of its arguments."""
 
-    def __init__(self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool) -> None:
+    def __init__(
+        self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool, noun: str = "rpc"
+    ) -> None:
         # Its name for clients, and its name in the class.
         self.name = name
         self.attribute = attribute
         self.function = function
+        self._noun = noun
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()
-        # How many positional arguments are enough; None if no number of them is.
+        # The number of required positional arguments; None if a keyword-only argument is required.
         self._enough: int | None = 0
         self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
         # The parameter that takes a Stream, if there is one.
@@ -122,13 +125,15 @@ class Method:
         return [], values
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the author's function, whose first parameter clients do not give, and the types of the others.
+        """Return the author's function, and the types of its parameters after the first, which clients do not give.
 
-        The type that it returns is that of "return".
+        The type of the result is under the key "return".
         """
         return self.function, get_type_hints(self.function, include_extras=True)
 
-    def with_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> tuple[list[Any], dict[str, Any]]:
+    def insert_stream(
+        self, args: list[Any], kwargs: dict[str, Any], stream: Stream
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with `stream` inserted for its parameter."""
         assert self.stream_parameter is not None
         if len(args) > self._stream_place:
@@ -136,7 +141,7 @@ class Method:
         return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, depth: int) -> Any:
-        # JSON that is nested deeper than this has more bytes, too.
+        # JSON that is nested deeper than `depth` has more bytes than that.
         if len(raw) > depth and nests_deeper(bytes(raw), depth):
             raise InvalidArguments(f"{self.name}: {name}: nested more than {depth} deep", path=f"/{name}")
         try:
@@ -145,7 +150,8 @@ class Method:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
         except Exception as error:  # The type may run the author's code, such as `__post_init__`.
-            log.error("the type of %s of rpc %s raised %s", name, self.name, type(error).__name__, exc_info=error)
+            text = "the type of %s of %s %s raised %s"
+            log.error(text, name, self._noun, self.name, type(error).__name__, exc_info=error)
             raise InvalidArguments(f"{self.name}: {name}: refused by its type", path=f"/{name}") from None
 
     def _read_signature(self) -> None:
@@ -159,7 +165,8 @@ class Method:
                 self._stream_place = len(self._positional)
                 continue
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise TypeError(f"rpc {self.name!r}: *args, **kwargs and positional-only parameters are not supported")
+                what = "*args, **kwargs and positional-only parameters are not supported"
+                raise TypeError(f"{self._noun} {self.name!r}: {what}")
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 self._positional.append(parameter.name)
             if parameter.default is parameter.empty:

@@ -27,11 +27,11 @@ _CONNECT_HOOKS: Final = frozenset(
 
 
 class SocketActor(TurnActor, Protocol):
-    """What sockets use of their actor."""
+    """The part of an actor that its sockets use."""
 
     @property
     def state(self) -> Pipeline:
-        """The state, for which what is sent waits."""
+        """The state: frames are sent when its earlier changes are durable."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class SocketActor(TurnActor, Protocol):
 
 
 class Sockets(Connections):
-    """The connections of one thread, which are made, join and leave here, and their presence."""
+    """Makes, joins and removes the connections of one thread, and runs their hooks."""
 
     __slots__ = ("_actor", "_hooks", "_thread")
 
@@ -53,7 +53,7 @@ class Sockets(Connections):
         self._hooks = thread._kind.overrides
 
     def connection_id(self, protocol: str, principal: Principal | None, client: str) -> str:
-        """Return the id of a client's connections; another principal with the same client id gets another one."""
+        """Return the id of a client's connections; it differs between principals with the same client id."""
         who = None if principal is None else principal.id
         return connection_id(self._actor.state.history.secret, protocol, who, client)
 
@@ -69,8 +69,8 @@ class Sockets(Connections):
     ) -> Connection:
         """Return a connection to the thread, which has not joined yet.
 
-        Its waiting turns count for its `party`, by default for itself. With `arrival`, the number of the join in order
-        of arrival, a client uses only the last of its sockets.
+        Its `party`, by default the connection itself, is charged for its waiting turns. With `arrival`, the number of
+        the join in order of arrival, a client uses only the last of its sockets.
         """
         return Connection(
             id, transport, self._actor.state.after, rights=rights, wire=wire, arrival=arrival, party=party
@@ -91,12 +91,12 @@ class Sockets(Connections):
     ) -> None:
         """Run the hooks that configure a connection, add it to the thread, then run `on_connect`.
 
-        `welcome` is called when it has joined, which it does not if the client has disconnected. `done` is called with
-        the exception of a hook, or with the error why nobody may join.
+        `welcome` is called when it has joined, unless the client has disconnected. `done` is called with the exception
+        of a hook, or with the error for which the thread accepts no connections.
         """
         instruments = self._actor.instruments
         refusal: PlaitError | None = None
-        is_message = TRACE not in request.scope  # The join of an event stream is told as its request.
+        is_message = TRACE not in request.scope  # The instruments see the join of an event stream as its request.
         if is_message:
             connection.begin_message("join", instruments, self._actor.key)
         trace = connection.trace

@@ -1,4 +1,4 @@
-"""One streamed response; each chunk is sent after the changes made before it are durable."""
+"""One streamed response: each chunk is sent when the changes made before it are durable."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,14 +10,14 @@ from plait.actor.outcome import Done, maybe_await
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
 from plait.errors import PlaitError, RolledBack, StoreError
 
-__all__ = ["Streaming"]
+__all__ = ["StreamRunner"]
 
-# A stream that never awaits lets other tasks run after this many chunks.
+# A stream that never awaits yields to other tasks after this many chunks.
 _CHUNKS_AT_ONCE: Final = 64
 
 
-class Streaming:
-    """Runs a method that streams, passes what it sends to `sink`, and its outcome to `done`."""
+class StreamRunner:
+    """Runs a streaming method, and passes its chunks to `sink` and its outcome to `done`."""
 
     __slots__ = (
         "_connection",
@@ -46,14 +46,14 @@ class Streaming:
         self._done = done
         self._gate = gate
         self._connection = connection
-        # Called before each yielded chunk is sent; waits while the reader is too slow.
+        # Awaited before each yielded chunk is sent, while the reader is too slow.
         self._drain = drain if connection is None else connection.drain
-        # The task that waits for the reader, while it does.
+        # The task that is waiting for the reader, if any.
         self._draining: asyncio.Task[Any] | None = None
-        # Called with an error that was raised after the stream had ended.
+        # Called with an error that is raised after the end of the stream.
         self._report = report
         self._stream = Stream(self._emit)
-        # Whether the stream has ended because a change could not be stored, and what makes the answer of that error.
+        # Whether the stream has ended because a change could not be stored, and the function that makes its error.
         self._failed = False
         self.explain: Callable[[PlaitError], PlaitError] = lambda failure: failure
 
@@ -63,7 +63,7 @@ class Streaming:
             await self._yield(method, thread, args, kwargs)
             return
         stream = self._stream
-        args, kwargs = method.with_stream(args, kwargs, stream)
+        args, kwargs = method.insert_stream(args, kwargs, stream)
         try:
             result = await maybe_await(method.function(thread, *args, **kwargs))
         except Exception as error:
@@ -75,7 +75,7 @@ class Streaming:
             stream.end() if result is None else stream.end(result)
 
     def hurry(self) -> None:
-        """Wait for the reader no more: what comes is the end of the stream."""
+        """Stop waiting for the reader; the stream is ending."""
         if self._drain is not None and self._draining is not None:
             self._draining.cancel()
         self._drain = None
@@ -83,7 +83,7 @@ class Streaming:
     def finish(self, result: object, error: BaseException | None) -> None:
         """Call `done` with the outcome, unless the stream has ended with an error of the store."""
         if isinstance(error, StoreError) and self._stream.is_ended and not self._failed:
-            self._report(error, self._connection)  # The reader has been told the end.
+            self._report(error, self._connection)  # The reader already has the end of the stream.
             error = None
         if not self._failed:
             self._done(result, error)
@@ -95,7 +95,7 @@ class Streaming:
         # Close the generator in this turn, so that its cleanup runs here.
         async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
             async for chunk in chunks:
-                # Before it is sent, not after: the end of the stream does not wait for the reader of the last chunk.
+                # Wait before sending, so that the end of the stream does not wait until the last chunk is read.
                 await self._wait_for_reader()
                 self._stream.send(chunk)
                 count += 1
@@ -124,7 +124,7 @@ class Streaming:
             if failure is None:
                 go()
             elif what == "chunk" and isinstance(failure, RolledBack):
-                pass  # Like a message that is sent in the block of such a transaction, it is dropped.
+                pass  # Drop it, like a message sent in a transaction that is rolled back.
             else:
                 self._failed = True
                 self._done(None, self.explain(failure))

@@ -34,12 +34,12 @@ State = TypeVar("State")
 
 
 class ThreadActor(Protocol):
-    """What a thread uses of its actor."""
+    """The part of an actor that its thread uses."""
 
     key: ThreadKey
     limits: Limits
     log: ChangeLog
-    # What its parts keep beside the state, and the parts.
+    # The records beside the state, and the values that other packages keep on the actor.
     records: Records
     parts: dict[PerActor[Any, Any], Any]
 
@@ -48,12 +48,21 @@ class ThreadActor(Protocol):
         ...
 
     async def destroy(self) -> None:
-        """End this thread for good. Raises Readonly, as `check_may_write` does."""
+        """Destroy this thread. Raises Readonly, as `check_may_write` does."""
+        ...
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated; None if it was not."""
+        ...
+
+    def terminate(self) -> Commit:
+        """Stop taking new work."""
         ...
 
     @property
     def state(self) -> Pipeline:
-        """The state, and what makes its changes."""
+        """The state, and the pipeline that makes its changes."""
         ...
 
     @property
@@ -77,7 +86,7 @@ class Thread(Generic[State]):
     kind: ClassVar[str]
     # Whether the thread's kind and name are sent to clients of the Cloudflare protocol.
     send_identity: ClassVar[bool] = True
-    # Whether clients may end the thread for good in an app without `authorize`, which otherwise alone decides that.
+    # Whether clients may destroy the thread in an app without `authorize`; with `authorize`, that alone decides.
     clients_may_destroy: ClassVar[bool] = False
     # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
     idle_timeout: ClassVar[float | None] = 60.0
@@ -95,15 +104,15 @@ class Thread(Generic[State]):
     # The member that identifies the elements of a list, if it is not `id`, `key` or `_id`: by the JSON pointer of the
     # list, in which `*` stands for any part, as in {"/columns/*/cards": "slug"}.
     list_keys: ClassVar[Mapping[str, str]] = {}
-    # The places of strings in which changes are merged, beside the fields of the type that are `Text`: JSON pointers
-    # in which `*` stands for any part, as in ("/note", "/cards/*/body").
+    # The places of strings in which changes are merged, in addition to the fields of the type that are `Text`: JSON
+    # pointers in which `*` stands for any part, as in ("/note", "/cards/*/body").
     texts: ClassVar[Collection[str]] = ()
     # How much of the log is kept.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type; increase it by 1 with each `@migrate`.
     state_version: ClassVar[int] = 1
-    # The events that the thread emits, each with its type, for `plait types`. If it is not empty, no others may be
-    # emitted.
+    # The events that the thread emits, each with its type, for `plait types`. If it is not empty, no other events may
+    # be emitted.
     events: ClassVar[Mapping[str, Any]] = {}
 
     _actor: ThreadActor
@@ -124,7 +133,7 @@ class Thread(Generic[State]):
     def state(self) -> State:
         """The current state, including changes that are not durable yet; None if no state has been set.
 
-        Hooks that decide what a client may do see only what is durable.
+        Hooks that decide what a client may do see the last durable state.
         """
         state: State = self._actor.state.shown.state
         return state
@@ -137,9 +146,9 @@ class Thread(Generic[State]):
     def set_state(self, value: State | Callable[[State], State]) -> Commit:
         """Set the state to `value`, or to the result of a function that takes the current state.
 
-        The change is made when this returns. Awaiting the result waits until it is durable and sent, and returns its
-        version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting raises
-        StoreError when the change could not be stored and was rolled back.
+        The change is made when this returns. Awaiting the result waits until the change is durable and sent, and
+        returns its version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting
+        raises StoreError when the change could not be stored and was rolled back.
         """
         check_may_write(self._actor.key)
         return self._actor.state.set(value, "server")
@@ -154,7 +163,7 @@ class Thread(Generic[State]):
         return Edit(self._actor.state, self._actor.log)
 
     def transaction(self) -> Transaction:
-        """Make one change of all that a block does: `with self.transaction():`, with `set_state`, `update` and others.
+        """Combine all changes of a block into one: `with self.transaction():`, with `set_state`, `update` and others.
 
         When the block raises, nothing is changed. The block must not await anything.
         """
@@ -170,16 +179,16 @@ class Thread(Generic[State]):
         return self._actor.state.update(pointer, value)
 
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Commit:
-        """Change a string inside, at a JSON pointer: from the character `at` on, remove so many and insert others.
+        """Change a part of the string at a JSON pointer: at the character `at`, remove characters and insert others.
 
-        What others change in the same string at the same time stays. Returns and raises what `update` does; the cost
-        is that of the change, not of the string.
+        Concurrent changes of others in the same string are kept. Returns and raises what `update` does; the cost is
+        that of the change, not of the string.
         """
         check_may_write(self._actor.key)
         return self._actor.state.splice(pointer, at, remove, insert)
 
     def append(self, pointer: str, text: str) -> Commit:
-        """Add to the end of the string at a JSON pointer, as `splice` does: for text that comes bit by bit."""
+        """Add to the end of the string at a JSON pointer, as `splice` does: for text that arrives in pieces."""
         check_may_write(self._actor.key)
         return self._actor.state.splice(pointer, None, insert=text)
 
@@ -197,7 +206,7 @@ class Thread(Generic[State]):
             if rows is not None:
                 found += [Change.of(row) for row in rows]
             elif since is None:
-                after, found = await change_log.start(limit), []  # The log has been shortened in the meantime.
+                after, found = await change_log.start(limit), []  # The log was shortened during the read.
             else:
                 raise NotFound(f"some of the changes after version {since} are no longer kept")
         return found[:limit]
@@ -205,8 +214,8 @@ class Thread(Generic[State]):
     async def at(self, version: int) -> State:
         """Return the state at a version.
 
-        Raises NotFound when the version is not kept, and InvalidState when its state does not fit the class's type, as
-        for a version from before a migration.
+        Raises NotFound when the version is not kept, and InvalidState when its state does not fit the class's type, for
+        example for a version from before a migration.
         """
         data = await self._actor.log.json(version)
         if not self._kind.state_type.is_plain:
@@ -231,16 +240,16 @@ class Thread(Generic[State]):
         """Undo the last change of a source that has not been undone, by a new change, and return the new version.
 
         `source` may also be a connection's id, which stays the same across reconnects. Returns None when the log has no
-        change to undo. Raises Conflict when somebody else has changed the same place since.
+        change to undo. Raises Conflict when others have changed the same place since.
 
-        What the source typed in one text, with pauses of at most a second, is undone at once.
+        Typing of the source in one text, with pauses of at most a second, is undone together.
         """
         check_may_write(self._actor.key)
         commit = await undo(self._actor.state, self._actor.log, _name(source))
         return None if commit is None else await commit
 
     async def redo(self, source: Connection | str) -> int | None:
-        """Take back the last undo for a source, and return the new version.
+        """Reverse the last undo of a source, and return the new version.
 
         Returns None when there is none, or the source has changed something since. Raises what `undo` raises.
         """
@@ -251,7 +260,7 @@ class Thread(Generic[State]):
     async def authors(self, pointer: str) -> list[Stretch]:
         """Return which source wrote which part of the durable text at a JSON pointer, as far as the log tells.
 
-        What has been undone counts for nothing. Raises Conflict where there is no text.
+        Changes that were undone do not count. Raises Conflict if there is no text at the pointer.
         """
         change_log = self._actor.log
         return await find_authors(change_log, self._actor.state.history.durable.version, pointer)
@@ -260,7 +269,7 @@ class Thread(Generic[State]):
 
     def connections(self, tag: str | None = None) -> list[Connection]:
         """Return the open connections, or those that have `tag`."""
-        return self._actor.sockets.with_tag(tag)
+        return self._actor.sockets.find_by_tag(tag)
 
     def broadcast(self, data: object, *, without: Collection[Connection] = ()) -> None:
         """Send a message to every connection: a str as text, bytes as binary, anything else as JSON text.
@@ -283,7 +292,7 @@ class Thread(Generic[State]):
         return self._actor.sockets.presence.values()
 
     def set_presence(self, name: str, data: object) -> None:
-        """Set the presence of somebody without a connection, such as an agent; None removes it. It is never stored."""
+        """Set the presence of a member without a connection, such as an agent; None removes it. It is never stored."""
         encode_json(name)  # Raises for a name that could not be sent.
         encoded = None if data is None else encode_json(data)
         presence = self._actor.sockets.presence
@@ -294,14 +303,28 @@ class Thread(Generic[State]):
         return self._actor.make_handle(kind, name)
 
     async def destroy(self) -> None:
-        """End this thread for good: run `on_destroyed`, delete everything stored, and close the sockets with 4410.
+        """Destroy this thread: run `on_destroyed`, delete everything stored, and close the sockets with 4410.
 
-        It waits for the turns before it. When it returns, the deletion is durable, and nothing of the thread can be
-        changed any more; the name may be used again, for a new thread. Raises Readonly, Unavailable when the server
-        shuts down before, and StoreError when the thread could not be deleted: it is then as it was stored, but after
-        Indeterminate it may be gone.
+        Waits for earlier turns. When it returns, the deletion is durable and the thread refuses all changes; the name
+        may be used for a new thread. Raises Readonly, Unavailable when the server shuts down first, and StoreError when
+        the thread could not be deleted: it keeps its stored state, but after Indeterminate it may be deleted.
         """
         await self._actor.destroy()
+
+    @property
+    def terminated(self) -> int | None:
+        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return self._actor.terminated
+
+    def terminate(self) -> Commit:
+        """Stop taking new work: no runs of agents, no messages, no schedules. The thread can still be read.
+
+        One write marks the thread and removes its schedules; queued messages stay pending. A running run is
+        interrupted, unless it is the calling one. Awaiting the result waits until the write is durable; then
+        `on_terminated` is called. Terminating a thread again does nothing. Raises Readonly.
+        """
+        check_may_write(self._actor.key)
+        return self._actor.terminate()
 
     # Hooks
 
@@ -312,7 +335,7 @@ class Thread(Generic[State]):
         """Return the value for `path`, which a push changes and which others have changed since the push was made.
 
         The values are JSON: `base` is the value that the push was made on, `current` the present one, and `proposed`
-        the push's; each is None if there is none.
+        the one of the push; each is None if there is none.
         """
         return proposed
 
@@ -320,13 +343,16 @@ class Thread(Generic[State]):
         """Called for each change, in order, after it was stored and sent."""
 
     def on_start(self) -> Awaitable[None] | None:
-        """Called when the thread wakes; clients are served after it has returned."""
+        """Called when the thread wakes, before clients are served."""
 
     def on_stop(self) -> Awaitable[None] | None:
         """Called before the thread goes to sleep."""
 
     def on_destroyed(self) -> Awaitable[None] | None:
         """Called when the thread is destroyed, before it is deleted. The state can be read, but not changed."""
+
+    def on_terminated(self) -> Awaitable[None] | None:
+        """Called when the thread was terminated and that is durable."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""

@@ -1,4 +1,4 @@
-"""The interface between a socket and its thread: frames, transports, receivers and sessions."""
+"""The interfaces between a socket and its thread: frames, transports, receivers and sessions."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -14,11 +14,11 @@ HIGH_WATER: Final = 64 * 1024
 
 
 class Frame(msgspec.Struct, eq=False, gc=False):
-    """One message to clients. A Struct is made in a third of the time of an ordinary object."""
+    """One message to clients. Making a Struct takes a third of the time of an ordinary object."""
 
     data: bytes
     is_text: bool = True
-    # Its encodings by a transport, plain and with a ping, which are the same for all sockets.
+    # Its WebSocket encodings, plain and with a ping, which all sockets share.
     wire: bytes | None = None
     pinged: bytes | None = None
 
@@ -27,7 +27,7 @@ class Cancellable(Protocol):
     """Work that has not begun."""
 
     def cancel(self) -> None:
-        """Never begin it."""
+        """Cancel the work."""
         ...
 
 
@@ -47,7 +47,7 @@ class Transport(Protocol):
         ...
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
-        """Send a frame with a WebSocket ping that is answered when the peer has the frame; `payload` is the frame's."""
+        """Send a frame with a WebSocket ping, which the peer answers when it has the frame, with the `payload`."""
         ...
 
     def close(self, code: int, reason: str) -> None:
@@ -67,7 +67,7 @@ class Transport(Protocol):
         ...
 
     def schedule(self, work: Callable[[], None]) -> "Cancellable | None":
-        """Do expensive work at once, or queue it and return a handle to cancel it, so that peers take turns."""
+        """Do costly work at once, or queue it and return a handle to cancel it, so that peers take turns."""
         ...
 
     async def drain(self) -> None:
@@ -79,7 +79,7 @@ class Receiver(Protocol):
     """Receives the messages and events of a transport."""
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Handle a message from the peer; text has been checked to be UTF-8."""
+        """Handle a message from the peer; if `is_text`, it is valid UTF-8."""
         ...
 
     def pong(self, payload: bytes) -> None:
@@ -87,7 +87,7 @@ class Receiver(Protocol):
         ...
 
     def drained(self) -> None:
-        """Continue sending: the peer, which had been too slow, has caught up."""
+        """Continue sending, as a slow peer has caught up."""
         ...
 
     def close(self, code: int, reason: str) -> None:
@@ -99,7 +99,7 @@ class Session(Protocol):
     """Sends frames of a thread to a connection."""
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
-        """Send the frame of the change to `revision`, the last durable one."""
+        """Send the frame of the change that made `revision`, the last durable one."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -107,7 +107,7 @@ class Session(Protocol):
         ...
 
     def finish(self) -> None:
-        """Send all frames that wait for a slow peer: the socket is about to be closed."""
+        """Send all frames that wait for a slow peer, as the socket is about to be closed."""
         ...
 
     def send_presence(self, frame: Frame) -> None:

@@ -25,39 +25,39 @@ log = logging.getLogger("plait.thread")
 
 _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 
-# What most turns return; `inspect.isawaitable` is slow for all that is not a coroutine.
+# The types that most turns return; `inspect.isawaitable` is slow for anything but a coroutine.
 _NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
-# So many turns may wait for each other in one chain of calls.
+# Maximum number of turns that wait for each other in one chain of calls.
 _MOST_CALLS: Final = 64
 
 
 def latest_turn() -> "Turn | None":
-    """Return the turn in which the calling code runs, or that has begun the task that it is, also after its end."""
+    """Return the turn that runs the calling code or has started its task; the turn may have ended."""
     return _turn.get()
 
 
 def current_turn() -> "Turn | None":
-    """Return the turn in which the calling code runs, None outside of turns."""
+    """Return the turn in which the calling code runs; None outside of turns."""
     turn = _turn.get()
     return turn if turn is not None and turn.is_running else None
 
 
 def find_client_turn() -> "Turn | None":
-    """Return the client's turn that caused the calling code to run, None if no client did.
+    """Return the client's turn that caused the calling code to run; None if no client did.
 
-    It may have ended: it is also the cause of tasks and timers that it started, and of turns that these start.
+    It may have ended: it also causes the tasks and timers that it started, and the turns that those start.
     """
     turn = _turn.get()
     return turn if turn is None or turn.by_client else turn.origin
 
 
 class TurnActor(Protocol):
-    """What turns use of their actor."""
+    """The part of an actor that turns use."""
 
     key: ThreadKey
     limits: Limits
     instruments: Instruments
-    # The actors at which the node looks next.
+    # The actors that the node checks next.
     active: dict[Any, None]
 
     @property
@@ -73,8 +73,8 @@ class TurnActor(Protocol):
 class Turn:
     """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
 
-    `connection` and `request` are its cause. With `by_client` the turn does what a client asked for, and has no more
-    rights than that client. `origin` is the client's turn that started this one, if there is one.
+    `connection` and `request` are its cause. With `by_client`, the turn does what a client asked for, and has only the
+    rights of that client. `origin` is the client's turn that started this one, if there is one.
     """
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Turn:
     ) -> None:
         self.name = name
         self.work = work
-        # Called when it has ended, in order; emptied then.
+        # Called in order when it has ended, and then removed.
         self._callbacks: list[Done] = []
         self.actor = actor
         self.connection = connection
@@ -136,32 +136,32 @@ class Turn:
         self.is_running = False
         # Whether the caller has stopped waiting: the turn is skipped if it has not begun.
         self.is_abandoned = False
-        # Lets a turn that streams wait for its reader no more; None for others.
+        # Makes a streaming turn stop waiting for its reader; None for other turns.
         self.hurry: Callable[[], None] | None = None
-        # Called when the caller has stopped waiting, for a turn that decides itself what becomes of it; with whether
-        # that was because the caller's socket was closed.
+        # For a turn that handles it itself: called when the caller has stopped waiting, with True if the caller's
+        # socket was closed.
         self.on_abandon: Callable[[bool], None] | None = None
         self.is_expired = False
-        # How often its task was cancelled for it.
+        # How often this turn has cancelled its task.
         self._cancellations = 0
-        # Whether it waits in the queue of runs: nothing of it has begun.
+        # Whether it waits in the queue of runs, before any code of the run.
         self.is_waiting = False
-        # Whether a change that it has made, or a turn that it has called, is durable, or may be; and how many of these
-        # changes and turns have no outcome yet. The turns that wait for this one count it in `_undecided`.
+        # Whether the turn, or a turn that it has called, has made a change that is or may be durable; and the number of
+        # its changes and called turns without an outcome. The turns that wait for this one count it in `_undecided`.
         self.has_stored = False
         self._undecided = 0
         self._is_counted = False
-        # Whether its code is shown only what is durable, as it decides what a client may do.
+        # Whether its code sees only durable states, as it decides what a client may do.
         self.sees_durable = False
-        # Why it was cut short, if it was.
+        # The error if it was cut short: a change that it made or read is lost.
         self.loss: PlaitError | None = None
-        # The connection, principal or address for which it counts while it waits; None for plait's and server code's.
+        # The connection, principal or address that is charged while it waits; None for turns of plait and server code.
         self.party: Hashable | None = None
-        # Bytes that it counts for its connection until it ends.
+        # The bytes that its connection is charged until it ends.
         self.size = 0
-        # The task that runs it: the mailbox's, or its own.
+        # The task that runs it: that of the mailbox, or its own.
         self.task: asyncio.Task[Any] | None = None
-        # The trace of its cause, and its own from when it begins.
+        # The trace of its cause; after it has begun, its own.
         self.trace = trace
         # When it began to wait.
         self.since = perf_counter()
@@ -172,7 +172,7 @@ class Turn:
 
     def end(self, result: object, error: BaseException | None) -> None:
         """Call the callbacks with the outcome, each once."""
-        self.on_abandon = self.hurry = None  # They may refer to this turn, which would stay as garbage.
+        self.on_abandon = self.hurry = None  # Breaks reference cycles.
         if self._is_counted:
             self._withdraw()
         if self.size and self.connection is not None:
@@ -182,7 +182,7 @@ class Turn:
         for callback in callbacks:
             try:
                 callback(result, error)
-            except Exception:  # The callbacks after it must still be called.
+            except Exception:  # The later callbacks must still be called.
                 log.exception("a callback of the turn %s failed", self.name)
 
     def chain(self) -> Iterator["Turn"]:
@@ -193,12 +193,12 @@ class Turn:
             turn = turn.parent
 
     def find_refusal(self) -> PlaitError | None:
-        """Return why the turn may not begin, None if it may.
+        """Return why the turn may not begin; None if it may.
 
-        A turn of its thread that waits for it was cut short, and no longer holds the mailbox for it; or too many wait.
+        It may not if a turn of its thread that waits for it was cut short, or if too many turns wait for it.
         """
         count = running = 0
-        # The nearest turn whose caller has ended, and so does not wait for it.
+        # The nearest turn whose caller has ended, and so does not wait for the turn.
         oldest: Turn | None = None
         for turn in self.chain():
             if turn.loss is not None and turn.actor is self.actor:
@@ -210,7 +210,7 @@ class Turn:
         if count <= _MOST_CALLS:
             return None
         if running <= _MOST_CALLS and oldest is not None:
-            oldest._forget_callers()  # They would be kept as long as one turn hands on to the next.
+            oldest._forget_callers()  # An endless chain of such turns would keep them all.
             return None
         return CallFailed(
             f"{self.name} of {self.actor.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
@@ -218,7 +218,7 @@ class Turn:
         )
 
     def _forget_callers(self) -> None:
-        """Be no part of the turns that have called it; what becomes of its changes is in doubt for them."""
+        """Separate the turn from its callers, for which the outcome of its changes stays unknown."""
         undecided, turn = self._undecided + self._is_counted, self.parent
         self.parent, self._is_counted = None, False
         while turn is not None:
@@ -243,7 +243,7 @@ class Turn:
         self.task = task = loop.create_task(run(), name=self.name, context=context)
 
     def enter(self) -> None:
-        """Let the calling context, and the tasks that it begins, be a part of this turn."""
+        """Make the calling context, and the tasks that it starts, a part of this turn."""
         _turn.set(self)
 
     async def run(self, task: asyncio.Task[None]) -> None:
@@ -262,17 +262,17 @@ class Turn:
                 result = await result
         except asyncio.CancelledError as cancelled:
             error = self._explain_cancelled(cancelled, task)
-        except StopIteration as stop:  # No future can have it as its outcome.
+        except StopIteration as stop:  # A future cannot have this exception.
             error = RuntimeError(f"{self.name} raised StopIteration")
             error.__cause__ = stop
         except (KeyboardInterrupt, SystemExit) as exit:
             exiting, error = exit, asyncio.CancelledError()
-        except BaseException as failure:  # Such as Interrupted, of the run that waits for this turn.
+        except BaseException as failure:  # For example Interrupted, of the run that waits for this turn.
             error = failure
         finally:
             self.is_running = False
             self.task = None
-            for _ in range(self._cancellations):  # Also where its code has caught them.
+            for _ in range(self._cancellations):  # Even if its code has caught the cancellations.
                 task.uncancel()
         if error is not None or self.loss is not None:
             error = self._find_error(error)
@@ -285,8 +285,8 @@ class Turn:
             raise asyncio.CancelledError
 
     def _find_error(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that the turn ends with, for what its code has raised, if anything."""
-        error = self.loss or error  # What it returns or raises may be based on what was lost.
+        """Return the error that the turn ends with; `error` is what its code has raised, if anything."""
+        error = self.loss or error  # Its own outcome may depend on the lost change.
         return self.explain_loss(error) if isinstance(error, StoreError) else error
 
     def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
@@ -295,22 +295,22 @@ class Turn:
             return TurnTimeout(f"{self.name} took too long")
         if task.cancelling():
             return cancelled
-        # Nobody cancelled the turn; with a CancelledError, the caller would believe that it was cancelled itself.
+        # The turn was not cancelled; the caller would take a CancelledError for its own cancellation.
         error = RuntimeError(f"{self.name}: a task or future that it awaited was cancelled")
         error.__cause__ = cancelled
         return error
 
-    # What is stored, and what is lost
+    # Stored and lost changes
 
     def expect_change(self) -> None:
-        """Note that a change is being stored that it has made."""
+        """Record that a change of this turn is being stored."""
         turn: Turn | None = self
         while turn is not None:
             turn._undecided += 1
             turn = turn.parent
 
     def decide_change(self, *, may_be_stored: bool) -> None:
-        """Note the outcome of a change that it has made."""
+        """Record the outcome of a change of this turn."""
         turn: Turn | None = self
         while turn is not None:
             turn._undecided -= 1
@@ -318,7 +318,7 @@ class Turn:
             turn = turn.parent
 
     def count(self) -> None:
-        """Let the turns that wait for this one know that it may make changes, until it ends or is skipped."""
+        """Count this turn, until it ends or is skipped, in the turns that wait for it, as it may make changes."""
         if self.parent is not None:
             self.parent.expect_change()
             self._is_counted = True
@@ -329,22 +329,22 @@ class Turn:
             self.parent.decide_change(may_be_stored=False)
 
     def explain_loss(self, failure: PlaitError) -> PlaitError:
-        """Return the error that the turn is answered with when the store has failed.
+        """Return the error that the caller of the turn gets when the store has failed.
 
-        A StoreError says that nothing was done; it is an Indeterminate if a part was, or may be yet.
+        A StoreError says that nothing was stored; an Indeterminate replaces it if a part was stored, or may be.
         """
         if type(failure) is not StoreError or not (self.has_stored or self._undecided):
             return failure
-        return Indeterminate(f"a part of what {self.name} has done is stored, or may be: {failure}")
+        return Indeterminate(f"a part of the changes of {self.name} is stored, or may be: {failure}")
 
     def cut(self, failure: PlaitError) -> None:
-        """Cancel the turn, which runs; it ends with this error, and can change and send nothing more."""
+        """Cancel the running turn; it ends with this error, and can make no change and send nothing."""
         if self.loss is None:
             self.loss = failure
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the turn if it runs, and skip it if it has not begun."""
+        """Cancel the turn if it is running; skip it if it has not begun."""
         self.skip()
         # A task that is cancelled before its first step would never end the turn.
         if self.task is not None and self.is_running:
@@ -358,7 +358,7 @@ class Turn:
             self._withdraw()
 
     def abandon(self, *, is_closed: bool = False) -> None:
-        """Skip the turn if it has not begun, and cancel it if it runs concurrently with other turns.
+        """Skip the turn if it has not begun; cancel it if it runs concurrently with other turns.
 
         `is_closed` tells that the caller's socket was closed.
         """
@@ -391,7 +391,7 @@ class Turn:
 
 
 class Cause(NamedTuple):
-    """What a turn is for: the turn that waits for it, the client's turn that started it, and the trace of these."""
+    """The cause of a turn: the turn that waits for it, the client's turn that started it, and their trace."""
 
     parent: Turn | None = None
     origin: Turn | None = None

@@ -15,7 +15,7 @@ from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
 from plait.actor.rpc import Method, StreamSink
-from plait.actor.streaming import Streaming
+from plait.actor.streaming import StreamRunner
 from plait.actor.turn import Turn, TurnActor, current_turn, find_client_turn, latest_turn
 from plait.errors import PlaitError, TooMany, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
@@ -27,7 +27,7 @@ log = logging.getLogger("plait.thread")
 
 
 class TurnThread(Protocol):
-    """The hooks that every thread has, as the base class answers and logs."""
+    """The hooks that every thread has: the base class answers requests and logs errors."""
 
     def on_request(self, request: Request) -> Awaitable[Response] | Response:
         """Answer a request that plait itself does not answer."""
@@ -39,7 +39,7 @@ class TurnThread(Protocol):
 
 
 class TurnRunner:
-    """Runs the turns of `actor`; the outcomes of gated ones wait at `gate`, until the changes before are durable."""
+    """Runs the turns of `actor`; the outcome of a gated turn waits at `gate` until earlier changes are durable."""
 
     __slots__ = ("_actor", "_concurrent", "_gate", "_loop", "_thread", "mailbox", "refusal")
 
@@ -49,17 +49,17 @@ class TurnRunner:
         self._gate = gate
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
-        # Turns that run beside the mailbox's: concurrent rpcs and streams, and the last one.
+        # The turns that run outside of the mailbox: concurrent rpcs and streams, and the last one.
         self._concurrent: set[Turn] = set()
-        # Why no turn runs any more; None while they do.
+        # The error that ends all turns; None while they may run.
         self.refusal: PlaitError | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no turn runs and none waits."""
+        """Whether no turn is running or waiting."""
         return self.mailbox.is_idle and not self._concurrent
 
-    # What sessions and routes call
+    # Called by sessions and routes
 
     def call(
         self,
@@ -76,8 +76,8 @@ class TurnRunner:
     ) -> RunningCall:
         """Run an rpc; `size` is the size of the call from `connection`.
 
-        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`,
-        and before each one of a generator `drain` is awaited.
+        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`;
+        `drain` is awaited before each chunk of a generator.
         """
         (args, kwargs), thread = arguments, self._thread
         if connection is not None and by_client:
@@ -87,7 +87,9 @@ class TurnRunner:
         streaming = None
         if method.is_stream:
             assert sink is not None
-            streaming = Streaming(sink, done, gate=self._gate, connection=connection, report=self.report, drain=drain)
+            streaming = StreamRunner(
+                sink, done, gate=self._gate, connection=connection, report=self.report, drain=drain
+            )
             done = streaming.finish
             work = partial(streaming.run, method, thread, args, kwargs)
         else:
@@ -117,7 +119,7 @@ class TurnRunner:
         return turn
 
     def visit(self, name: str, work: Callable[[], Awaitable[object]], done: Done) -> RunningCall:
-        """Run server code in the thread beside its turns, and call `done` when the changes before its end are durable.
+        """Run server code concurrently with the turns, and call `done` when the changes before its end are durable.
 
         It has the rights of the calling code.
         """
@@ -127,7 +129,7 @@ class TurnRunner:
         return turn
 
     def end_message(self, trace: object, turn: RunningCall | None) -> None:
-        """Tell that a message has ended: when its turn has, if it has one, and the changes before are durable."""
+        """Tell the instruments when a message has ended: its turn, if any, has ended and its changes are durable."""
         instruments = self._actor.instruments
 
         def tell(_: object, error: BaseException | None) -> None:
@@ -141,12 +143,19 @@ class TurnRunner:
     # Turns of any kind
 
     def begin(
-        self, turn: Turn, done: Done, *, size: int | None = None, is_gated: bool = False, is_concurrent: bool = False
+        self,
+        turn: Turn,
+        done: Done,
+        *,
+        size: int | None = None,
+        is_gated: bool = False,
+        is_concurrent: bool = False,
+        context: Context | None = None,
     ) -> None:
         """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
 
-        With a `size`, it counts for its connection until it ends, as a message of so many bytes. What `on_destroyed`
-        calls of its own thread is answered at once: it can make no change.
+        With a `size`, its connection is charged for a message of this many bytes until it ends. Calls of `on_destroyed`
+        to its own thread are answered at once, as they can make no change.
         """
         if turn.by_client and turn.connection is not None:
             turn.party = turn.connection.party or turn.connection
@@ -164,13 +173,13 @@ class TurnRunner:
             turn.on_end(lambda *_: self._finish_concurrent(turn))
             turn.on_end(done)
             self._concurrent.add(turn)
-            turn.start(self._loop)
+            turn.start(self._loop, context)
             return
         turn.on_end(done)
         if turn.party is not None and (excess := self.find_excess(turn.party)) is not None:
             turn.end(None, excess)
         else:
-            self._actor.active[self._actor] = None  # `turn_timeout` is due for it.
+            self._actor.active[self._actor] = None  # The node checks its `turn_timeout`.
             self.mailbox.post(turn)
 
     def post(
@@ -182,9 +191,9 @@ class TurnRunner:
         size: int = 0,
         trace: object = None,
     ) -> Turn | None:
-        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None once they end.
+        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None if turns have ended.
 
-        `trace` is that of its cause. `on_error` is told what the hook raises.
+        `trace` is that of its cause. If the hook raises, `on_error` gets the exception.
         """
         if self.refusal is not None:
             return None
@@ -203,16 +212,16 @@ class TurnRunner:
         if trace is None and (calling := current_turn()) is not None:
             trace = calling.trace
 
-        def finished(_: object, failure: BaseException | None) -> None:
+        def log_failure(_: object, failure: BaseException | None) -> None:
             if failure is not None:
                 log_error(error, self._actor.key, connection)
                 log_error(failure, self._actor.key, connection)
 
         work = partial(self._thread.on_error, error, connection)
-        self.begin(Turn("on_error", work, actor=self._actor, connection=connection, trace=trace), finished)
+        self.begin(Turn("on_error", work, actor=self._actor, connection=connection, trace=trace), log_failure)
 
     def report_turn(self, turn: Turn, _: object, error: BaseException | None) -> None:
-        """Report what a turn has raised, if anything: a Done for turns with no other."""
+        """Report the exception of a turn, if any: a Done for turns without a caller."""
         if error is not None:
             self.report(error, turn.connection, turn.trace)
 
@@ -225,7 +234,7 @@ class TurnRunner:
         return TooMany(many, limit="waiting_turns", retry_after=1.0)
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
-        """Run a turn concurrently with others, also while these are held or refused."""
+        """Run a turn concurrently with others, even while those are held or refused."""
         turn.on_end(lambda *_: self._finish_concurrent(turn))
         self._concurrent.add(turn)
         turn.start(self._loop, context)
@@ -243,7 +252,7 @@ class TurnRunner:
         if mailbox.running is None or timeout is None or elapsed < timeout:
             return
         if mailbox.is_held and self.refusal is None:
-            return  # It waits for the end of the thread, whose hooks have timeouts of their own.
+            return  # It waits for the thread to be destroyed, and the hooks of that have their own timeouts.
         for turn in (mailbox.running, *mailbox.nested):
             if turn.is_expired:
                 continue
@@ -257,17 +266,17 @@ class TurnRunner:
             turn.expire()
 
     async def wait(self) -> None:
-        """Wait until the tasks in which turns run have ended; waiting turns may have begun another one then."""
+        """Wait until the tasks of the running turns have ended; waiting turns may have started another one."""
         tasks = [self.mailbox.task, *(turn.task for turn in self._concurrent)]
         if running := [task for task in tasks if task is not None]:
             await asyncio.wait(running)
 
     def hold(self) -> None:
-        """Begin no other turn until `refuse`; those that come wait, except those of a call chain."""
+        """Begin no other turn until `refuse`; later turns wait, except in a call chain."""
         self.mailbox.is_held = True
 
     def refuse(self, error: PlaitError, *, besides: Collection[Turn] = ()) -> None:
-        """End the waiting turns with an error, and all later ones; cancel the concurrent ones, except some."""
+        """End the waiting turns and all later ones with an error; cancel the concurrent ones except for `besides`."""
         self.refusal = error
         self.mailbox.refuse(error)
         for turn in self._concurrent:
@@ -287,19 +296,19 @@ class TurnRunner:
         return current_turn()
 
     def sees_durable(self) -> bool:
-        """Whether the calling code decides what a client may do, and so is shown only what is durable."""
+        """Whether the calling code decides what a client may do, and so sees only durable states."""
         turn = current_turn()
         return turn is not None and turn.sees_durable and turn.actor is self._actor
 
     def find_loss(self) -> PlaitError | None:
-        """Return why the turn of the calling code was cut short, if it is one of this thread; it may have ended."""
+        """Return why the turn of the calling code was cut short, if it is a turn of this thread; it may have ended."""
         turn = latest_turn()
         return turn.loss if turn is not None and turn.actor is self._actor else None
 
     def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
-        """Cut the turns short whose code is under way, except those whose own tasks are told the error themselves."""
+        """Cut short the turns whose code is running, except the `told` tasks, which get the error as an exception."""
         if self.mailbox.is_held:
-            return  # The thread is being destroyed, which ends them.
+            return  # Destroying the thread ends its turns.
         for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
             if turn is not None and turn.is_running and not turn.is_waiting and turn.task not in told:
                 turn.cut(failure)
@@ -312,7 +321,7 @@ class TurnRunner:
         self._gate(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))
 
     def _is_of_last(self, turn: Turn) -> bool:
-        """Whether a turn is called by those that run while the others are held."""
+        """Whether a turn is called by one that runs while the others are held."""
         return turn.parent is not None and turn.parent.holds(self.mailbox)
 
     def _finish_concurrent(self, turn: Turn) -> None:
@@ -321,7 +330,7 @@ class TurnRunner:
 
 
 def find_trace(instruments: Instruments, source: Source) -> object:
-    """Return the trace of what the calling code does for a source: a message of a client, or a turn.
+    """Return the trace for what the calling code does for a source: that of a client's message, or of a turn.
 
     A turn of another app in this process has a trace of that app's instruments.
     """

@@ -1,14 +1,17 @@
-"""Keeps the state of AgentScope's agents in a thread's values, with the extra `plait[agentscope]`."""
+"""Keeps the state of AgentScope's agents in a thread's values and messages, with the extra `plait[agentscope]`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from plait import Interrupted, ThreadValues
+from plait import Interrupted, Message, ThreadMessages, ThreadValues
+from plait.adapters.history import Fields, Format, call_tool, load_history, read_call
 
 __all__ = ["load_state", "open_state", "save_state"]
 
 _KEY: Final = "agentscope"
+
+Item = dict[str, Any]
 
 
 class _AgentState(Protocol):
@@ -35,25 +38,177 @@ async def save_state(values: ThreadValues, state: _AgentState, *, key: str = _KE
 
 
 @asynccontextmanager
-async def open_state(values: ThreadValues, type: type[S], *, key: str = _KEY) -> AsyncIterator[S]:
+async def open_state(
+    values: ThreadValues, type: type[S], *, messages: ThreadMessages | None = None, key: str = _KEY
+) -> AsyncIterator[S]:
     """Load the stored state, or make a new one, for an `Agent(..., state=state)` in the block, and store it at the end.
 
     The state is also stored when the block is interrupted or cancelled, but not when it raises an Exception.
+
+    With `messages`, the context of the state is these, with what is queued, and what the agent adds to it is added to
+    them; the rest of the state is in the values.
     """
-    state = await load_state(values, type, key=key) or type()
+    place = _Values(values, key) if messages is None else _Conversation(values, key, messages)
+    state = type.model_validate(await place.load())
+    place.begin(state.model_dump(mode="json"))
     try:
         yield state
     except Exception:
         raise
     except BaseException:
-        await _keep(values, state, key)
+        await _keep(place, state)
         raise
-    await _keep(values, state, key)
+    await _keep(place, state)
 
 
-async def _keep(values: ThreadValues, state: _AgentState, key: str) -> None:
+async def _keep(place: "_Values | _Conversation", state: _AgentState) -> None:
     try:
-        await save_state(values, state, key=key)
+        await place.save(state.model_dump(mode="json"))
     except Interrupted:  # The run was interrupted after its last checkpoint, or once more.
-        await save_state(values, state, key=key)
+        await place.save(state.model_dump(mode="json"))
         raise
+
+
+class _Values:
+    """A state that is one value."""
+
+    def __init__(self, values: ThreadValues, key: str) -> None:
+        self._values = values
+        self._key = key
+
+    async def load(self) -> dict[str, Any]:
+        return dict(await self._values.get(self._key, {}))
+
+    def begin(self, state: dict[str, Any]) -> None:
+        pass
+
+    async def save(self, state: dict[str, Any]) -> None:
+        await self._values.set(self._key, state)
+
+
+class _Conversation:
+    """A state whose context is a thread's messages, and what differs from these is in the values with the rest.
+
+    AgentScope compresses its context: it removes messages from it, and blocks from messages. They stay in the thread.
+    """
+
+    def __init__(self, values: ThreadValues, key: str, messages: ThreadMessages) -> None:
+        self._values = _Values(values, key)
+        self._messages = messages
+        # The messages in the context, and what they are there, by their ids there.
+        self._known: dict[str, tuple[Message, Item]] = {}
+        # What some are in the context, by their ids in the thread: None if they are not in it.
+        self._edited: dict[str, Item | None] = {}
+        # The position of the first one in the context.
+        self._first = 1
+
+    async def load(self) -> Item:
+        """Return the state, after taking what is queued."""
+        await self._messages.take()
+        state = await self._values.load()
+        kept = state.pop("context", {})
+        if isinstance(kept, list):  # It was stored without messages.
+            return {**state, "context": kept}
+        self._first, self._edited = kept.get("first", 1), kept.get("edited", {})
+        for message in await load_history(self._messages, after=self._first - 1):
+            made = None if _RESULT in message.metadata else _FORMAT.read(message)[0]
+            item = self._edited.get(message.id, made)
+            if item is not None:
+                item = {"id": message.id, **item}
+                self._known[item["id"]] = message, item
+        return {**state, "context": [item for _, item in self._known.values()]}
+
+    def begin(self, state: Item) -> None:
+        """Remember the context as the agent gets it."""
+        for item in state["context"]:
+            if (known := self._known.get(item["id"])) is not None:
+                self._known[item["id"]] = known[0], item
+
+    async def save(self, state: Item) -> None:
+        """Add to the messages what the context has more, and store the rest; it may be called again when it raised."""
+        context: list[Item] = state.pop("context")
+        there = {item["id"] for item in context}
+        wholes: dict[str, Item] = {}
+        for item in context:
+            known = self._known.get(item["id"])
+            whole = item if known is None else _find_whole(known[0], known[1], item)
+            if whole is not None:
+                wholes[item["id"]] = whole
+            elif known is not None and item != known[1]:
+                self._edited = {**self._edited, known[0].id: item}
+        for id in wholes:
+            if id in self._known:
+                await self._messages.delete(self._known[id][0].id)
+        added = {item["id"]: self._add(wholes[item["id"]]) for item in context if item["id"] in wholes}
+        for item in context:
+            if (message := added.get(item["id"])) is not None:
+                self._known[item["id"]] = message, item
+                if wholes[item["id"]] != item:
+                    self._edited = {**self._edited, message.id: item}
+        places = {id: message.position for id, (message, _) in self._known.items()}
+        last = max(places.values(), default=self._first - 1)
+        self._first = min((places[id] for id in there), default=last + 1)
+        gone = {message.id: None for id, (message, _) in self._known.items() if id not in there}
+        ids = {message.id for message, _ in self._known.values() if message.position >= self._first}
+        edited = {id: item for id, item in {**self._edited, **gone}.items() if id in ids}
+        await self._values.save({**state, "context": {"first": self._first, "edited": edited}})
+
+    def _add(self, item: Item) -> Message:
+        """Add a message, and the results of its calls for others that read the thread's messages."""
+        message = self._messages.inject(**_FORMAT.write(item)).value
+        for block in item["content"]:
+            if block["type"] == "tool_result":
+                text = _read_text(block["output"])
+                self._messages.inject(
+                    "tool", text, tool_call_id=block["id"], name=block["name"], metadata={_RESULT: True}
+                )
+        return message
+
+
+def _find_whole(message: Message, before: Item, after: Item) -> Item | None:
+    """Return what a message has become in the context, with all that was compressed; None if it has nothing new."""
+    kept = {_name_block(block) for block in after["content"]}
+    rest = [block for block in before["content"] if _name_block(block) in kept]
+    if {**after, "usage": None} == {**before, "content": rest, "usage": None}:
+        return None
+    told = _FORMAT.read(message)[0]["content"]
+    return {**after, "content": [*(block for block in told if _name_block(block) not in kept), *after["content"]]}
+
+
+def _name_block(block: Mapping[str, Any]) -> tuple[Any, Any]:
+    return block["type"], block.get("id")
+
+
+def _tell(item: Item) -> Fields:
+    """Return what an item is as a message; one that only models read is silent."""
+    texts = [block["text"] for block in item["content"] if block["type"] == "text"]
+    calls = [
+        call_tool(block["id"], block["name"], block["input"])
+        for block in item["content"]
+        if block["type"] == "tool_call"
+    ]
+    silent = not any(block["type"] in ("text", "data", "tool_call") for block in item["content"])
+    return Fields(item["role"], "\n".join(texts) if texts else None, calls or None, None, item["name"], silent)
+
+
+def _make(fields: Fields) -> list[Item]:
+    """Return the item of a message that others may have written."""
+    content: list[Item] = []
+    if fields.role == "tool":
+        result = {"id": fields.tool_call_id or "", "name": fields.name or "", "output": fields.content or ""}
+        content = [{"type": "tool_result", "state": "success", **result}]
+    elif fields.content is not None:
+        content = [{"type": "text", "text": fields.content}]
+    for id, name, arguments in map(read_call, fields.tool_calls or ()):
+        content.append({"type": "tool_call", "id": id, "name": name, "input": arguments})
+    role = "assistant" if fields.role == "tool" else fields.role
+    return [{"name": fields.name or role, "role": role, "content": content}]
+
+
+def _read_text(output: str | list[Item]) -> str:
+    return output if isinstance(output, str) else "\n".join(each["text"] for each in output if each["type"] == "text")
+
+
+_FORMAT: Final = Format("agentscope", _tell, _make)
+# Marks a result of a tool that its call's message has as well.
+_RESULT: Final = "agentscope_result"

@@ -1,1 +1,1 @@
-"""Behaviours that run in threads."""
+"""Agents, which run in threads."""

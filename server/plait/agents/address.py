@@ -1,4 +1,4 @@
-"""The names of threads: new ones, and those of a user's session."""
+"""Makes and reads the names of threads: new ids, and the names of users' sessions."""
 
 import secrets
 from typing import Final
@@ -25,7 +25,7 @@ def is_thread_id(name: str) -> bool:
 
 
 def check_thread_id(id: str) -> str:
-    """Return an id if it is one that may be signed. Raises ValueError that names the rule."""
+    """Return an id if it may be signed. Raises ValueError that names the violated rule."""
     if not isinstance(id, str):
         raise ValueError(f"a thread id must be a str, not {type(id).__name__}")
     if not id.startswith(_PREFIX):
@@ -39,7 +39,7 @@ def check_thread_id(id: str) -> str:
 
 
 def session_name(user_id: str | None, session_id: str) -> str:
-    """Return the name of the thread of a user's session; None stands for nobody.
+    """Return the name of the thread of a user's session; None is an anonymous user.
 
     No two pairs have the same name. Raises NotFound for an empty id.
     """
@@ -49,9 +49,9 @@ def session_name(user_id: str | None, session_id: str) -> str:
 
 
 def read_session_name(name: str) -> tuple[str | None, str] | None:
-    """Return the user and the session of a name, None for one that `session_name` does not make, or not in full.
+    """Return the user and the session of a name from `session_name`; None for another name, or one with a hash.
 
-    Says nothing of who may use it: see `is_of_another`.
+    Does not check who may use it: see `is_of_another`.
     """
     user, colon, session = name.partition(":")
     if not colon or "*" in name:
@@ -64,7 +64,7 @@ def read_session_name(name: str) -> tuple[str | None, str] | None:
 
 
 def is_of_another(user_id: str | None, name: str) -> bool:
-    """Whether a name is that of a session which is not this user's; nobody owns the sessions of nobody."""
+    """Whether a name is that of another user's session; anonymous sessions have no owner."""
     return ":" in name and (user_id is None or not name.startswith(user_prefix(user_id)))
 
 

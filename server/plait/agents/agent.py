@@ -1,4 +1,4 @@
-"""An agent: a named behaviour, as the server uses it."""
+"""An agent: a named function that runs in threads."""
 
 import collections.abc
 import inspect
@@ -23,34 +23,35 @@ log = logging.getLogger("plait.agents")
 log.addFilter(escape_traceback)
 
 Multitask = Literal["enqueue", "reject", "interrupt"]
-"""What becomes of a run while another one is running: it waits, it is refused, or it waits and interrupts that one."""
+"""What a run does while another one is running: it waits, it is refused, or it interrupts the other one and waits."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,127}")
 _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
-# What has no number that is infinite or not a number.
+# Types without numbers that are infinite or NaN.
 _FINITE: Final = frozenset({str, int, bool, type(None)})
 INTERRUPT: Final = "run:interrupt"
 """The method by which clients interrupt a thread's run."""
 
-# No agent may have its name.
+# No agent may have this name.
 _RESERVED: Final = "interrupt"
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is started with, beside its agent and thread."""
+    """The arguments of a run, besides its agent and thread."""
 
     input: Any = None
     session_id: str | None = None
     user_id: str | None = None
-    # By names, or by their types.
+    # By name or by type.
     attributes: Mapping[str | type, Any] = {}
 
 
 class Agent:
     """One agent: its function, the type of its input, and how its runs are queued.
 
-    `max_waiting` is how many runs may wait for their turn in one thread, and `wait_timeout` for how many seconds;
-    `timeout` is how many seconds a run may take, None for any number, and `background_timeout` what follows its answer.
+    `max_waiting` is the number of runs that may wait in one thread, and `wait_timeout` the seconds that each may wait.
+    `timeout` is the seconds that a run may take, and `background_timeout` those of the work after its answer; None is
+    no limit.
     """
 
     def __init__(
@@ -118,18 +119,22 @@ class Agent:
         return self._check(lambda: msgspec.convert(value, self.input_type))
 
     def check_output(self, value: Any) -> Any:
-        """Return what the agent returned or yielded, as its annotation says.
+        """Return an output of the agent, converted to its annotation.
 
-        Raises TypeError, and ValueError for a number that is infinite or not a number: JSON has none.
+        Raises TypeError, and ValueError for a number that is infinite or NaN, which JSON does not have.
         """
         what = "yielded" if self.is_stream else "returned"
         if self.output_type is not Any:
             try:
                 value = msgspec.convert(value, self.output_type)
             except msgspec.ValidationError as error:
-                raise TypeError(f"the agent {self.name} {what} what does not fit its annotation: {error}") from None
+                raise TypeError(
+                    f"the agent {self.name} {what} a value that does not fit its annotation: {error}"
+                ) from None
         if type(value) not in _FINITE and _has_non_finite(value):
-            raise ValueError(f"the agent {self.name} {what} a number that is infinite or not a number: it is not JSON")
+            raise ValueError(
+                f"the agent {self.name} {what} a number that is infinite or not a number, which JSON does not have"
+            )
         return value
 
     def call(self, context: Any, input: Any) -> Any:
@@ -159,14 +164,14 @@ class Agent:
         self.input_type: Any = annotated if input is msgspec.UNSET else input
         self.output_type: Any = returned if output is msgspec.UNSET else output
         self._decode = msgspec.json.Decoder(self.input_type).decode
-        # The name of the input, and what it is if none is given.
+        # The name of the input, and its default.
         self.parameter = parameters[1].name if self.takes_input else "input"
         default = parameters[1].default if self.takes_input else None
         self._default = None if default is inspect.Parameter.empty else default
 
 
 class AgentMethod(Method):
-    """An agent as clients call it: `run:` and its name, with the input as its only argument."""
+    """The method by which clients call an agent: `run:` and its name, with the input as its only argument."""
 
     def __init__(self, agent: Agent, function: Callable[..., Any]) -> None:
         self.agent = agent
@@ -184,7 +189,7 @@ class AgentMethod(Method):
         return [Given(input=self.agent.decode(self._find_input(args, kwargs or {}, msgspec.Raw()), depth=depth))], {}
 
     def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
-        """Return what server code gives to a run. Raises InvalidArguments."""
+        """Return the arguments that server code gives to a run. Raises InvalidArguments."""
         return Given(input=self.agent.convert(self._find_input(args, kwargs, msgspec.UNSET)))
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -202,7 +207,7 @@ class AgentMethod(Method):
 
 
 def _has_non_finite(value: object) -> bool:
-    """Whether a NaN or an infinity is in a value; False for what is not JSON, which only server code can be given."""
+    """Whether a value contains a NaN or an infinity; False for one that is not JSON, which only server code gets."""
     try:
         data = encode_json(value)
     except UNENCODABLE:

@@ -1,4 +1,4 @@
-"""What an agent is given, beside its input."""
+"""The context of a run, which an agent gets with its input."""
 
 import asyncio
 import logging
@@ -28,25 +28,25 @@ _current: Final[ContextVar["Context[Any] | None"]] = ContextVar("plait_context",
 
 
 def current_context() -> "Context[Any]":
-    """Return the context of the run in which the calling code is. Raises LookupError outside of runs."""
+    """Return the context of the run that the calling code is a part of. Raises LookupError outside of runs."""
     if (context := find_context()) is None:
         raise LookupError("current_context() can only be called while an agent runs")
     return context
 
 
 def find_context() -> "Context[Any] | None":
-    """Return the context of the run in which the calling code is, None outside of runs."""
+    """Return the context of the run that the calling code is a part of; None outside of runs."""
     return _current.get()
 
 
 def check_interrupt() -> None:
-    """Raise Interrupted if the run in which the calling code is has been interrupted."""
+    """Raise Interrupted if the run that the calling code is a part of has been interrupted."""
     if (context := find_context()) is not None:
         context._run.check()
 
 
 def read_attributes(attributes: Mapping[Any, Any] | Iterable[Any]) -> dict[str | type, Any]:
-    """Return attributes by their names and types, from such a mapping, or from values. Raises TypeError."""
+    """Return attributes by name and type, from such a mapping or from values. Raises TypeError."""
     if not isinstance(attributes, Mapping):
         attributes = dict(map(_read_attribute, attributes))
     for key, value in attributes.items():
@@ -73,10 +73,10 @@ class Caller(Protocol):
 
 
 class Context(Generic[ThreadT]):
-    """One run: its scopes of state, and what it may do; `Context[Conversation]` tells the class of its thread.
+    """One run: its scopes of state, and the methods of an agent; `Context[Conversation]` names the class of its thread.
 
-    `state` is a dict that the agents of one request share; it is gone when the request ends. `session` is the request,
-    `thread` the thread itself, with its `values`, `user` the values of the user, across threads, None without a user.
+    `state` is a dict that the agents of one request share until the request ends. `session` is the request, `thread`
+    the thread itself, with its `values`, and `user` the values of the user across threads; None without a user.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Context(Generic[ThreadT]):
         self.user = user
         self.kv = kv
         self.state = state
-        # What caused the run, if it came by HTTP or from a socket.
+        # The request or connection that caused the run, if any.
         self.request = request
         self.connection = connection
-        # Attributes by their names, and by their types; never stored.
+        # Attributes by name, and by type; never stored.
         self.attributes: dict[str, Any] = {}
         self._typed: dict[type, Any] = {}
         self._put_all(attributes)
@@ -158,12 +158,12 @@ class Context(Generic[ThreadT]):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run has been interrupted; `interrupt_message` is the message with which."""
+        """Whether the run has been interrupted; `interrupt_message` is the message of the interrupt."""
         return self._run.outermost.is_interrupted
 
     @property
     def interrupt_message(self) -> Any:
-        """The message with which the run was interrupted, None if there is none."""
+        """The message of the interrupt; None if there is none."""
         return self._run.outermost.interrupt_message
 
     @property
@@ -172,11 +172,11 @@ class Context(Generic[ThreadT]):
         return self._run.outermost.follows_cut_off
 
     async def checkpoint(self) -> None:
-        """Let others run, and raise Interrupted if this run is interrupted.
+        """Yield to other tasks, and raise Interrupted if this run is interrupted.
 
-        It waits while more than 64 versions of the thread are not durable: an agent that changes the state in a loop
-        calls it in each round, so that it is no faster than the store. An interrupt is also
-        raised at each chunk that an agent streams, and at each use of this context and of values that is awaited.
+        Waits while more than 64 versions of the thread are not durable: an agent that changes the state in a loop calls
+        it in each round, so as not to be faster than the store. An interrupt is also raised at each chunk that an agent
+        streams, and at each awaited use of this context and of values.
         """
         self._run.check()
         await asyncio.sleep(0)
@@ -184,28 +184,28 @@ class Context(Generic[ThreadT]):
         self._run.check()
 
     async def flush(self) -> None:
-        """Commit what was written so far; it stays when the run raises. Raises what `Stage.commit` raises."""
+        """Commit the writes so far; they are kept if the run raises. Raises what `Stage.commit` raises."""
         self._run.check()
         await self._run.stage.commit()
 
     async def run(self, agent: str, input: Any = msgspec.UNSET) -> Any:
-        """Run another agent in this thread and session, and return its output; of one that streams, a list.
+        """Run another agent in this thread and session, and return its output; a list if it streams.
 
-        It shares `state`, `session`, the attributes and what is staged, and does not wait for its turn.
+        It shares `state`, `session`, the attributes and the staged writes, and does not wait in the queue.
         """
         self._run.check()
         return await self._caller.call(self, agent, input)
 
     def stream(self, agent: str, input: Any = msgspec.UNSET) -> AsyncIterator[Any]:
-        """Iterate over what another agent streams in this thread and session, as `run` does."""
+        """Iterate over the chunks of another agent in this thread and session, as `run` does."""
         self._run.check()
         return self._caller.stream_for(self, agent, input)
 
     def wait_until(self, work: Coroutine[Any, Any, object] | Callable[[], Awaitable[object]]) -> None:
-        """Do work in the background when the run has ended: the thread's next run waits for it, but not the answer.
+        """Do work in the background after the run has ended: the thread's next run waits for it, but not the answer.
 
-        It finds what the run has stored, and is done also when the run has raised. What it writes is stored when it
-        ends; an error is logged. It may call this, too. It is cancelled by an interrupt, and when what follows the
+        It sees the stored writes of the run, and is done even if the run has raised. Its own writes are stored when it
+        ends; an error is logged. It may call this, too. It is cancelled by an interrupt, and when all work after the
         answer takes longer than the agent's `background_timeout`.
         """
         coroutine = work() if callable(work) else work
@@ -228,14 +228,14 @@ class Context(Generic[ThreadT]):
             self.logger.error("background work of %s raised %s", self.agent, type(error).__name__, exc_info=error)
 
     def check_inner(self, user_id: str | None, attributes: Mapping[str | type, Any]) -> None:
-        """Raise ValueError if an agent that this one calls is to have another user or other attributes."""
+        """Raise ValueError if another user or other attributes are given for an agent that this one calls."""
         if self.user is not None and user_id is not None and user_id != self.user.id:
             own_id = self.user.id
-            raise ValueError(f"a run inside of another one of its thread has the user {own_id!r}, not {user_id!r}")
+            raise ValueError(f"a run inside of another run of its thread has the user {own_id!r}, not {user_id!r}")
         for key, value in attributes.items():
             own = self._typed.get(key, self) if isinstance(key, type) else self.attributes.get(key, self)
             if own is self or own != value:
-                raise ValueError(f"a run inside of another one of its thread has its attributes: {key!r} is another")
+                raise ValueError(f"a run inside of another run of its thread has the same attributes: {key!r} differs")
 
     def make_inner(self, run: Run, user: "User | None") -> "Context[ThreadT]":
         """Return the context of an agent that this one calls in its thread and session; `user` if this one has none."""
@@ -253,7 +253,7 @@ class Context(Generic[ThreadT]):
         return context
 
     def enter(self) -> Any:
-        """Let the calling task find this context; return the token with which to `leave`."""
+        """Make this the context of the calling task; return a token for `leave`."""
         return _current.set(self)
 
     def _put_all(self, attributes: Mapping[str | type, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The mark of a thread whose run takes long and has not ended: the next run finds it after a shutdown or a crash."""
+"""Marks threads with long runs that have not ended, so that the next run finds the mark after a shutdown or a crash."""
 
 import asyncio
 from contextlib import suppress
@@ -9,7 +9,6 @@ from typing import Final
 from plait.actor.thread import ThreadActor
 from plait.errors import PlaitError
 from plait.parts.stage import Stage
-from plait.state.commit import Commit
 from plait.store.protocol import Record
 
 __all__ = ["MARK", "Mark", "Marks"]
@@ -20,9 +19,9 @@ MARK: Final = ("agents", "cut-off")
 _MARKED: Final = Record(*MARK, b"{}")
 _NOT_MARKED: Final = Record(*MARK, None)
 
-# Seconds after which the thread of a run is marked: most runs end before, and cost no write.
+# Seconds after which the thread of a run is marked: most runs end earlier, and cost no write.
 _DELAY: Final = 0.1
-# Threads that are marked in one iteration of the loop.
+# Maximum number of threads that are marked in one iteration of the loop.
 _AT_ONCE: Final = 64
 
 
@@ -30,14 +29,14 @@ class Marks:
     """Marks threads whose runs take long, with one timer for all of them."""
 
     def __init__(self) -> None:
-        # The threads that will be marked, with the time, in this order.
+        # The threads to mark, and their times, in order of time.
         self.due: dict[Mark, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer if it is not set and there are threads to be marked."""
+        """Set the timer, unless it is set or there are no threads to mark."""
         if self._timer is None and self.due:
-            # An empty context: the timer is that of no run.
+            # An empty context: the timer belongs to no run.
             self._timer = loop.call_at(next(iter(self.due.values())), self._fire, loop, context=Context())
 
     def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,16 +48,16 @@ class Marks:
 
 
 class Mark:
-    """The mark of one thread. What a run stores last and the removal of the mark are one write."""
+    """The mark of one thread. The last writes of a run and the removal of the mark are stored as one."""
 
     __slots__ = ("_actor", "_is_stored", "_marks", "is_untold")
 
     def __init__(self, actor: ThreadActor, marks: Marks) -> None:
         self._actor = actor
         self._marks = marks
-        # Whether the record is there, or may be; None as long as that is not known.
+        # Whether the record is or may be stored; None if that is not known.
         self._is_stored: bool | None = None
-        # Whether a run was cut off, and none that has ended since was told.
+        # Whether a run was cut off, and no run that has ended since then was told.
         self.is_untold = False
 
     async def begin(self) -> bool:
@@ -78,31 +77,32 @@ class Mark:
             self._is_stored = True
 
     def end(self, stage: Stage, *, is_cut_off: bool) -> None:
-        """Remove the mark with what a run stores last, or make sure that it is there if the run was cut off."""
+        """Remove the mark with the last writes of a run, or make sure that it is stored if the run was cut off."""
         self._marks.due.pop(self, None)
         self.is_untold = is_cut_off
         if is_cut_off or self._is_stored:
             stage.drafts[MARK] = _Draft(self, _MARKED if is_cut_off else _NOT_MARKED)
 
-    def leave(self, *, is_last: bool) -> None:
-        """Remove the mark if the run could not do that, and it is the last one: the next one does it when it ends."""
-        self._marks.due.pop(self, None)
-        if is_last and self._is_stored and not self.is_untold and self._actor.state.history.is_begun:
-            with suppress(PlaitError):  # The thread has been stopped, or has ended.
-                self.submitted(_NOT_MARKED, self._actor.records.write([_NOT_MARKED]))
-
-    def submitted(self, record: Record, commit: Commit) -> None:
-        """Take what is being stored for what is there; if that fails, the mark may be there."""
+    def store(self, record: Record) -> None:
+        """Store the mark, or remove it. Raises what `Pipeline.store` raises."""
+        commit = self._actor.records.write([record])
         self._is_stored = record is _MARKED
         commit.then(self._finish)
 
+    def leave(self, *, is_last: bool) -> None:
+        """Remove the mark if the run could not, and is the last one; otherwise the next run removes it when it ends."""
+        self._marks.due.pop(self, None)
+        if is_last and self._is_stored and not self.is_untold and self._actor.state.history.is_begun:
+            with suppress(PlaitError):  # The thread has been stopped, or has ended.
+                self.store(_NOT_MARKED)
+
     def _finish(self, error: PlaitError | None) -> None:
         if error is not None:
-            self._is_stored = True
+            self._is_stored = True  # The record may be stored.
 
 
 class _Draft:
-    """Is stored with what a run has written."""
+    """The part of a mark in a run's stage, which is stored with the run."""
 
     is_ready = True
 
@@ -112,11 +112,11 @@ class _Draft:
         self.is_dirty = True
 
     async def prepare(self) -> None:
-        """Do nothing: nothing has to be read."""
+        """Do nothing, as nothing must be read."""
 
-    def records(self) -> list[Record]:
-        return [self._record]
-
-    def submitted(self, commit: Commit) -> None:
+    def write(self) -> None:
+        self._mark.store(self._record)
         self.is_dirty = False
-        self._mark.submitted(self._record, commit)
+
+    def drop(self) -> None:
+        self.is_dirty = False

@@ -1,4 +1,4 @@
-"""Which thread a request to an agent belongs to: ids of threads that the server has signed, in a header or a cookie."""
+"""Finds the thread of a request to an agent, by an id that the server has signed, in a header or a cookie."""
 
 import base64
 import hashlib
@@ -22,10 +22,10 @@ HEADER: Final = "x-thread-id"
 _HEADER: Final = HEADER.encode()
 COOKIE: Final = "atid"
 DEVELOPMENT_SECRET: Final = "plait-development-secret"
-"""Signs ids in development. Everybody knows it."""
+"""The secret that signs ids in development. It is public."""
 
 _MAX_AGE: Final = 7 * 24 * 3600
-# How many signatures are kept, as each id is verified and signed by every request.
+# The number of signatures that are kept, as every request verifies and signs an id.
 _MOST_KEPT: Final = 4096
 
 ThreadIdProvider = Callable[[Request], Awaitable[str] | str]
@@ -33,7 +33,7 @@ ThreadIdProvider = Callable[[Request], Awaitable[str] | str]
 
 
 class Signer:
-    """Signs ids with the first of some secrets, and verifies with each."""
+    """Signs ids with the first of several secrets, and verifies them with all."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._keys = [secret.encode() for secret in secrets]
@@ -50,7 +50,7 @@ class Signer:
 
 
 class ThreadIds:
-    """Finds the id of a request's thread: the one that `provider` returns, or else a signed or a new one."""
+    """Finds the id of a request's thread: the id that `provider` returns, or else a signed id or a new one."""
 
     def __init__(self, secrets: Sequence[str], provider: ThreadIdProvider | None = None) -> None:
         self._signer = Signer(secrets) if secrets else None
@@ -62,12 +62,12 @@ class ThreadIds:
         return self._signer is not None
 
     def use_development_secret(self) -> None:
-        """Sign with a secret that everybody knows, and log that."""
+        """Sign with a public secret, and log that."""
         self._signer = Signer([DEVELOPMENT_SECRET])
-        log.warning("the ids of threads are signed with the secret of `plait dev`, which everybody knows")
+        log.warning("the ids of threads are signed with the secret of `plait dev`, which is public")
 
     async def find(self, request: Request) -> str:
-        """Return the id of a request's thread. Raises what the provider raises, and ValueError for its mistakes."""
+        """Return the id of a request's thread. Raises what the provider raises, and ValueError for an invalid id."""
         if self._provider is not None:
             try:
                 return check_thread_id(await maybe_await(self._provider(request)))
@@ -76,9 +76,9 @@ class ThreadIds:
         return self._find_in_header(request) or self._find_in_cookie(request) or make_thread_id()
 
     def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:
-        """Return the headers by which a client continues a thread; the cookie is for https only if that is in use."""
+        """Return the headers by which a client continues a thread; if `is_secure`, the cookie is for https only."""
         signature = self._get_signer().sign(id)
-        # What base64 has and the value of a cookie may not have.
+        # Escape the characters of base64 that the value of a cookie must not have.
         escaped = signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
         cookie = f"{COOKIE}={id}.{escaped}; Max-Age={_MAX_AGE}; Path=/; HttpOnly; SameSite=Lax"
         if is_secure:
@@ -93,7 +93,7 @@ class ThreadIds:
         return self._signer
 
     def _find_in_header(self, request: Request) -> str | None:
-        # Several are one with commas, which no signature has.
+        # Several headers are joined with commas, which no signature has.
         value = b",".join([value for name, value in request.scope["headers"] if name == _HEADER]).decode("latin-1")
         return self._verify(f"the header {HEADER}", value, ";") if value else None
 

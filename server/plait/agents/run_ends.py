@@ -1,4 +1,4 @@
-"""What a run ends with: its commit, its answer, and what follows that."""
+"""Ends runs: the commit, the answer, and the work after the answer."""
 
 import asyncio
 import logging
@@ -21,9 +21,9 @@ log.addFilter(escape_traceback)
 
 
 class RunEnds:
-    """Commits what runs have written; after the answer, calls listeners and waits for background work.
+    """Commits the writes of runs; after the answer, calls listeners and waits for background work.
 
-    `leave` lets the next run of a thread in, when all that has ended.
+    `leave` is called when all this has ended, and admits the next run of the thread.
     """
 
     def __init__(self, events: Events, *, leave: Callable[[Run], None]) -> None:
@@ -31,7 +31,7 @@ class RunEnds:
         self._leave = leave
 
     async def finish(self, context: Context[Any], error: BaseException | None) -> None:
-        """Commit what a run has written, or drop it, and begin what follows the answer. Raises what the run raises."""
+        """Commit or drop the writes of a run, and begin the work after the answer. Raises the error of the run."""
         run = context._run
         run.is_over = True
         if run.outermost is not run:
@@ -42,15 +42,15 @@ class RunEnds:
             return
         error = run.actor.state.find_loss() or error
         if run.actor.is_ending and run.turn not in run.actor.ended_by:
-            error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever it has made of that.
+            error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever its own error is.
         try:
-            if not run.agent.is_stream and error is not None and not _is_of_caller(error):
+            if error is not None and (run.is_repeated or not (run.agent.is_stream or _is_of_caller(error))):
                 run.stage.drop()
             if run.mark is not None:
                 run.mark.end(run.stage, is_cut_off=run.is_cut_off)
             failure = await self._commit(run)
             if failure is not None:
-                log.error("what %s wrote in %s could not be stored: %s", run.agent.name, run.actor.key, failure)
+                log.error("the writes of %s in %s could not be stored: %s", run.agent.name, run.actor.key, failure)
             if error is None:
                 error = failure
         finally:
@@ -59,26 +59,26 @@ class RunEnds:
             raise error
 
     async def _commit(self, run: Run) -> BaseException | None:
-        """Commit what a run has written, and begin a new thread even if it wrote nothing; return why it failed."""
+        """Commit the writes of a run, and store a new thread even without any; return the error if it failed."""
         actor = run.actor
         try:
             await run.stage.commit()
             if not actor.state.history.is_begun and not actor.is_ending:
                 await actor.state.store_thread()
         except Destroyed:
-            run.stage.drop()  # By this run, or the run has been cancelled for that.
+            run.stage.drop()  # Destroyed by this run, or the run was cancelled for that.
         except Exception as error:
             run.stage.drop()
             return error
         except asyncio.CancelledError:
             if (loss := actor.state.find_loss()) is None:
                 raise
-            run.stage.drop()  # Otherwise what follows the answer would store it.
+            run.stage.drop()  # Otherwise the work after the answer would store it.
             return loss
         return None
 
     def _follow(self, context: Context[Any], error: BaseException | None) -> None:
-        """Begin what follows the answer, when that has been given."""
+        """Begin the work after the answer, when the answer is given."""
         run, origin = context._run, find_client_turn()
 
         def begin(*_: object) -> None:
@@ -102,7 +102,7 @@ class RunEnds:
             run.turn.on_end(begin)
 
     def _has_more(self, run: Run, error: BaseException | None) -> bool:
-        """Whether anything follows the answer: listeners, background work, or what was written since the commit."""
+        """Whether there is work after the answer: listeners, background work, or writes after the commit."""
         events = self._events
         return (
             run.has_background
@@ -126,14 +126,14 @@ class RunEnds:
         finally:
             run.cut_rest = None
             context.leave(token)
-            if run.background:  # It took too long, the server shuts down, or the thread was destroyed.
+            if run.background:  # The work took too long, the server is shutting down, or the thread was destroyed.
                 for task in run.background:
                     task.cancel()
                 await asyncio.wait(run.background)
             await self._commit_after(run, is_last=True)
 
     async def _wait_for_background(self, run: Run) -> None:
-        """Store what each piece of background work has written when it ends; a piece may begin another one."""
+        """Store the writes of each piece of background work when it ends; a piece may begin another one."""
         while run.background:
             ended, _ = await asyncio.wait(run.background, return_when=asyncio.FIRST_COMPLETED)
             run.background -= ended
@@ -153,7 +153,12 @@ class RunEnds:
             run.stage.drop()
         except Exception as error:
             run.stage.drop()
-            log.error("what followed a run of %s could not be stored: %s", run.agent.name, error, exc_info=error)
+            log.error(
+                "the writes after the answer of a run of %s could not be stored: %s",
+                run.agent.name,
+                error,
+                exc_info=error,
+            )
 
 
 class _Bound:
@@ -163,7 +168,7 @@ class _Bound:
         self._run = run
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
-        # Why it is cancelled, once it is.
+        # Why it was cancelled, if it was.
         self._why = ""
         self._is_over = False
 
@@ -171,12 +176,12 @@ class _Bound:
         seconds = self._run.agent.background_timeout
         if seconds is not None:
             why = f"after {seconds:g} s (background_timeout)"
-            # An empty context: the loop keeps that of a timer until its time, also of one that is cancelled.
+            # An empty context: the loop keeps the context of a timer until its time, even if the timer is cancelled.
             self._timer = asyncio.get_running_loop().call_later(seconds, self._cancel, why, context=Variables())
         return self
 
     def cut(self) -> None:
-        """Cancel the block as soon as the calling code lets others run."""
+        """Cancel the block as soon as the calling code awaits."""
         asyncio.get_running_loop().call_soon(self._cancel, "by an interrupt")
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
@@ -187,7 +192,7 @@ class _Bound:
         if not self._why or task is None or task.uncancel() > 0 or not isinstance(error, asyncio.CancelledError):
             return False
         what = ", ".join(each.get_name() for each in run.background) or "a listener"
-        text = "what followed a run of %s is cancelled %s: %s"
+        text = "the work after the answer of a run of %s is cancelled %s: %s"
         log.error(text, run.agent.name, self._why, what, extra=about(run.actor.key))
         return True
 
@@ -198,7 +203,7 @@ class _Bound:
 
 
 def _is_of_caller(error: BaseException) -> bool:
-    """Whether a run ends because its task is cancelled, rather than one that it waited for."""
+    """Whether a run ends because its own task was cancelled, not a task that it waited for."""
     task = asyncio.current_task()
     return isinstance(error, GeneratorExit) or (
         isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""The runs of one thread, which are one at a time, in order of arrival."""
+"""The queue of one thread's runs, which run one at a time, in order of arrival."""
 
 import asyncio
 from collections import deque
@@ -13,26 +13,26 @@ Run = TypeVar("Run")
 
 
 class RunQueue(Generic[Run]):
-    """Lets one run in at a time. A run that is let in must `leave`, whatever becomes of it."""
+    """Admits one run at a time. An admitted run must `leave`, however it ends."""
 
     def __init__(self) -> None:
-        # The run that was let in, until it leaves.
+        # The admitted run, until it leaves.
         self.current: Run | None = None
-        # Each with the connection, principal or address for which it waits.
+        # The waiting runs, each with the connection, principal or address that it counts for.
         self._waiting: deque[tuple[Run, asyncio.Future[None], Hashable]] = deque()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no run is in and none waits."""
+        """Whether no run is admitted or waiting."""
         return self.current is None and not self._waiting
 
     async def enter(
         self, run: Run, *, max_waiting: int, timeout: float, party: Hashable = None, most_of_party: int = 0
     ) -> None:
-        """Wait until it is the turn of a run, for a client that is `party`; None is server code.
+        """Wait until a run is admitted; `party` is its client, None for server code.
 
-        Raises TooMany when too many wait, in all or `most_of_party` of the same one, or after `timeout` seconds.
-        When the caller is cancelled, it leaves the queue.
+        Raises TooMany if too many runs wait, in all or `most_of_party` of one party, or after `timeout` seconds. If the
+        caller is cancelled, the run leaves the queue.
         """
         if self.is_empty:
             self.current = run
@@ -50,7 +50,7 @@ class RunQueue(Generic[Run]):
         try:
             await turn
         except BaseException:
-            if self.current is run:  # It was let in at the same moment.
+            if self.current is run:  # It was admitted at the same moment.
                 self.leave()
             elif place in self._waiting:
                 self._waiting.remove(place)
@@ -59,7 +59,7 @@ class RunQueue(Generic[Run]):
             expiry.cancel()
 
     def leave(self) -> None:
-        """Let in the next run that still waits."""
+        """Admit the next waiting run."""
         self.current = None
         while self._waiting:
             run, turn, _ = self._waiting.popleft()
@@ -69,7 +69,7 @@ class RunQueue(Generic[Run]):
                 return
 
     def refuse(self, error: PlaitError) -> None:
-        """Let those that wait raise an error."""
+        """Raise an error in all waiting runs."""
         for _, turn, _ in self._waiting:
             if not turn.done():
                 turn.set_exception(error)

@@ -6,6 +6,8 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from plait.actor.actor import Actor, find_actor
 from plait.actor.events import Events
 from plait.actor.per_actor import PerActor
@@ -21,7 +23,7 @@ from plait.agents.run_ends import RunEnds
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session
 from plait.agents.session_names import remember_session
-from plait.errors import Busy, PlaitError, Unavailable
+from plait.errors import Busy, PlaitError, Unavailable, is_outage
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Runs"]
@@ -30,19 +32,23 @@ __all__ = ["Runs"]
 _QUEUE: Final = PerActor[Actor, RunQueue[Run]](lambda _: RunQueue())
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
 class Runs:
     """The agents of an app and their runs.
 
-    `make_user` returns what a context has as `user`, for an id.
+    `make_user` returns the `user` of a context, for an id.
     """
 
     def __init__(self, events: Events, *, make_user: Callable[[str], Any] = lambda _: None) -> None:
         self.agents: dict[str, Agent] = {}
         self.events = events
-        # What contexts have as `kv`.
+        # The `kv` of all contexts.
         self.kv: Any = None
         self._make_user = make_user
-        # The queues in which a run is, or waits.
+        # The queues with an admitted or waiting run.
         self._queues: dict[Actor, RunQueue[Run]] = {}
         self._is_draining = self._is_cutting_off = False
         self._marks = Marks()
@@ -62,7 +68,7 @@ class Runs:
         """Return the method by which clients interrupt the run of a thread."""
 
         def interrupt(thread: Thread[Any], message: Any = None) -> bool:
-            """Interrupt the run of this thread at its next checkpoint, or what follows it; answer whether one runs."""
+            """Interrupt the run of this thread, or the work after it; return whether there is one."""
             return self.interrupt(thread._actor.key, message)
 
         return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
@@ -78,13 +84,17 @@ class Runs:
 
     # Runs, in a turn of the thread
 
-    async def run(self, agent: Agent, thread: Thread[Any], given: Given) -> Any:
-        """Run an agent, when it is its turn, and return its output, or an Interruption.
+    async def run(
+        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = _ignore
+    ) -> Any:
+        """Run an agent when the queue admits it, and return its output, or an Interruption.
 
-        Raises TooMany, Busy, Unavailable, what the agent raises, and what prevented the commit.
+        `on_begin` is called when the run begins. Raises TooMany, Busy, Unavailable, what the agent raises, and the
+        error that prevented the commit.
         """
         context = await self._enter(agent, thread, given)
-        run, output, error = context._run, None, None
+        on_begin(run := context._run)
+        output, error = None, None
         token, timer = context.enter(), None if agent.timeout is None else asyncio.timeout(agent.timeout)
         try:
             run.check()
@@ -101,13 +111,16 @@ class Runs:
         await self._ends.finish(context, error)
         return Interruption(run.interrupt_message, output) if run.ends_interrupted else output
 
-    async def stream(self, agent: Agent, thread: Thread[Any], given: Given) -> AsyncGenerator[Any]:
-        """Run an agent that streams, when it is its turn; the last chunk is an Interruption if it was interrupted.
+    async def stream(
+        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = _ignore
+    ) -> AsyncGenerator[Any]:
+        """Run a streaming agent when the queue admits it; the last chunk is an Interruption if it was interrupted.
 
-        Raises what `run` raises. However it ends, what was written is committed.
+        Raises what `run` raises. Its writes are committed, however it ends.
         """
         context = await self._enter(agent, thread, given)
-        run, error, timer = context._run, None, asyncio.timeout(agent.timeout)
+        on_begin(run := context._run)
+        error, timer = None, asyncio.timeout(agent.timeout)
         try:
             async with timer, _closing(agent.call(context, given.input), context) as chunks:
                 while True:
@@ -125,10 +138,51 @@ class Runs:
         if run.ends_interrupted:
             yield Interruption(run.interrupt_message)
 
+    # For parts
+
+    def begin(self, actor: Actor, name: str, done: Callable[[BaseException | None, bool], None]) -> None:
+        """Begin a run in a turn of its own, as `Actor.begin_run` does; the chunks of a stream are dropped."""
+        agent = self.find(name, actor.key.kind)
+        given = Given(input=agent.convert(msgspec.UNSET))
+        begun: list[Run] = []
+
+        def note(run: Run) -> None:
+            begun.append(run)
+            run.is_repeated = True
+
+        async def work() -> None:
+            if agent.is_stream:
+                async for _ in self.stream(agent, actor.thread, given, on_begin=note):
+                    pass
+            else:
+                await self.run(agent, actor.thread, given, on_begin=note)
+
+        def finish(_: object, error: BaseException | None) -> None:
+            is_cut = not begun or begun[0].is_interrupted or (error is not None and is_outage(error))
+            done(error, is_cut)
+
+        actor.begin(f"rpc run:{name}", work, finish)
+
+    def terminate(self, actor: Actor) -> None:
+        """Interrupt the run of a terminated thread, unless the calling code is a part of it.
+
+        Waiting runs raise Terminated when they are admitted.
+        """
+        calling = find_context()
+        queue = self._queues.get(actor)
+        if queue is None or (run := queue.current) is None:
+            return
+        if self._find_holder(queue, current_turn(), None if calling is None else calling._run) is run:
+            return
+        if not run.is_over:
+            run.interrupt()
+        elif run.cut_rest is not None:
+            run.cut_rest()
+
     # For contexts
 
     async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
-        """Run another agent in the run of a context, and return its output; of one that streams, a list."""
+        """Run another agent in the run of a context, and return its output; a list if it streams."""
         found = self.find(agent, context._run.actor.key.kind)
         given = Given(input=found.convert(input))
         if found.is_stream:
@@ -136,7 +190,7 @@ class Runs:
         return await self.run(found, context.thread, given)
 
     async def stream_for(self, context: Context[Any], agent: str, input: Any) -> AsyncGenerator[Any]:
-        """Iterate over what another agent yields in the run of a context."""
+        """Iterate over the chunks of another agent in the run of a context."""
         found = self.find(agent, context._run.actor.key.kind)
         if not found.is_stream:
             raise TypeError(f"the agent {agent!r} does not stream: use `run`")
@@ -147,7 +201,7 @@ class Runs:
     # From outside
 
     def interrupt(self, key: ThreadKey, message: Any = None) -> bool:
-        """Interrupt the run of a thread at its next checkpoint, or cancel what follows it; return whether one runs."""
+        """Interrupt the run of a thread at its next checkpoint, or cancel the work after it; return if there is one."""
         for run in self._active:
             if run.actor.key == key:
                 if not run.is_over:
@@ -155,37 +209,37 @@ class Runs:
                 elif run.cut_rest is not None:
                     run.cut_rest()
                 else:
-                    return False  # It has answered, and nothing follows, or that has not begun.
+                    return False  # The run has answered, and the work after it is not running.
                 return True
         return False
 
     @property
     def is_running(self) -> bool:
-        """Whether any run has not ended."""
+        """Whether a run has not ended."""
         return bool(self._active)
 
     @property
     def is_calling(self) -> bool:
-        """Whether the calling code is a part of a turn of this app, or of a run or what follows that."""
+        """Whether the calling code is a part of a turn of this app, or of a run or the work after it."""
         context = find_context()
         return self._is_within(current_turn(), None if context is None else context._run)
 
     def refuse(self) -> None:
-        """Let no other run begin, as the server shuts down, but those that a turn or a run calls.
+        """Refuse further runs, except those that a turn or a run calls, as the server is shutting down.
 
-        Those that wait raise Unavailable.
+        Waiting runs raise Unavailable.
         """
         self._is_draining = True
         for queue in self._queues.values():
             queue.refuse(_shutting_down())
 
     def start(self) -> None:
-        """Let runs begin."""
+        """Accept runs."""
         self._is_draining = self._is_cutting_off = False
-        self._marks = Marks()  # The timer is of one loop.
+        self._marks = Marks()  # The timer belongs to one loop.
 
     def cut_off(self) -> None:
-        """Interrupt all runs, as the server shuts down, also those that wait; their threads are marked."""
+        """Interrupt all runs, even waiting ones, and mark their threads, as the server is shutting down."""
         self._is_cutting_off = True
         for run in self._active:
             if not run.is_over:
@@ -195,11 +249,11 @@ class Runs:
 
     @property
     def _active(self) -> list[Run]:
-        """The outermost runs that were let in, until what follows their answers has ended."""
+        """The admitted outermost runs, until the work after their answers has ended."""
         return [queue.current for queue in self._queues.values() if queue.current is not None]
 
     async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
-        """Wait until it is the run's turn, and return its context. An agent called by another one need not wait."""
+        """Wait until the run is admitted, and return its context. A run inside of another one does not wait."""
         actor = thread._actor
         assert isinstance(actor, Actor)
         turn, calling = current_turn(), find_context()
@@ -216,10 +270,12 @@ class Runs:
         run = Run(agent, actor, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given)
         if holder is not None:
-            run.stage.enter()  # A turn of the mailbox, through which it came back, has none.
+            run.stage.enter()  # A turn of the mailbox through which the call came back has no stage.
         else:
+            actor.check_active()
             await self._wait(queue, run)
             try:
+                actor.check_active()
                 run.stage.enter()
                 await self._recall(run)
                 remember_session(actor, given.user_id, given.session_id)
@@ -261,7 +317,7 @@ class Runs:
         return None if id is None else self._make_user(id)
 
     def _find_holder(self, queue: RunQueue[Run], turn: Turn | None, caller: Run | None) -> Run | None:
-        """Return the run that was let in if the calling code is a part of it, directly or through other threads."""
+        """Return the admitted run if the calling code is a part of it, directly or through other threads."""
         holder = queue.current
         if holder is None:
             return None
@@ -308,19 +364,19 @@ class Runs:
             run.cut_off()
 
     def _is_within(self, turn: Turn | None, caller: Run | None) -> bool:
-        """Whether a turn that runs is one of this app's, or called by one, or a run that calls has not ended."""
+        """Whether a running turn belongs to this app or is called by such a turn, or a calling run has not ended."""
         events = self.events
         if turn is not None and turn.is_running and any(find_actor(each).events is events for each in turn.chain()):
             return True
         return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:
-        """Find out whether a run before this one was cut off, and mark the thread if this one takes long."""
+        """Find out whether an earlier run was cut off, and mark the thread if this run takes long."""
         mark = run.mark = self._mark.of(run.actor)
         run.follows_cut_off = await mark.begin()
 
     def _leave(self, run: Run) -> None:
-        for task in run.background:  # What follows was cancelled before it began.
+        for task in run.background:  # The work after the answer was cancelled before it began.
             task.cancel()
         run.stage.close()
         run.is_over = True
@@ -333,17 +389,17 @@ class Runs:
 
 
 def _check_same_session(given: Given, holder: Run) -> None:
-    """Raise ValueError for another session than that of the run in which an agent is called."""
+    """Raise ValueError if another session is given than that of the run in which an agent is called."""
     id, own = given.session_id, holder.session.id
-    # The ids may be those by which the thread is addressed.
+    # The ids may be those that name the thread.
     if id is None or id == own or session_name(given.user_id, id) == holder.actor.key.name:
         return
-    raise ValueError(f"a run inside of another one of its thread has the session {own!r} of that, not {id!r}")
+    raise ValueError(f"a run inside of another run of its thread has the session {own!r}, not {id!r}")
 
 
 @asynccontextmanager
 async def _closing(chunks: AsyncGenerator[Any], context: Context[Any]) -> AsyncIterator[AsyncGenerator[Any]]:
-    """Close a generator in its context, as its `finally` may use that."""
+    """Close a generator in its context, as its `finally` may use the context."""
     try:
         yield chunks
     finally:
@@ -355,13 +411,13 @@ async def _closing(chunks: AsyncGenerator[Any], context: Context[Any]) -> AsyncI
 
 
 def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:
-    """End a waiting run whose caller has cancelled it, or to whom it can stream no more."""
+    """End a waiting run if its caller has cancelled it, or its stream has lost its reader."""
     if agent.is_stream or not is_closed:
         turn.cancel()
 
 
 def _lose_caller(run: Run, _: bool) -> None:
-    """Let a run go on whose caller has left, but interrupt one that streams to it."""
+    """Continue a run whose caller has left, but interrupt it if it streams."""
     if run.agent.is_stream and not run.is_over:
         run.interrupt()
 

@@ -10,10 +10,10 @@ __all__ = ["Session"]
 
 
 class Session:
-    """What belongs to one request. Nothing of it is stored.
+    """The data of one request. It is never stored.
 
     `state` is for the agents of the request and the listeners of `completed`; `metadata` describes the request, for
-    those who watch sessions.
+    listeners of the app.
     """
 
     def __init__(self, id: str | None, thread: Thread[Any]) -> None:
@@ -25,20 +25,20 @@ class Session:
 
     @property
     def id(self) -> str:
-        """The id that the caller gave, or else `sess_` and 32 hexadecimal digits."""
+        """The id from the caller, or else `sess_` and 32 hexadecimal digits."""
         if self._id is None:
             self._id = f"sess_{secrets.token_hex(16)}"
         return self._id
 
     def add_listener(self, event: Literal["completed"], listener: Listener) -> None:
-        """Call `listener` with this session after the answer, in order; what it writes to values is stored."""
+        """Call `listener` with this session after the answer, in order; its writes to values are stored."""
         if event != "completed":
             raise ValueError(f"a session has the event 'completed', not {event!r}")
         self._listeners.append(listener)
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody listens to this session."""
+        """Whether this session has listeners."""
         return bool(self._listeners)
 
     async def complete(self) -> None:

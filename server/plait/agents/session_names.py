@@ -1,4 +1,4 @@
-"""The users and sessions of threads whose names do not tell them: long ids are in a name as a hash."""
+"""Stores the user and session ids of threads whose name holds only their hash."""
 
 from typing import Final
 from urllib.parse import quote, unquote
@@ -26,7 +26,7 @@ class _Written:
         self.is_written = False
 
     def finish(self, error: PlaitError | None) -> None:
-        """Write it again with the next run if it could not be stored."""
+        """Write the record again with the next run if it could not be stored."""
         self.is_written = error is None
 
 
@@ -36,7 +36,7 @@ _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
 
 def remember_session(actor: ThreadActor, user_id: str | None, session_id: str | None) -> None:
-    """Store the ids with a thread whose name is made of them but does not tell them, and the user of a new thread."""
+    """Store the ids with a thread whose name holds only their hash, and the user of a new thread."""
     name, history = actor.key.name, actor.state.history
     if session_id is None and user_id is not None and is_thread_id(name) and not history.is_begun:
         history.user = find_user(user_prefix(user_id))
@@ -48,7 +48,7 @@ def remember_session(actor: ThreadActor, user_id: str | None, session_id: str | 
 
 
 async def find_session(store: Store, key: ThreadKey) -> tuple[str | None, str] | None:
-    """Return the user and the session of a thread, None if it has none, or they are not known. Raises StoreError."""
+    """Return the user and the session of a thread; None if it has none or they are not known. Raises StoreError."""
     if (found := read_session_name(key.name)) is not None or "*" not in key.name:
         return found
     data = await store.record(key, *SESSION)
@@ -56,7 +56,7 @@ async def find_session(store: Store, key: ThreadKey) -> tuple[str | None, str] |
 
 
 def decode_session(name: str, data: bytes) -> tuple[str | None, str] | None:
-    """Return the ids that a record tells of a thread, None if they are not those of its name."""
+    """Return the ids in a record of a thread; None if they do not match its name."""
     try:
         user, session = _decode(data)
         user_id = None if user is None else unquote(user, errors="surrogatepass")

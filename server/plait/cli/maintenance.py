@@ -1,29 +1,30 @@
-"""Checks, backs up and restores a store's file, and shows, exports or deletes one of its threads."""
+"""Checks, backs up and restores a store's file, and shows or deletes one of its threads."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from plait.agents.address import read_session_name
-from plait.agents.session_names import decode_session
+import msgspec
+
+from plait.agents.session_names import find_session
 from plait.errors import CorruptThread, NotFound, StoreError
-from plait.node.export import describe_stored
 from plait.spelling import count
-from plait.state.history import replay_document
+from plait.state.history import replay_document, replay_json
 from plait.store.backup import back_up, check_restore, restore
 from plait.store.deletion import delete_thread
 from plait.store.files import Files
-from plait.store.inspection import Inspection, read_whole
+from plait.store.inspection import Inspection
 from plait.store.lock import StoreLock
 from plait.store.place import Place
-from plait.store.protocol import Record, StoredThread, ThreadHeader, ThreadKey
+from plait.store.protocol import Store, ThreadKey
 from plait.store.shards import find_file
 from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
 
-__all__ = ["back_up_store", "check_store", "describe_thread", "destroy_thread", "export_thread", "restore_store"]
+__all__ = ["back_up_store", "check_store", "describe_thread", "destroy_thread", "restore_store"]
 
 
 def check_store(path: Path) -> Iterator[tuple[str, bool]]:
@@ -73,39 +74,50 @@ def restore_store(backup: Files, files: Files) -> str:
     return f"{line}; the old file{' is' if len(kept) == 1 else 's are'} kept as {', '.join(kept)}"
 
 
-def export_thread(path: Path, key: ThreadKey) -> str:
-    """Return a stored thread as JSON, as `Handle.to_json` does. Raises NotFound and StoreError."""
-    _, stored, records = _read(path, key)
-    return describe_stored(key, stored, records)
+async def describe_thread(store: Store, key: ThreadKey) -> bytes:
+    """Return a stored thread as JSON: its header, its state, and the records of each part, by their keys.
 
-
-def describe_thread(path: Path, key: ThreadKey) -> str:
-    """Return what `export_thread` does, with version, epoch, user and times. Raises NotFound and StoreError."""
-    header, stored, records = _read(path, key)
+    Raises NotFound and StoreError.
+    """
+    header = await store.find(key)
+    parts: dict[str, dict[str, Any]] = {}
+    async with store.view(key) as view:
+        if header is None or view is None:
+            raise NotFound(f"there is no thread {key}")
+        thread, after = view.thread, ("", "")
+        while page := await view.records(after=after):
+            for record in page:
+                parts.setdefault(record.part, {})[record.key] = _read_value(record.value or b"")
+            after = page[-1].part, page[-1].key
     about = {
-        "version": stored.version,
-        "epoch": stored.epoch,
-        "created_at": _read_time(stored.created_at),
-        "user": stored.user,
+        "kind": key.kind,
+        "name": key.name,
+        "version": thread.version,
+        "epoch": thread.epoch,
+        "state_version": thread.state_version,
+        "created_at": _read_time(thread.created_at),
+        "user": thread.user,
         "idle_since": _read_time(header.idle_since),
-        "due": _read_time(stored.due),
+        "due": _read_time(thread.due),
     }
-    exported = decode_json(describe_stored(key, stored, records).encode())
-    if (session := read_session_name(key.name)) is None and "session" in exported:
-        session = decode_session(key.name, encode_json(exported["session"]))
-    if session is not None:
-        exported["session"] = session
-    return encode_json(about | exported).decode()
+    if (session := await find_session(store, key)) is not None:
+        about["session"] = session
+    if thread.has_state:
+        about["state"] = msgspec.Raw(replay_json(key, thread))
+    return encode_json(about | {"parts": parts})
+
+
+def _read_value(value: bytes) -> Any:
+    """Return the JSON of a record, or its bytes, which are shown as base64."""
+    try:
+        decode_json(value)
+    except NOT_JSON:
+        return value
+    return msgspec.Raw(value)
 
 
 def _read_time(at: int | None) -> datetime | None:
     return datetime.fromtimestamp(at / 1e6, UTC) if at else None
-
-
-def _read(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]]:
-    if (found := read_whole(path, key)) is None:
-        raise NotFound(f"there is no thread {key} in {path}")
-    return found
 
 
 async def destroy_thread(files: Files, key: ThreadKey) -> str:

@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from contextlib import aclosing, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -9,19 +11,10 @@ import msgspec
 from cyclopts import App, Parameter
 
 from plait.cli.loading import load_plait
-from plait.cli.maintenance import describe_thread, destroy_thread, export_thread
-from plait.cli.options import (
-    LoadError,
-    StoredFiles,
-    StoreFile,
-    Target,
-    fail,
-    find_existing,
-    find_store,
-    give_up,
-    show_store,
-)
+from plait.cli.maintenance import describe_thread, destroy_thread
+from plait.cli.options import LoadError, StoredFiles, StoreFile, Target, fail, find_store, give_up, show_store
 from plait.errors import NotFound, PlaitError, operator_message
+from plait.node.export import export_thread
 from plait.node.listing import INNER_KINDS
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, ThreadRow
@@ -45,7 +38,7 @@ def list_threads(
         bool, Parameter(help="Also list the threads in which plait keeps kv and users.", negative="")
     ] = False,
 ) -> None:
-    """List the threads of a store, each with its version. A server may have the store open."""
+    """List the threads of a store: version, when it was created and changed, name. A server may have it open."""
 
     async def show(file: StoredFiles) -> None:
         after: ThreadRow | None = None
@@ -53,7 +46,8 @@ def list_threads(
             while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
                 for row in rows:
                     if all or kind in INNER_KINDS or row.key.kind not in INNER_KINDS:
-                        print(f"{row.version:>10}  {row.key}")
+                        times = f"{_format_time(row.created_at)}  {_format_time(row.changed_at)}"
+                        print(f"{row.version:>10}  {times}  {row.key}")
                 after = rows[-1]
 
     show_store(show, store)
@@ -62,11 +56,12 @@ def list_threads(
 @threads.command
 def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
     """Print a stored thread as JSON, with its version and epoch. A server may have the store open."""
-    files, key = find_existing(store), ThreadKey(kind, name)
-    try:
-        print(msgspec.json.format(describe_thread(files.path_of(key), key), indent=2))
-    except PlaitError as error:
-        fail(operator_message(error))
+
+    async def print_it(file: StoredFiles) -> None:
+        async with file as opened:
+            print(msgspec.json.format(await describe_thread(opened, ThreadKey(kind, name)), indent=2).decode())
+
+    show_store(print_it, store)
 
 
 @threads.command
@@ -75,18 +70,21 @@ def export(
     name: Name,
     store: StoreFile = "plait.db",
     *,
-    out: Annotated[Path | None, Parameter(help="The file to write. By default the JSON is printed.")] = None,
+    out: Annotated[Path | None, Parameter(help="The file to write. By default it is printed.")] = None,
 ) -> None:
-    """Write a thread as JSON: its state and values. A server may have the store open."""
-    files, key = find_existing(store), ThreadKey(kind, name)
+    """Write all of a thread but its history, as lines of JSON. A server may have the store open."""
+
+    async def write(file: StoredFiles) -> None:
+        async with file as opened, aclosing(export_thread(opened, ThreadKey(kind, name))) as lines:
+            first = await anext(lines)  # Before the file is made: there may be no such thread.
+            with nullcontext(sys.stdout.buffer) if out is None else out.open("wb") as target:
+                target.write(first)
+                async for some in lines:
+                    target.write(some)
+                target.flush()
+
     try:
-        line = export_thread(files.path_of(key), key)
-        if out is None:
-            print(line)
-        else:
-            out.write_text(f"{line}\n", encoding="utf-8")
-    except PlaitError as error:
-        fail(operator_message(error))
+        show_store(write, store)
     except OSError as error:
         fail(f"cannot write to {out}: {error.strerror or error}")
 
@@ -100,23 +98,21 @@ def import_(
     replace: Annotated[bool, Parameter(help="Replace the thread if it exists.", negative="")] = False,
 ) -> None:
     """Store an exported thread in an app, after migrating and checking it. No server may have the store open."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        fail(f"cannot read {file}: {error.strerror or error}")
 
     async def store() -> str:
         app = load_plait(target)
         if isinstance(app._store, MemoryStore):
             raise LoadError(f"{target} keeps its threads in memory, where an import would be lost")
         async with app:
-            handle = await app.import_thread(data, name=name, replace=replace)
+            handle = await app.import_thread(file, name=name, replace=replace)
             return str(handle._key)
 
     try:
         print(f"{asyncio.run(store())} is imported")
     except (LoadError, PlaitError) as error:
         give_up(error)
+    except OSError as error:
+        fail(f"cannot read {file}: {error.strerror or error}")
     except Exception as error:  # `on_start` and `validate_state_change` may raise anything.
         fail(f"the thread's class raised {type(error).__name__}: {error}")
 
@@ -146,3 +142,7 @@ def destroy(
         print(asyncio.run(destroy_thread(files, key)))
     except PlaitError as error:
         fail(operator_message(error))
+
+
+def _format_time(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")

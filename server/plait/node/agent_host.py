@@ -1,4 +1,4 @@
-"""The agents of an app, as its author uses them."""
+"""The methods of an app for its agents."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -34,7 +34,7 @@ Target = str | Handle | Thread[Any] | ThreadKey
 
 
 class AgentHost:
-    """Adds agents to threads, runs and interrupts them, and tells what happens."""
+    """Adds agents to threads, runs and interrupts them, and calls listeners."""
 
     kv: KV
     """Durable namespaces, which `ctx.kv` has in runs."""
@@ -59,13 +59,13 @@ class AgentHost:
         timeout: float | None = None,
         background_timeout: float | None = 300.0,
     ) -> Callable[[F], F]:
-        """Let a function be the agent `name`, which runs in threads of a class: `async def support(ctx, input)`.
+        """Add the agent `name`, a function that runs in threads of a class: `async def support(ctx, input)`.
 
-        An async generator streams what it yields. Inputs and outputs are checked against the annotations, or against
-        `input` and `output`. Runs of one thread are one at a time, in order of arrival; `multitask` says what becomes
-        of one that comes meanwhile. At most `max_waiting` wait in a thread, each for `wait_timeout` seconds; a run that
-        takes longer than `timeout` seconds ends with TurnTimeout. What follows its answer, listeners and background
-        work, is cancelled after `background_timeout` seconds; None means never.
+        An async generator streams the values that it yields. Inputs and outputs are checked against the annotations, or
+        against `input` and `output`. Runs of one thread run one at a time, in order of arrival; `multitask` decides
+        about a run that arrives while another is running. At most `max_waiting` wait in a thread, each for
+        `wait_timeout` seconds; a run that takes longer than `timeout` seconds ends with TurnTimeout. The listeners and
+        background work after its answer are cancelled after `background_timeout` seconds; None means never.
         """
 
         def add(function: F) -> F:
@@ -101,11 +101,11 @@ class AgentHost:
     ) -> Any:
         """Run an agent in a thread, and return its output when that is durable; of one that streams, a list.
 
-        Without `thread`, it is the one of the user's session; without a session, either, a new one. `attributes` are
-        given by their names and types, as a mapping, or as values that are found by their types. Returns an
+        Without `thread`, the run is in the thread of the user's session, or, without a session, in a new thread.
+        `attributes` are a mapping from names and types, or values that are found by their types. Returns an
         Interruption when the run was interrupted. Raises what the agent raises, InvalidArguments, TooMany when too many
-        runs wait, Busy, Unavailable and StoreError. A caller that is cancelled leaves the queue; a run that has begun
-        goes on, but that of an agent that streams is interrupted.
+        runs wait, Busy, Unavailable and StoreError. If the caller is cancelled, a waiting run leaves the queue and a
+        streaming run is interrupted; any other run continues.
         """
         found = self._find_agent(agent)
         if found.is_stream:
@@ -143,9 +143,9 @@ class AgentHost:
             yield chunk
 
     async def interrupt(self, thread: Handle | Thread[Any] | ThreadKey, message: Any = None) -> bool:
-        """Interrupt what runs in a thread, at its next checkpoint; return whether anything runs.
+        """Interrupt the run of a thread at its next checkpoint; return whether there is one.
 
-        The agent finds the message in `ctx.interrupt_message`. What it has written is committed.
+        The agent finds the message in `ctx.interrupt_message`. Its writes are committed.
         """
         return self._runs.interrupt(_key_of(thread), message)
 
@@ -164,7 +164,7 @@ class AgentHost:
     def on(self, event: Event, listener: L | None = None) -> L | Callable[[L], L]:
         """Call a function when something happens: `app.on("thread.created", tell)`, or as a decorator.
 
-        Listeners are called in order, and awaited; what they raise is logged. See `Event` for what they are given.
+        Listeners are called in order and awaited; their exceptions are logged. See `Event` for their arguments.
         """
 
         def add(listener: L) -> L:

@@ -14,14 +14,15 @@ __all__ = ["Expiry"]
 
 log = logging.getLogger("plait.node")
 
-# Threads that are destroyed at the same time, so that their writes share transactions.
+# Maximum number of threads that are destroyed at the same time, so that their writes share transactions.
 _AT_ONCE: Final = 100
 
 
 class Expiry:
-    """Asks the store for expired threads every `interval` seconds, and calls `expire` for each, with when it was due.
+    """Asks the store for expired threads every `interval` seconds, and calls `expire` for each.
 
-    `rest` is called for a thread of which the store could not be told that it is idle, until it returns True.
+    `expire` also gets the time since which the thread must be idle. `rest` is called for a thread whose idle time could
+    not be stored, until it returns True.
 
     A thread is idle since its last socket or turn. The store keeps that time while the thread is asleep.
     """
@@ -40,11 +41,11 @@ class Expiry:
         self._store = store
         self._expire = expire
         self._rest = rest
-        # Threads that left the memory without the store knowing since when they are idle.
+        # Sleeping threads whose idle time could not be stored.
         self._unmarked: set[ThreadKey] = set()
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
-        # Marks the threads of which it is not known since when they are idle.
+        # Stores an idle time for the threads that have none.
         self._marking: asyncio.Task[None] | None = None
 
     def has(self, kind: str) -> bool:
@@ -58,22 +59,22 @@ class Expiry:
             self._task = asyncio.create_task(self._run(), name="plait expiry")
 
     async def stop(self) -> None:
-        """Look for no more; those that are being destroyed are not waited for."""
+        """Stop looking for expired threads, without waiting for the ones that are being destroyed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
     def remember(self, key: ThreadKey) -> None:
-        """Tell the store later that a thread is idle, unless it is used until then."""
+        """Store later that a thread is idle, unless it is used before."""
         if self.has(key.kind):
             self._unmarked.add(key)
 
     async def prepare(self) -> None:
-        """Let threads of which the store does not know since when they are idle be idle from now on. Raises StoreError.
+        """Start the idle clock of threads that have no stored idle time. Raises StoreError.
 
-        They were awake when a server was killed, or their class has only now got `expires_after`. It is done once, and
-        must be done before a thread wakes.
+        They were awake when a server was killed, or `expires_after` of their class is new. It is done once, before any
+        thread wakes.
         """
         marking = self._marking
         if marking is None or (marking.done() and (marking.cancelled() or marking.exception() is not None)):
@@ -107,7 +108,7 @@ class Expiry:
                 failure = error
         if failure is not None:
             count = len(self._unmarked)
-            log.error("of %d threads it is not stored that they are idle: %s", count, operator_message(failure))
+            log.error("the idle times of %d threads could not be stored: %s", count, operator_message(failure))
 
     async def _expire_due(self, kind: str, until: int) -> None:
         after: IdleThread | None = None

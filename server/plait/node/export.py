@@ -1,182 +1,37 @@
-"""A whole thread as JSON, and back."""
+"""Exports a whole thread, as lines of JSON."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import AsyncGenerator
 
-import msgspec
-
-from plait.actor.actor import Actor
-from plait.actor.kind import Kind, check_name
-from plait.actor.outcome import wait_for_durable
-from plait.agents.cut_off import MARK
-from plait.agents.session_names import SESSION, decode_session
-from plait.errors import Conflict, InvalidState
-from plait.limits import Limits
-from plait.parts.cell import Cell
-from plait.parts.part import find_parts
+from plait.errors import NotFound
+from plait.node.export_file import FORMAT, ExportWriter, Header
 from plait.state.history import replay_json
-from plait.state.migrations import migrate_state
-from plait.state.types import parse_json_error
-from plait.store.protocol import Record, StoredThread, ThreadKey
-from plait_schemas.codec import NOT_JSON, decode_json, encode_json
+from plait.store.protocol import INCOMPLETE, Store, ThreadKey
 
-__all__ = ["describe_stored", "export_thread", "import_thread"]
-
-_FORMAT: Final = 1
-# What a part of a stored thread has that is exported.
-_PLAIN_PARTS: Final = frozenset({"values", "metadata"})
-_NONE: Final = msgspec.Raw(b"")
+__all__ = ["export_thread"]
 
 
-class Export(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A thread: its state, if it has one, and the records of each part, by the names of these."""
+async def export_thread(store: Store, key: ThreadKey) -> AsyncGenerator[bytes, None]:
+    """Yield the file of a thread, some lines at once, as the thread is stored when the first of them is read.
 
-    format: int
-    kind: str
-    name: str
-    state_version: int = 1
-    # The user and the session, if they are stored.
-    session: msgspec.Raw = _NONE
-    state: msgspec.Raw = _NONE
-    parts: Mapping[str, Mapping[str, msgspec.Raw]] = {}
-
-
-_decode_export: Final = msgspec.json.Decoder(Export).decode
-
-
-class Node(Protocol):
-    """The awake threads."""
-
-    limits: Limits
-
-    def kind(self, name: str) -> Kind: ...
-
-    async def actor(self, key: ThreadKey) -> Actor: ...
-
-    async def stored_actor(self, key: ThreadKey) -> Actor: ...
-
-    async def is_stored(self, key: ThreadKey) -> bool: ...
-
-
-async def export_thread(node: Node, key: ThreadKey) -> str:
-    """Return a stored thread as JSON, when that is durable. Raises NotFound and StoreError."""
-    actor = await node.stored_actor(key)
-    with actor.keep_awake():
-        parts = _find_cells(actor)
-        session = await actor.records.read(*SESSION)
-        while missing := [cell for cells in parts.values() for cell in cells if not cell.is_known]:
-            await missing[0].load()
-        export = Export(
-            format=_FORMAT,
+    Raises NotFound, CorruptThread and StoreError.
+    """
+    async with store.view(key) as view:
+        if view is None or view.thread.due == INCOMPLETE:
+            raise NotFound(f"there is no thread {key}")
+        thread, writer = view.thread, ExportWriter()
+        header = Header(
+            format=FORMAT,
             kind=key.kind,
             name=key.name,
-            state_version=actor.kind.state_version,
-            session=_raw(session),
-            state=_raw(actor.state.current.json),
-            parts={
-                part: {cell.name: msgspec.Raw(cell.data) for cell in cells if cell.data is not None}
-                for part, cells in parts.items()
-            },
+            state_version=thread.state_version,
+            epoch=thread.epoch,
+            version=thread.version,
+            created_at=thread.created_at,
+            user=thread.user,
         )
-        return await wait_for_durable(encode_json(export).decode(), actor.state.after)
-
-
-def describe_stored(key: ThreadKey, stored: StoredThread, records: Iterable[Record]) -> str:
-    """Return what `export_thread` does, of what is stored. Raises CorruptThread."""
-    parts: dict[str, dict[str, msgspec.Raw]] = {}
-    session: bytes | None = None
-    for record in records:
-        if (record.part, record.key) == SESSION:
-            session = record.value
-        elif (record.part, record.key) != MARK:
-            parts.setdefault(record.part, {})[record.key] = msgspec.Raw(record.value or b"")
-    export = Export(
-        format=_FORMAT,
-        kind=key.kind,
-        name=key.name,
-        state_version=stored.state_version,
-        session=_raw(session),
-        state=_raw(replay_json(key, stored) if stored.has_state else None),
-        parts={part: found for part, found in parts.items() if found.keys() <= _PLAIN_PARTS},
-    )
-    return encode_json(export).decode()
-
-
-async def import_thread(node: Node, data: str | bytes, *, name: str | None, replace: bool) -> ThreadKey:
-    """Make a thread of an export, in one write, and return its key when that is durable.
-
-    Raises InvalidState for what is no export or does not fit the class, NotFound for a kind that there is not, Conflict
-    when there is such a thread and it is not to be replaced, or has a state and the export none, and what migrations,
-    `set_state` and waking raise.
-    """
-    export = _read(data)
-    kind = node.kind(export.kind)
-    key = ThreadKey(kind.name, check_name(export.name if name is None else name))
-    has_state, state = _read_state(key, kind, export, node.limits)
-    was_stored = await node.is_stored(key)
-    actor = await node.actor(key)
-    with actor.keep_awake():
-        if (was_stored or not actor.is_new) and not replace:
-            raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
-        if not has_state and actor.state.current.json is not None:
-            raise Conflict(f"the thread {key} has a state, and the export has none: destroy the thread first")
-        cells = [(cell, _read_cell(export, cell)) for cells in _find_cells(actor).values() for cell in cells]
-        records = [cell.record(value) for cell, value in cells]
-        if decode_session(key.name, bytes(export.session)) is not None:
-            records.append(Record(*SESSION, bytes(export.session)))
-        with actor.thread.transaction() as transaction:
-            if has_state:
-                actor.thread.set_state(state)
-            if records:
-                actor.records.write(records)
-        assert transaction.commit is not None
-        for cell, value in cells:
-            cell.submitted(value, transaction.commit)
-        await transaction.commit
-        await actor.state.store_thread()
-    return key
-
-
-def _find_cells(actor: Actor) -> dict[str, list[Cell]]:
-    found = {name: part.cells(actor) for name, part in find_parts(actor.kind.cls).items()}
-    return {name: cells for name, cells in found.items() if cells}
-
-
-def _raw(data: bytes | None) -> msgspec.Raw:
-    # Only the default itself is left out of the JSON.
-    return _NONE if data is None else msgspec.Raw(data)
-
-
-def _read(data: str | bytes) -> Export:
-    try:
-        export = _decode_export(data)
-    except NOT_JSON as error:
-        message, path = parse_json_error(error)
-        raise InvalidState(f"this is not an exported thread: {message}", path=path) from None
-    if export.format > _FORMAT:
-        raise InvalidState(f"the thread was exported in format {export.format}; this plait reads {_FORMAT}")
-    return export
-
-
-def _read_state(key: ThreadKey, kind: Kind, export: Export, limits: Limits) -> tuple[bool, Any]:
-    """Return whether the thread gets a state, and which: the exported one, migrated, or else the initial one."""
-    if not bytes(export.state):
-        return kind.has_initial_state, kind.initial_state() if kind.has_initial_state else None
-    stored = StoredThread("", 0, bytes(export.state), (), export.state_version)
-    data = migrate_state(key, kind, stored) or stored.snapshot
-    assert data is not None
-    return True, kind.state_type.read(data, limits)
-
-
-def _read_cell(export: Export, cell: Cell) -> bytes | None:
-    raw = export.parts.get(cell.part, {}).get(cell.name)
-    if raw is None:
-        return None
-    try:
-        value = decode_json(bytes(raw))
-    except NOT_JSON as error:
-        message, path = parse_json_error(error)
-        raise InvalidState(f"this is not an exported thread: {message}", path=path) from None
-    if not isinstance(value, dict):
-        raise InvalidState("this is not an exported thread: Expected `object`", path=f"/parts/{cell.part}/{cell.name}")
-    return encode_json(value) if value else None
+        yield writer.begin(header, replay_json(key, thread) if thread.has_state else None)
+        after = ("", "")
+        while page := await view.records(after=after):
+            yield writer.encode(page)
+            after = page[-1].part, page[-1].key
+        yield writer.end()

@@ -1,4 +1,4 @@
-"""Handles, by which server code calls a thread, whether it is awake or not."""
+"""Handles, by which server code calls a thread, whether it is awake or asleep."""
 
 import asyncio
 import inspect
@@ -14,9 +14,7 @@ from plait.actor.thread import Thread
 from plait.agents.agent import AgentMethod
 from plait.errors import CallFailed
 from plait.limits import Limits
-from plait.node.export import export_thread
 from plait.parts.part import Part
-from plait.parts.values import READING
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
@@ -24,7 +22,7 @@ __all__ = ["Handle", "read_stream", "visit"]
 
 T = TypeVar("T")
 
-# Chunks that a generator may be ahead of its reader before it waits.
+# The number of unread chunks at which a generator waits for its reader.
 _AHEAD: Final = 16
 
 
@@ -37,12 +35,12 @@ class Node(Protocol):
         """Return a kind by its name."""
         ...
 
-    async def actor(self, key: ThreadKey) -> Actor:
-        """Return the actor of a thread, waking it if needed."""
+    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
+        """Return the actor of a thread, waking it if needed; one that is only read is not used."""
         ...
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
-        """Return the actor of a thread that is stored, waking it if needed."""
+        """Return the actor of a stored thread, waking it if needed."""
         ...
 
     async def is_stored(self, key: ThreadKey) -> bool:
@@ -50,7 +48,7 @@ class Node(Protocol):
         ...
 
     async def destroy(self, key: ThreadKey) -> None:
-        """End a thread for good."""
+        """Destroy a thread."""
         ...
 
 
@@ -73,8 +71,8 @@ class Handle:
         return self._key.name
 
     async def state(self) -> Any:
-        """Return the thread's state when it is durable; a copy, if it could be changed in place."""
-        actor = await self._node.actor(self._key)
+        """Return the thread's state when it is durable, as a copy if it could be changed in place."""
+        actor = await self._node.actor(self._key, is_used=False)
         return await wait_for_durable(actor.state.current.copy(), actor.state.after)
 
     async def set_state(self, value: Any) -> int:
@@ -83,7 +81,7 @@ class Handle:
         return await actor.thread.set_state(value)
 
     async def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> int:
-        """Change the string at a JSON pointer inside, as `Thread.splice` does; return the version."""
+        """Change a part of the string at a JSON pointer, as `Thread.splice` does; return the version."""
         actor = await self._node.actor(self._key)
         return await actor.thread.splice(pointer, at, remove, insert)
 
@@ -92,16 +90,15 @@ class Handle:
         actor = await self._node.actor(self._key)
         return await actor.thread.append(pointer, text)
 
+    async def terminate(self) -> None:
+        """Stop the thread from taking new work, as `Thread.terminate` does. Raises NotFound if it does not exist."""
+        actor = await self._node.stored_actor(self._key)
+        with actor.keep_awake():
+            await actor.thread.terminate()
+
     async def destroy(self) -> None:
-        """End the thread for good, as `Plait.destroy` does."""
+        """Destroy the thread, as `Plait.destroy` does."""
         await self._node.destroy(self._key)
-
-    async def to_json(self) -> str:
-        """Return all of the thread as JSON, which `Plait.import_thread` reads: its state and values.
-
-        What a run has not committed is not in it. Raises NotFound when there is no such thread.
-        """
-        return await export_thread(self._node, self._key)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list.
@@ -118,8 +115,8 @@ class Handle:
     def __getattr__(self, name: str) -> Any:
         method = self._kind.attributes.get(name)
         if method is None:
-            if isinstance(inspect.getattr_static(self._kind.cls, name, None), Part):
-                return _PartHandle(self._node, self._key, name)
+            if isinstance(part := inspect.getattr_static(self._kind.cls, name, None), Part):
+                return _PartHandle(self._node, self._key, part)
             raise AttributeError(f"{self._kind.cls.__name__} has no rpc {name!r}")
         run = self._stream if method.is_stream else self._call
         return lambda *args, **kwargs: run(method, args, kwargs)
@@ -147,32 +144,33 @@ class Handle:
 
 
 class _PartHandle:
-    """Calls the methods of a part of a thread, such as its values; what they write or return is durable then."""
+    """Calls the methods of a part of a thread, such as its values, and waits until their writes are durable."""
 
-    def __init__(self, node: Node, key: ThreadKey, part: str) -> None:
+    def __init__(self, node: Node, key: ThreadKey, part: Part[Any]) -> None:
         self._node = node
         self._key = key
         self._part = part
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            actor = await self._node.actor(self._key)
-            with actor.keep_awake():
-                result = await getattr(getattr(actor.thread, self._part), name)(*args, **kwargs)
+            reads = name in self._part.reading
+            actor = await self._node.actor(self._key, is_used=not reads)
+            with actor.keep_awake(is_used=not reads):
+                result = await getattr(self._part.of(actor), name)(*args, **kwargs)
                 # What was written is durable already: a later change that fails is none of it.
-                return await wait_for_durable(result, actor.state.after) if name in READING else result
+                return await wait_for_durable(result, actor.state.after) if reads else result
 
         return call
 
     def __repr__(self) -> str:
-        return f"<{self._part} of {self._key}>"
+        return f"<{self._part.name} of {self._key}>"
 
 
 async def visit(handle: Handle, name: str, work: Callable[[Thread[Any]], Awaitable[T]]) -> T:
-    """Run server code in a thread, which is woken if needed, beside its turns; no client can call it.
+    """Run server code in a thread, concurrently with its turns, waking the thread if needed. Clients cannot call it.
 
-    Returns its result when the changes that it made are durable. `name` is for logs and traces. A caller that is
-    cancelled cancels the work.
+    Returns its result when its changes are durable. `name` is for logs and traces. If the caller is cancelled, so is
+    the work.
     """
     actor = await handle._node.actor(handle._key)
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -196,20 +194,20 @@ async def read_stream(actor: Actor, method: Method, args: list[Any], kwargs: dic
 
 
 class _Reader:
-    """Iterates over the chunks of a stream. A generator waits for it; chunks sent through a Stream may fill `room`."""
+    """Iterates over the chunks of a stream. A generator waits for the reader; a Stream may send ahead up to `room`."""
 
     def __init__(self, room: int | None) -> None:
         self._queue: asyncio.Queue[tuple[Sent, Any, int]] = asyncio.Queue()
         self._ahead = asyncio.Semaphore(_AHEAD)
-        # The most bytes of JSON that may wait, None for no limit, and the bytes that do.
+        # The maximum bytes of JSON that may wait, None for no limit, and the bytes that are waiting.
         self._room = room
         self._waiting = 0
         self._is_full = False
-        # Waits until another chunk may be sent.
+        # Awaited before a chunk is sent.
         self.drain = self._ahead.acquire
 
     def sink(self, what: Sent, value: object) -> Callable[[], None]:
-        """Queue what the stream sends. Raises CallFailed if there is no room, and for everything after that."""
+        """Queue an output of the stream. Raises CallFailed if there is no room, and for all later outputs."""
         size = 0
         if self._room is not None and what == "chunk":
             size = len(encode_json(value))

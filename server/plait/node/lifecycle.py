@@ -1,22 +1,26 @@
-"""The work that moves threads between the phases of `threads`: waking, stopping and destroying them."""
+"""Wakes, stops and destroys threads: the work of the phases in `threads`."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
+from plait.actor.termination import MARK as TERMINATED
 from plait.actor.turn import Cause, Turn
 from plait.errors import (
+    Conflict,
     CorruptThread,
     Destroyed,
     Fenced,
     Indeterminate,
+    InvalidState,
     MigrationFailed,
     NewerState,
     PlaitError,
@@ -25,11 +29,14 @@ from plait.errors import (
     operator_message,
 )
 from plait.instruments.protocol import Instruments, telling_store_errors
+from plait.node.alarms import Alarms
 from plait.node.expiry import Expiry
+from plait.node.importing import Import
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
+from plait.parts.part import Part, find_parts, find_ranges, is_timed, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
-from plait.store.protocol import Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import INCOMPLETE, DueThread, Store, StoredThread, ThreadHeader, ThreadKey, Write
 
 __all__ = ["Lifecycle"]
 
@@ -39,7 +46,7 @@ T = TypeVar("T")
 
 
 MakeActor = Callable[[ThreadKey, Kind, StoredThread | None, int], Actor]
-"""Makes the actor of a thread, given what was loaded of it and the number of its owner."""
+"""Makes the actor of a thread from its stored data and the number of its owner."""
 
 
 class Lifecycle:
@@ -50,6 +57,7 @@ class Lifecycle:
         kinds: Mapping[str, Kind],
         store: Store,
         make_actor: MakeActor,
+        alarms: Alarms,
         *,
         events: Events,
         instruments: Instruments,
@@ -57,13 +65,16 @@ class Lifecycle:
     ) -> None:
         self.threads = Threads(self._on_asleep)
         self.expiry = Expiry(kinds.values(), store, self.expire, self.mark_idle, interval=expiry_interval)
-        # Whether the server shuts down: threads that wake get no sockets, and none expires.
+        # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
         self._kinds = kinds
         self._store = store
         self._make_actor = make_actor
+        self._alarms = alarms
         self._events = events
         self._instruments = instruments
+        # The parts of each kind, after a thread of the kind has woken.
+        self._parts: dict[str, Mapping[str, Part[Any]]] = {}
         # The kinds for which a warning about lost members of a state was logged.
         self._lossy: set[str] = set()
 
@@ -74,45 +85,65 @@ class Lifecycle:
 
     # Waking
 
-    def wake(self, slot: Slot, kind: Kind) -> None:
-        """Begin to wake a thread that is asleep."""
-        self.threads.begin(slot, Phase.WAKING, start_task(self._wake(slot, kind), f"wake {slot.key}"))
+    def wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
+        """Begin to wake a thread that is asleep, to use it or only to read it."""
+        task = start_task(self._wake(slot, kind, is_used=is_used), f"wake {slot.key}")
+        self.threads.begin(slot, Phase.WAKING, task)
 
-    async def _wake(self, slot: Slot, kind: Kind) -> None:
+    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
         began = time.perf_counter()
         await self._claim(slot)
         try:
-            actor = await self._load(slot, kind, is_used=True)
+            actor = await self._load(slot, kind, is_used=is_used)
             await self._start(slot, actor)
         except BaseException:
-            self.expiry.remember(slot.key)  # The store may have been told that the thread is awake.
+            self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.
             raise
         if self.is_draining:
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
         actor.touch()
+        if not is_used and self.expiry.has(kind.name) and actor.state.is_stored:
+            actor.on_used = partial(self._mark_used, actor)
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
+        if not self.is_draining:
+            actor.timer.start()
 
     async def _load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
-        """Make the actor of a stored or new thread; one that is used is not idle from now on. Raises StoreError."""
+        """Make the actor of a stored or new thread; if `is_used`, end its idle time. Raises StoreError."""
         key, fence, marks_use = slot.key, slot.fence, is_used and self.expiry.has(kind.name)
         with telling_store_errors(self._instruments):
             try:
                 if marks_use:
                     await self.expiry.prepare()
-                stored = await self._store.load(key)
+                parts = self._find_parts(kind)
+                stored = await self._store.load(key, records=[TERMINATED, *find_ranges(parts)])
+                if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.IMPORTING:
+                    # It is what an import has left that failed and could not remove it.
+                    await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
+                    stored = None
                 if stored is not None:
                     stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
                     if marks_use:
                         # When this is durable, a kill cannot make the thread expire as if it had not been used.
                         await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
                 actor = slot.actor = self._make_actor(key, kind, stored, fence)
+                if stored is None:
+                    await load_parts(parts, actor, ())
+                else:
+                    actor.termination.load(stored.records[0])
+                    await load_parts(parts, actor, stored.records[1:])
             except (CorruptThread, MigrationFailed, NewerState) as error:
                 log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
                 raise
         if stored is not None and kind.name not in self._lossy and not actor.state.durable.is_stored:
             self._warn_of_losses(key, kind, stored)
         return actor
+
+    def _find_parts(self, kind: Kind) -> Mapping[str, Part[Any]]:
+        if (found := self._parts.get(kind.name)) is None:
+            found = self._parts[kind.name] = find_parts(kind.cls)
+        return found
 
     async def _claim(self, slot: Slot) -> None:
         with telling_store_errors(self._instruments):
@@ -130,7 +161,7 @@ class Lifecycle:
             try:
                 await actor.start()
             finally:
-                if (lost := actor.state.lost) is not None:  # `on_start` need not have waited for the write.
+                if (lost := actor.state.lost) is not None:  # `on_start` may not have waited for the write.
                     raise lost
         except BaseException as error:
             if not actor.is_ending:
@@ -152,22 +183,46 @@ class Lifecycle:
         self.threads.begin(slot, Phase.STOPPING, start_task(self._stop(slot, actor), f"stop {actor.key}"))
 
     async def _stop(self, slot: Slot, actor: Actor) -> None:
-        """Stop a thread; if it can expire, store since when it is idle."""
+        """Stop a thread, and tell when it is due; if it can expire, store its idle time.
+
+        It does not expire before its scheduled work, which counts as a use. If the thread was only read, its stored
+        idle time stays.
+        """
+        # Work that runs while it stops does not count as a use.
+        was_used, actor.on_used = actor.on_used is None, None
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
         await actor.stop()
+        self._tell_alarms(actor)
+        since = max(since, actor.timer.kept_until)
         if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
+            return
+        if not was_used:
             return
         mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
         try:
             with telling_store_errors(self._instruments):
                 await self._store.submit(mark)
         except StoreError as error:
-            log.warning("it is not stored that it is idle: %s", operator_message(error), extra=about(actor.key))
+            log.warning("its idle time could not be stored: %s", operator_message(error), extra=about(actor.key))
             self.expiry.remember(actor.key)
 
+    def _mark_used(self, actor: Actor) -> None:
+        """Store that a thread that was only read is not idle, before anything that it is used for."""
+        history = actor.state.history
+        mark = _mark(actor.key, history.epoch, history.current.version, history.fence, idle_since=0)
+        self._store.submit(mark).add_done_callback(partial(self._on_marked, actor.key))
+
+    def _on_marked(self, key: ThreadKey, mark: asyncio.Future[int]) -> None:
+        if mark.cancelled() or mark.exception() is not None:
+            self.expiry.remember(key)
+
+    def _tell_alarms(self, actor: Actor) -> None:
+        timer, due = actor.timer, actor.state.due
+        self._alarms.tell(actor.key, due=(timer.due or 0) if due is None else due, wakes_at=timer.wakes_at)
+
     def drop(self, actor: Actor, error: StoreError) -> None:
-        """Close the sockets and refuse the changes of a thread whose durable state is not known; it is loaded again."""
+        """Close the sockets and refuse the changes of a thread whose durable state is unknown, to load it again."""
         if isinstance(error, Fenced):
             log.error("another process has written this thread; it is stopped here", extra=about(actor.key))
             reason = "the thread has moved"
@@ -175,16 +230,22 @@ class Lifecycle:
             log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
             is_in_doubt = isinstance(error, Indeterminate)
             reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
+        self.evict(actor, reason)
+        self._store.release(actor.key, actor.state.history.fence)
+        self.expiry.remember(actor.key)
+        # Its due work is not known, either.
+        self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
+
+    def evict(self, actor: Actor, reason: str) -> None:
+        """Close the sockets, cancel the turns, and refuse the changes of a thread, which goes to sleep."""
         slot = self.threads.find(actor.key)
         is_awake = slot.phase is Phase.AWAKE and slot.actor is actor
         actor.drop(reason, is_awake=is_awake)
-        if is_awake:  # Otherwise the task that wakes, stops or destroys it goes on.
+        if is_awake:  # Otherwise the task that wakes, stops or destroys it continues.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
-        self._store.release(actor.key, actor.state.history.fence)
-        self.expiry.remember(actor.key)
 
     async def mark_idle(self, key: ThreadKey) -> bool:
-        """Store that a sleeping thread is idle from now on, if no time is stored; return False while it is not asleep.
+        """Store that a sleeping thread is idle from now on, if no time is stored; return False if it is not asleep.
 
         Raises StoreError.
         """
@@ -204,15 +265,83 @@ class Lifecycle:
                 now = time.time_ns() // 1000
                 await self._store.submit(_mark(slot.key, found.epoch, found.version, slot.fence, idle_since=now))
 
+    # Importing
+
+    async def remove_incomplete(self) -> None:
+        """Delete what imports have stored that did not end before a crash. No thread may be awake."""
+        try:
+            while found := await self._store.due_threads(until=INCOMPLETE):
+                await asyncio.gather(*(self._remove_incomplete(each) for each in found))
+        except StoreError as error:
+            log.warning("what is left of imports could not be removed: %s", operator_message(error))
+
+    async def _remove_incomplete(self, thread: DueThread) -> None:
+        slot = Slot(thread.key)
+        await self._claim(slot)
+        try:
+            found = await self._store.find(thread.key)
+            if found is not None and found.due == INCOMPLETE:
+                await self._delete(slot, found)
+        finally:
+            self._store.release(slot.key, slot.fence)
+
+    async def fill(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread under a name whose thread is asleep, instead of a stored one if that is asked for.
+
+        Raises what `Plait.import_thread` does. It ends when its caller is cancelled.
+        """
+        slot = self.threads.find(work.key)
+        task = start_task(self._fill(slot, work, replace=replace), f"import {work.key}")
+        self.threads.begin(slot, Phase.IMPORTING, task)
+        try:
+            actor = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Unavailable(SHUTTING_DOWN) from None
+            task.cancel()
+            raise
+        self._tell_alarms(actor)
+
+    async def _fill(self, slot: Slot, work: Import, *, replace: bool) -> Actor:
+        key = slot.key
+        await self._claim(slot)
+        with telling_store_errors(self._instruments):
+            if (found := await self._store.find(key)) is not None:
+                if not replace and found.due != INCOMPLETE:
+                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+                await self._delete(slot, found)
+            try:
+                await work.write(self._store, slot.fence)
+                try:
+                    actor = await self._load(slot, work.kind, is_used=False)
+                except CorruptThread as error:
+                    why = f"its records do not fit the parts of {work.kind.cls.__name__}"
+                    raise InvalidState(f"this is not an exported thread: {why}") from error
+                # Its parts tell when it is due, instead of the mark.
+                due, now = actor.timer.due or 0, time.time_ns() // 1000
+                idle_since = now if self.expiry.has(key.kind) else None
+                last = Write(key, work.epoch, 0, 0, fence=slot.fence, due=due, idle_since=idle_since)
+                await self._store.submit(last)
+            except BaseException:
+                with suppress(StoreError):  # It is removed when it is used, or at the next start.
+                    if (found := await self._store.find(key)) is not None:
+                        await self._delete(slot, found)
+                raise
+        actor.state.due = due
+        return actor
+
+    async def _delete(self, slot: Slot, found: ThreadHeader) -> None:
+        await delete_thread(self._store, slot.key, found, fence=slot.fence)
+
     # Destroying
 
     def destroy(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
         """Begin to destroy a thread, in a turn of it; return a future of the outcome.
 
-        Its `callers` are that turn and those that wait for it.
+        Its `callers` are that turn and the turns that wait for it.
         """
         slot = self.threads.find(actor.key)
-        if slot.actor is not actor:  # A turn that was cancelled goes on.
+        if slot.actor is not actor:  # A cancelled turn may continue.
             raise Unavailable("the thread has been stopped")
         task = start_task(self._destroy(actor, callers), f"destroy {actor.key}")
         self.threads.begin(slot, Phase.ENDING, task)
@@ -225,7 +354,7 @@ class Lifecycle:
             self.threads.keep(actor)
 
     async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, idle_until: int | None = None) -> bool:
-        """Destroy a sleeping thread, with `idle_until` one that is idle since then; return whether there was one.
+        """Destroy a sleeping thread, with `idle_until` only one idle since then, and return whether there was one.
 
         A thread that cannot be loaded is destroyed without `on_destroyed`. Raises what `Node.destroy` does.
         """
@@ -246,16 +375,23 @@ class Lifecycle:
             return False
         if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
             return False
-        if kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed")):
+        has_hooks = kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed"))
+        may_be_kept = kind is not None and idle_until is not None and is_timed(self._find_parts(kind))
+        if kind is not None and (has_hooks or may_be_kept):
             try:
                 actor = await self._load(slot, kind, is_used=False)
             except (CorruptThread, MigrationFailed, NewerState):
                 log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
             else:
-                await self._destroy_loaded(slot, actor, cause)
-                return True
+                if idle_until is not None and (kept_until := actor.timer.kept_until):
+                    at = max(time.time_ns() // 1000, kept_until)
+                    await self._store.submit(_mark(key, found.epoch, found.version, slot.fence, idle_since=at))
+                    return False
+                if has_hooks:
+                    await self._destroy_loaded(slot, actor, cause)
+                    return True
         with telling_store_errors(self._instruments):
-            await delete_thread(self._store, key, found, fence=slot.fence)
+            await self._delete(slot, found)
         return True
 
     async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
@@ -263,7 +399,7 @@ class Lifecycle:
             await self._start(slot, actor)
             await actor.end_in_turn(partial(self.destroy, actor), cause)
         except Destroyed:
-            if not actor.is_ending:  # It is of another thread, which `on_start` has called.
+            if not actor.is_ending:  # The error is of another thread, which `on_start` has called.
                 raise
         finally:
             if not actor.is_ending:
@@ -271,6 +407,11 @@ class Lifecycle:
 
     async def expire(self, key: ThreadKey, until: int) -> None:
         """Destroy a thread that is asleep and idle since a time or longer."""
+        slot = self.threads.find(key)
+        actor = slot.actor if slot.phase is Phase.AWAKE and not slot.waiters else None
+        if actor is not None and actor.on_used is not None and actor.is_unused:  # It was only read.
+            self.stop(actor)
+            await slot.wait()
         if not self.is_draining and self.threads.find(key).phase is Phase.ASLEEP:
             await self.destroy_sleeping(key, Cause(), idle_until=until)
 
@@ -287,7 +428,7 @@ def _may_be_deleted(task: asyncio.Task[bool]) -> bool:
 
 
 async def _wait_for(task: asyncio.Task[T]) -> T:
-    """Return the outcome of a task, which goes on when its caller is cancelled. Raises Unavailable when it is."""
+    """Return the outcome of a task, which continues if the caller is cancelled. Raises Unavailable if the task is."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -10,15 +10,16 @@ from plait.kv.user import USER
 from plait.kv.user_names import find_user, user_prefix
 from plait.node.node import Node
 from plait.parts.part import find_parts
-from plait.parts.values import METADATA, Values
+from plait.parts.values import Values
+from plait.parts.values_index import METADATA
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 
 __all__ = ["INNER_KINDS", "list_threads"]
 
 INNER_KINDS: Final = frozenset({NAMESPACE, USER})
-"""The kinds of plait's own, which no listing shows."""
+"""The kinds that plait itself uses, which no listing shows."""
 
-# Threads that are read at once.
+# The number of threads that are read at once.
 _PAGE: Final = 1000
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -39,7 +40,7 @@ async def list_threads(
 ) -> AsyncIterator[ThreadRow]:
     """Iterate over the stored threads, a page at a time, as `Plait.threads` does."""
     user: str | None = None
-    # Which threads are an anonymous user's, or one's with a very long id, is known by their names only.
+    # Threads of anonymous users, and of users with very long ids, are found by their names only.
     if user_id is not msgspec.UNSET and (user := find_user(of_user := user_prefix(user_id))) is None:
         if not of_user.startswith(prefix) and not prefix.startswith(of_user):
             return

@@ -1,12 +1,14 @@
-"""The threads of this process, as callers find them, and its shutdown."""
+"""Finds the threads of this process for callers, and shuts them down."""
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import secrets
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-from plait.actor.actor import Actor, find_actor
+from plait.actor.actor import TIMER_INTERVAL, Actor, find_actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
@@ -14,15 +16,18 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
-from plait.errors import Destroyed, NotFound, TooMany, Unavailable
+from plait.errors import Conflict, Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
+from plait.node.alarms import Alarms
+from plait.node.export import export_thread
 from plait.node.handle import Handle
+from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
-from plait.store.protocol import Store, StoredThread, ThreadKey
+from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
@@ -31,7 +36,7 @@ log = logging.getLogger("plait.node")
 
 _SWEEP_INTERVAL: Final = 0.5
 _EXPIRY_INTERVAL: Final = 30.0
-# Seconds for agents that are interrupted as the server shuts down.
+# Seconds that interrupted agents have to end when the server shuts down.
 _GRACE: Final = 1.0
 _NOT_RUNNING: Final = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
@@ -53,8 +58,9 @@ class Node:
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
         expiry_interval: float = _EXPIRY_INTERVAL,
+        timer_interval: float = TIMER_INTERVAL,
     ) -> None:
-        # The kinds that clients may address, and these with plait's own.
+        # The kinds that clients may address, and all kinds, with those that plait itself uses.
         self.kinds = {kind.name: kind for kind in kinds}
         self._all_kinds = self.kinds | {kind.name: kind for kind in inner_kinds}
         self._runs = runs or Runs(Events())
@@ -62,17 +68,23 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
+        self._alarms = Alarms(self.kinds, store, self.actor, self._is_awake, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
             self._make_actor,
+            self._alarms,
             events=self._runs.events,
             instruments=instruments,
             expiry_interval=expiry_interval,
         )
         self._threads = self._lifecycle.threads
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
-        # The loop in which the threads run; None while they do not.
+        self._timer_interval = timer_interval
+        # The id of this process for its threads, and a lock for work that may have crashed an earlier one.
+        self._process = secrets.token_hex(8)
+        self._suspects = asyncio.Lock()
+        # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -87,19 +99,20 @@ class Node:
             raise Unavailable(SHUTTING_DOWN)
 
     def start(self) -> None:
-        """Begin to stop idle threads, to cancel turns that run too long, and to destroy expired threads."""
+        """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
         self._loop = asyncio.get_running_loop()
         self._draining = None
         self._lifecycle.is_draining = False
         self._runs.start()
         self._sweeper.start()
         self._lifecycle.expiry.start()
+        self._alarms.start()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop in which the threads run. Raises RuntimeError while they do not."""
+        """The loop in which the threads run. Raises RuntimeError while the node is stopped."""
         if self._loop is None:
-            raise RuntimeError("the app does not run")
+            raise RuntimeError("the app is not running")
         return self._loop
 
     @property
@@ -135,30 +148,31 @@ class Node:
         slot = self._threads.find(key)
         return slot.use() if slot.phase is Phase.AWAKE else None
 
-    async def actor(self, key: ThreadKey) -> Actor:
+    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
+        A thread that is only read is not used, and expires as if it had not been read.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            slot = self._threads.find(key)
+            slot = self._find(key)
             if slot.phase is Phase.AWAKE and not slot.waiters:
-                return slot.use()
+                return slot.use() if is_used else slot.read()
             caller = _find_in_call_chain(key)
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                self._wake(slot)
+                self._wake(slot, is_used=is_used)
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
-                return slot.use()
+                return slot.use() if is_used else slot.read()
             if was_waking and error is not None:
                 raise error
 
     async def is_stored(self, key: ThreadKey) -> bool:
-        """Whether a thread is stored; none is woken for that. Raises NotFound for a kind, Unavailable, StoreError."""
-        while (slot := self._threads.find(key)).phase is Phase.ENDING:
+        """Whether a thread is stored; wakes none. Raises NotFound for an unknown kind, Unavailable and StoreError."""
+        while (slot := self._find(key)).phase is Phase.ENDING:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
             return slot.actor.state.is_stored
@@ -166,10 +180,11 @@ class Node:
             self.kind(key.kind)
         self._check_serving()
         with telling_store_errors(self.instruments):
-            return await self._store.find(key) is not None
+            found = await self._store.find(key)
+        return found is not None and found.due != INCOMPLETE
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
-        """Return a thread that is stored, waking it if needed, as `actor` does. Raises NotFound for any other."""
+        """Return a stored thread, waking it if needed, as `actor` does. Raises NotFound if it is not stored."""
         if not await self.is_stored(key) or not (actor := await self.actor(key)).state.is_stored:
             raise _make_missing(key)
         return actor
@@ -177,13 +192,13 @@ class Node:
     async def destroy(self, key: ThreadKey, trace: object = None) -> None:
         """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
 
-        `trace` is that of its cause, by default of what the calling code does. Raises Readonly, NotFound when the
-        thread is neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
+        `trace` is that of its cause, by default that of the calling code. Raises Readonly, NotFound when the thread is
+        neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
         """
         check_may_write(key)
         cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments, "server"))
         while (actor := self._threads.find_awake(key) or _find_in_call_chain(key)) is None:
-            slot = self._threads.find(key)
+            slot = self._find(key)
             if slot.phase is Phase.ASLEEP:
                 self._check_serving()
                 if not await self._lifecycle.destroy_sleeping(key, cause):
@@ -194,6 +209,40 @@ class Node:
             await actor.end_in_turn(partial(self._lifecycle.destroy, actor), cause)
         except Destroyed:
             raise _make_missing(key) from None
+
+    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes, None]:
+        """Yield the file of a thread, after the changes so far; it is not woken. Raises NotFound and StoreError."""
+        if (actor := self._threads.find_awake(key)) is not None:
+            await actor.state.wait_until_durable()
+        with telling_store_errors(self.instruments):
+            async with aclosing(export_thread(self._store, key)) as found:
+                async for lines in found:
+                    yield lines
+
+    async def import_thread(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread that was checked; what is awake under its name is stopped, if it may be replaced.
+
+        Raises Conflict, Unavailable, InvalidState and StoreError.
+        """
+        key, state = work.key, await work.check()
+        if state is not None:
+            self._validate(work, state)
+        self._check_serving()
+        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
+            if slot.phase is Phase.IMPORTING:
+                raise Conflict(f"a thread {key} is being imported already")
+            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
+                if not replace and (actor.state.history.is_begun or not actor.is_unused):
+                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+                self._lifecycle.evict(actor, "the thread is replaced by an import")
+            await slot.wait()
+        await self._lifecycle.fill(work, replace=replace)
+        if self._runs.events.has("thread.created"):
+            (await self.actor(key)).tell_created()
+
+    async def remove_incomplete(self) -> None:
+        """Remove what imports have stored that did not end before a crash. Call it before `start`."""
+        await self._lifecycle.remove_incomplete()
 
     # Shutdown
 
@@ -215,12 +264,14 @@ class Node:
         self._sweeper.active.clear()
 
     async def _drain(self, timeout: float) -> None:
+        await self._alarms.stop()
         for actor in self.actors:
+            actor.timer.stop()
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
             for connection in actor.sockets:
                 connection.stop_reading()
         if not await self._wait_until_idle(timeout):
-            # Agents may end in their own way, and their threads are marked.
+            # Agents may handle the interrupt, and their threads are marked.
             self._runs.cut_off()
             if not await self._wait_until_idle(_GRACE if self._runs.is_running else 0):
                 log.warning("cancelling the turns that have not ended after %g s", timeout)
@@ -231,9 +282,9 @@ class Node:
                 connection.leave(GOING_AWAY, SHUTTING_DOWN)
 
     async def _wait_until_idle(self, timeout: float) -> bool:
-        """Wait until no turn runs and all changes are durable; return whether that was so in time.
+        """Wait until no turn runs and all changes are durable; return False after `timeout` seconds.
 
-        Threads that are woken by what runs are waited for, too.
+        It also waits for threads that running turns wake.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -250,23 +301,40 @@ class Node:
 
     # Inside
 
+    def _validate(self, work: Import, state: Any) -> None:
+        """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""
+        actor = self._make_actor(work.key, work.kind, None, 0)
+        if work.kind.has_initial_state:
+            actor.state.start(work.kind.initial_state())
+        actor.state.validate(state, "server")
+
+    def _find(self, key: ThreadKey) -> Slot:
+        """Return the slot of a thread. Raises Unavailable while it is being imported."""
+        slot = self._threads.find(key)
+        if slot.phase is Phase.IMPORTING:
+            raise Unavailable(f"{key} is being imported: try again when that is complete")
+        return slot
+
+    def _is_awake(self, key: ThreadKey) -> bool:
+        return self._threads.find_awake(key) is not None
+
     def _check_serving(self) -> None:
         if self.is_serving:
             return
-        # Turns and runs that may still end as the server shuts down can use other threads for that.
+        # While the server shuts down, turns and runs that may still end can use other threads.
         if self._loop is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    def _wake(self, slot: Slot) -> None:
+    def _wake(self, slot: Slot, *, is_used: bool) -> None:
         key = slot.key
-        # The threads of plait's own are woken until the end, for what goes on until then.
+        # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
             self._check_serving()
         kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
-        self._lifecycle.wake(slot, kind)
+        self._lifecycle.wake(slot, kind, is_used=is_used)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         actor = Actor(
@@ -281,9 +349,13 @@ class Node:
             on_lost=self._lifecycle.drop,
             active=self._sweeper.active,
             failures=self.failures,
-            # The app's listeners are not told of plait's own threads.
+            # The app's listeners get no events of threads that plait itself uses.
             events=self._runs.events if key.kind in self.kinds else None,
             instruments=self.instruments,
+            runs=self._runs,
+            process=self._process,
+            suspects=self._suspects,
+            timer_interval=self._timer_interval,
         )
         if stored is None and key.kind in self.kinds:
             actor.state.history.user = find_user(key.name)

@@ -12,41 +12,41 @@ from plait.store.protocol import ThreadKey
 
 __all__ = ["Sweeper"]
 
-# Threads that are looked at before other tasks get a turn.
+# Maximum number of threads that are checked before other tasks run.
 _BATCH: Final = 1000
-# Times of threads that are no longer awake, or were used again, before they are removed.
+# Outdated times, of threads that are asleep or were used again, are removed when there are more than this.
 _MOST_OUTDATED: Final = 1000
 
 
 class Sweeper:
     """Every `interval` seconds, calls `stop` for threads that have been idle for long enough, and cancels slow turns.
 
-    It looks only at the threads that were used since the last time, and at those whose idle time may be over.
+    It checks only the threads that were used since the last time, and the threads whose idle time may be over.
     """
 
     def __init__(self, threads: Threads, stop: Callable[[Actor], None], *, interval: float) -> None:
         self._threads = threads
         self._stop = stop
         self.interval = interval
-        # The threads that were used since the last look, in order; they put themselves here.
+        # The threads that were used since the last check, in order; they add themselves.
         self.active: dict[Actor, None] = {}
         # A heap; a time counts if it is still the `due` of its thread.
         self._times: list[tuple[float, ThreadKey]] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look at the threads."""
+        """Begin to check the threads."""
         self._task = asyncio.create_task(self._run(), name="plait sweeper")
 
     async def stop(self) -> None:
-        """Look at them no more."""
+        """Stop checking the threads."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
     def take(self, now: float) -> list[Actor]:
-        """Return the threads to look at, each of which is then used again, passed to `put_off`, or stopped."""
+        """Return the threads to check; the caller marks each one as used, passes it to `put_off`, or stops it."""
         found = list(self.active)
         self.active.clear()
         while self._times and self._times[0][0] <= now:
@@ -58,7 +58,7 @@ class Sweeper:
         return found
 
     def put_off(self, actor: Actor, due: float) -> None:
-        """Look at a thread again at a time, unless it is used before; `inf` if it must be used before."""
+        """Check a thread again at `due`, unless it is used before; with `inf`, only after it is used."""
         if due >= actor.due:
             return
         actor.due = due
@@ -82,7 +82,7 @@ class Sweeper:
             self._look_at(actor, loop.time())
 
     def _look_at(self, actor: Actor, now: float) -> None:
-        """Stop a thread that has been idle for long enough, or find out when to look at it again."""
+        """Stop a thread that has been idle for long enough, or find out when to check it again."""
         due = actor.sweep(now)
         slot = self._threads.find(actor.key)
         if slot.phase is not Phase.AWAKE or slot.actor is not actor:

@@ -7,17 +7,19 @@ The phases of a thread:
     awake     Callers get its actor. No task works on it.
     stopping  A task runs `on_stop`, or waits for the turns of a thread that has lost a write, or stores since when a
               sleeping thread is idle. Callers wait, and then wake it.
+    importing A task stores an exported thread. Callers are refused.
     ending    A task runs `on_destroyed` and deletes what is stored. Callers wait, and then wake a new thread.
 
 Who moves a thread from one phase to another:
 
     asleep   → waking    `Lifecycle.wake`, for a caller of `Node.actor`
     asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`
+    asleep   → importing `Lifecycle.fill`, for `Node.import_thread`
     asleep   → ending    `Lifecycle.destroy_sleeping`, for `Node.destroy` and `Expiry`
     waking   → awake     the task, when `on_start` has returned
     awake    → stopping  `Lifecycle.stop`, for the `Sweeper` and `Node.stop`; `Lifecycle.drop`, after a lost write
     waking, awake, stopping → ending  `Lifecycle.destroy`, in a turn of the thread
-    waking, stopping, ending → asleep  the table, when the last task has ended, however it did
+    waking, stopping, importing, ending → asleep  the table, when the last task has ended, however it did
 
 `Threads._move` makes all of these changes, and fails for any other. A phase in which a thread moves to another node
 would be a line in `_NEXT`, and a method of `Lifecycle` that begins it.
@@ -42,20 +44,22 @@ T = TypeVar("T")
 
 
 class Phase(Enum):
-    """Where a thread is between asleep and awake."""
+    """The phase of a thread in this process."""
 
     ASLEEP = "asleep"
     WAKING = "waking"
     AWAKE = "awake"
     STOPPING = "stopping"
+    IMPORTING = "importing"
     ENDING = "ending"
 
 
 _NEXT: Final = {
-    Phase.ASLEEP: {Phase.WAKING, Phase.STOPPING, Phase.ENDING},
+    Phase.ASLEEP: {Phase.WAKING, Phase.STOPPING, Phase.IMPORTING, Phase.ENDING},
     Phase.WAKING: {Phase.AWAKE, Phase.ENDING, Phase.ASLEEP},
     Phase.AWAKE: {Phase.STOPPING, Phase.ENDING},
     Phase.STOPPING: {Phase.ENDING, Phase.ASLEEP},
+    Phase.IMPORTING: {Phase.ASLEEP},
     Phase.ENDING: {Phase.ASLEEP},
 }
 # The phases of threads that count for `Limits.awake_threads`.
@@ -70,12 +74,12 @@ class Slot:
     def __init__(self, key: ThreadKey) -> None:
         self.key = key
         self.phase = Phase.ASLEEP
-        # The task that works on the thread. If that runs an `on_start` or `on_stop` that destroys the thread, a second
-        # one does so, for which the first one waits.
+        # The task that works on the thread. If it runs an `on_start` or `on_stop` that destroys the thread, a second
+        # task does so, and the first one waits for it.
         self.tasks: list[asyncio.Task[object]] = []
-        # Set when the thread is loaded, also to be destroyed.
+        # Set when the thread is loaded, even if only to be destroyed.
         self.actor: Actor | None = None
-        # The number of its owner, which is released when the thread is asleep; 0 before it is claimed.
+        # The number of its owner, which is released when the thread goes to sleep; 0 before it is claimed.
         self.fence = 0
         self.has_woken = False
         # Callers that have not resumed, in order of arrival.
@@ -84,13 +88,15 @@ class Slot:
     async def wait(self) -> BaseException | None:
         """Wait until the thread is awake or asleep; return the error of the task that has ended, if it failed.
 
-        In a thread that is awake already, wait until the callers that came before have resumed.
+        If the thread is already awake, wait until the earlier callers have resumed.
         """
         future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self.waiters[future] = None
         try:
             if self.phase is Phase.AWAKE:
-                await asyncio.sleep(0)  # The loop resumes tasks in order, and those of the others are scheduled.
+                await asyncio.sleep(
+                    0
+                )  # The loop resumes tasks in order, and the tasks of earlier callers are already scheduled.
                 return None
             return await future
         finally:
@@ -100,6 +106,12 @@ class Slot:
         """Return the actor of a thread that is awake, and reset its idle timer."""
         assert self.actor is not None
         self.actor.touch()
+        return self.actor
+
+    def read(self) -> Actor:
+        """Return the actor of a thread that is awake, to read from it only."""
+        assert self.actor is not None
+        self.actor.stay()
         return self.actor
 
 
@@ -137,7 +149,7 @@ class Threads:
         task.add_done_callback(partial(self._finish, slot))
 
     def set_awake(self, slot: Slot) -> None:
-        """Let callers use a thread."""
+        """Make a thread available to callers."""
         slot.has_woken = True
         self._move(slot, Phase.AWAKE)
         _resume(slot, None)
@@ -153,7 +165,7 @@ class Threads:
         task.add_done_callback(lambda _: self.destroyed.pop(actor))
 
     async def stop(self, timeout: float, stop: Callable[[Actor], None]) -> None:
-        """Call `stop` for each thread that is awake or wakes, and wait for all tasks; cancel those that are late."""
+        """Call `stop` for each awake or waking thread, and wait for all tasks; cancel late tasks."""
         for slot in list(self._slots.values()):
             if slot.tasks:  # It is waking, or callers have not resumed yet, whose turns run before it stops.
                 slot.tasks[0].add_done_callback(partial(_stop_awake, slot, stop))

@@ -1,1 +1,1 @@
-"""What a thread owns beside its state."""
+"""The parts of a thread besides its state."""

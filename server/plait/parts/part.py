@@ -1,22 +1,34 @@
-"""What a Thread class declares so that its threads own it."""
+"""Parts, which a Thread class declares and each of its threads has."""
 
 import inspect
-from typing import Any, Self, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
-from plait.parts.cell import Cell
+from plait.store.protocol import Record, RecordRange
 
-__all__ = ["Part", "find_parts"]
+__all__ = ["Part", "find_parts", "find_ranges", "is_timed", "load_parts"]
 
 Bound = TypeVar("Bound")
 
 
 class Part(PerActor[ThreadActor, Bound]):
-    """A part of each thread of a class, by the name that it has there: `values = Values()`.
+    """A part of each thread of a class, declared by its name: `values = Values()`.
 
-    The name is stored with what the part keeps, so a part that is renamed is another one.
+    The name is stored with the records of the part, so a renamed part is another one.
+
+    A part writes from its *head*, the data that writing needs: the thread reads the records of `ranges` when it wakes,
+    and `load` makes the head from them. So methods that write are plain functions: they change the head, pass the
+    records to `Records.write` with an `undo` that takes the change back, and return an awaitable (`Written`). Methods
+    that read the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps the writes until the end.
     """
+
+    # The names of the methods that only read; they may read changes that are not durable.
+    reading: ClassVar[frozenset[str]] = frozenset()
+
+    # Whether the part of a thread is `Timed`, and can keep the thread from expiring.
+    is_timed: ClassVar[bool] = False
 
     name = ""
 
@@ -41,15 +53,41 @@ class Part(PerActor[ThreadActor, Bound]):
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
 
     def bind(self, actor: ThreadActor) -> Bound:
-        """Make the part of one thread."""
+        """Make the part of one thread, without records."""
         raise NotImplementedError
 
-    def cells(self, actor: ThreadActor) -> list[Cell]:
-        """Return the records, each a JSON object or nothing, that are exported with a thread."""
-        return []
+    # Waking
+
+    def ranges(self) -> Sequence[RecordRange]:
+        """Return the records that are read with a thread when it wakes."""
+        return ()
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        """Load the records of each range when a thread wakes, before `on_start`; a new thread has none.
+
+        May read further records. Raises StoreError.
+        """
 
 
-def find_parts(cls: type[Thread[Any]]) -> dict[str, Part[Any]]:
+def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
     """Return the parts of a class, by name."""
     found = ((name, inspect.getattr_static(cls, name)) for name in dir(cls))
     return {name: part for name, part in found if isinstance(part, Part)}
+
+
+def is_timed(parts: Mapping[str, Part[Any]]) -> bool:
+    """Whether any of some parts acts at certain times."""
+    return any(part.is_timed for part in parts.values())
+
+
+def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:
+    """Return the records that are read when a thread with these parts wakes."""
+    return [each for part in parts.values() for each in part.ranges()]
+
+
+async def load_parts(parts: Mapping[str, Part[Any]], actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+    """Load the parts of a waking thread from the records of `find_ranges`. Raises StoreError."""
+    for part in parts.values():
+        count = len(part.ranges())
+        await part.load(actor, records[:count] or [()] * count)
+        records = records[count:]

@@ -1,4 +1,4 @@
-"""What a run does to the parts of its thread, until it is committed."""
+"""Keeps the writes of a run to the parts of its thread until they are committed."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from plait.actor.thread import ThreadActor
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.state.transaction import Transaction
 
 __all__ = ["Draft", "Stage", "find_stage"]
 
@@ -14,7 +14,7 @@ _innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", defaul
 
 
 def find_stage(actor: ThreadActor) -> "Stage | None":
-    """Return the open stage of a thread in which the calling code runs, None outside of its runs."""
+    """Return the open stage of a thread that the calling code uses; None outside of the thread's runs."""
     stage = _innermost.get()
     while stage is not None and (stage.actor is not actor or stage.is_closed):
         stage = stage.around
@@ -22,40 +22,43 @@ def find_stage(actor: ThreadActor) -> "Stage | None":
 
 
 class Draft(Protocol):
-    """What has been done to one part."""
+    """The staged writes to one part."""
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is something to store."""
+        """Whether there are writes to store."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Whether `records` can be called: what is stored is known."""
+        """Whether `write` can be called without `prepare`."""
         ...
 
     async def prepare(self) -> None:
-        """Read what `records` needs. Raises StoreError."""
+        """Read the records that `write` needs. Raises StoreError."""
         ...
 
-    def records(self) -> list[Record]:
-        """Return what is to be stored. Raises what makes that impossible."""
+    def write(self) -> None:
+        """Store the staged writes in the open transaction, and empty the draft. Raises an error if that is impossible.
+
+        If the transaction is rolled back, the writes are staged again, before later ones.
+        """
         ...
 
-    def submitted(self, commit: Commit) -> None:
-        """Begin anew after what is being stored with `commit`; if that fails, it is to be stored again."""
+    def drop(self) -> None:
+        """Forget the staged writes, as the run has raised or could not store them."""
         ...
 
 
 class Stage:
-    """Keeps what is done to the parts of a thread, for one write. Call `enter` in the task that does it."""
+    """Collects writes to the parts of a thread, to store them as one. Call `enter` in the task that makes them."""
 
     def __init__(self, actor: ThreadActor, check: Callable[[], None]) -> None:
         self.actor = actor
-        # Called at each use of a part: raises to interrupt the run.
+        # Called at each use of a part; raises to interrupt the run.
         self.check = check
         self.drafts: dict[Any, Draft] = {}
-        # Whether nothing more can be staged: what is done from now on is stored at once.
+        # Whether later writes are stored at once instead of staged.
         self.is_closed = False
         # The last write.
         self._commit: Commit | None = None
@@ -63,26 +66,26 @@ class Stage:
 
     @property
     def may_be_dirty(self) -> bool:
-        """Whether there is something to store, or something that cannot be stored."""
+        """Whether there are writes to store, or changes that cannot be stored."""
         try:
             return any(draft.is_dirty for draft in self.drafts.values())
-        except (TypeError, ValueError):  # A value was changed in place to what is not JSON.
+        except (TypeError, ValueError):  # A value was changed in place, and is not JSON.
             return True
 
     def enter(self) -> None:
-        """Let the calling task, and the tasks that it begins, use this stage."""
+        """Make this the stage of the calling task, and of the tasks that it starts."""
         _innermost.set(self)
 
     async def commit(self, *, is_last: bool = False) -> None:
-        """Store what was done so far, in one write; return when it is durable.
+        """Store the staged writes as one; return when they are durable.
 
-        With `is_last`, nothing more is staged from when that is being stored: what is done meanwhile is stored at once.
-        Raises StoreError, TooLarge, TypeError for a `push` to what is no list, and what the function of an `update`
-        raises; nothing is stored then, and it stays to be stored until it is dropped.
+        With `is_last`, the stage closes when that begins: later writes are stored at once. Raises StoreError, TooLarge,
+        TypeError for a `push` to a value that is not a list, and what the function of an `update` raises; then nothing
+        is stored, and the writes stay staged until they are dropped.
         """
         while True:
             if self._commit is not None and not self._commit.is_done:
-                # What it stores is to be stored before, and again if it fails.
+                # Its writes must be stored first, or be staged again if it fails.
                 await self._commit.wait()
                 continue
             drafts = [draft for draft in self.drafts.values() if draft.is_dirty]
@@ -95,20 +98,23 @@ class Stage:
             self.close()
         if not drafts:
             return
-        records = [record for draft in drafts for record in draft.records()]
-        commit = self._commit = self.actor.records.write(records)
-        for draft in drafts:
-            draft.submitted(commit)
-        await commit
+        with Transaction(self.actor.state, self.actor.key) as transaction:
+            for draft in drafts:
+                draft.write()
+        assert transaction.commit is not None
+        self._commit = transaction.commit
+        await transaction.commit
 
     def drop(self) -> None:
-        """Forget what was not committed."""
+        """Forget the writes that are not committed."""
+        for draft in self.drafts.values():
+            draft.drop()
         self.drafts.clear()
 
     def close(self) -> None:
-        """Stage nothing more."""
+        """Stop staging; later writes are stored at once."""
         self.is_closed = True
-        self.check = _do_nothing  # What it was refers to this stage, and would keep it until garbage is collected.
+        self.check = _do_nothing  # Breaks a reference cycle.
 
 
 def _do_nothing() -> None:

@@ -1,60 +1,64 @@
-"""`values = Values()`: what a thread durably keeps beside its state, and does not send to anybody."""
+"""`values = Values()`: durable JSON values that a thread keeps besides its state, and never sends to clients."""
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 from plait.actor.thread import ThreadActor, check_may_write
-from plait.parts.cell import Cell
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
+from plait.parts.values_head import ValuesHead
+from plait.parts.values_index import HEAD
 from plait.parts.values_ops import Push, encode_key, encode_named
+from plait.parts.written import STAGED, Written
+from plait.store.protocol import Record, RecordRange
 
-__all__ = ["METADATA", "READING", "ThreadValues", "Values"]
+__all__ = ["ThreadValues", "Values"]
 
 T = TypeVar("T")
 
-_VALUES: Final = "values"
-METADATA: Final = "metadata"
-"""The key of the record with the metadata."""
-
-READING: Final = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
-"""The methods of ThreadValues that only read, also what is not durable yet."""
+# More records than a thread can have.
+_ALL: Final = 1 << 30
 
 
 class Values(Part["ThreadValues"]):
     """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
 
+    reading: ClassVar = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
+
     def bind(self, actor: ThreadActor) -> "ThreadValues":
         return ThreadValues(actor, self.name)
 
-    def cells(self, actor: ThreadActor) -> list[Cell]:
-        values = self.of(actor)
-        return [values._values, values._metadata]
+    def ranges(self) -> list[RecordRange]:
+        return [RecordRange(self.name, HEAD, limit=_ALL)]
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        if records[0]:
+            await self.of(actor)._head.load(records[0])
 
 
 class ThreadValues:
     """The values of one thread: JSON by keys, in order of insertion, together at most `Limits.record` bytes (1 MiB).
 
-    In a run of an agent, what is written is staged, and stored with the run. Outside of a run it is stored at once,
-    and the methods return when it is durable. Nothing is read before it is needed: what only writes reads nothing,
-    except at the first write of a thread that has just woken, which has to know what it is added to.
+    The methods that write do so when they are called. In a run of an agent, writes are staged, and stored with the run.
+    Outside of a run they are stored at once, and awaiting the result waits until they are durable. Writes in the block
+    of a transaction are stored with the transaction, even in a run. A value is read when it is needed, once while the
+    thread is awake.
 
-    Lists and objects may be changed in place in a run, and are stored then: those that `get`, `values` and `items`
-    return, a copy of `get`'s default, too, and those that were given to `set`. The methods raise StoreError when the
-    values could not be read, and Readonly and Destroyed as `set_state` does.
+    In a run, lists and objects may be changed in place, and the changes are stored: those that `get`, `values` and
+    `items` return, including the copy of a default of `get`, and those that were given to `set`. The methods raise
+    StoreError when the values could not be read, TooLarge, and Readonly and Destroyed as `set_state` does.
     """
 
     def __init__(self, actor: ThreadActor, part: str) -> None:
         self._actor = actor
-        self._values = Cell(actor.records, part, _VALUES)
-        self._metadata = Cell(actor.records, part, METADATA)
+        self._head = ValuesHead(part, actor.records, actor.state, actor.limits)
 
     # Reading
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default`."""
-        return (await self._loaded()).get(key, default)
+        return (await self._loaded([key])).get(key, default)
 
     async def has(self, key: str) -> bool:
         """Whether there is a value, which may be None, for a key."""
@@ -66,138 +70,126 @@ class ThreadValues:
 
     async def values(self) -> list[Any]:
         """Return the values, in the order of `keys`."""
-        return [value for _, value in (await self._loaded()).items()]
+        return [value for _, value in (await self._loaded(None)).items()]
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values, in the order of `keys`."""
-        return (await self._loaded()).items()
+        return (await self._loaded(None)).items()
 
     async def size(self) -> int:
         """Return the number of keys."""
         return len((await self._loaded()).keys())
 
     async def room(self, key: str) -> int:
-        """Return how many bytes a value of this key may have as JSON, beside the others that there are."""
+        """Return how many bytes a value of this key may have as JSON, in addition to the other values."""
         return max(self._actor.limits.record - (await self._loaded()).measure(encode_key(key)), 0)
 
     async def metadata(self) -> dict[str, Any]:
-        """Return what `set_metadata` has set, `{}` if nothing has."""
-        draft = self._use()
-        await draft.load_metadata()
-        return draft.metadata
+        """Return the metadata that `set_metadata` has set, or `{}`."""
+        await self._head.wait_for_shown()
+        return self._use().metadata
 
     # Writing
 
-    async def set(self, key: str, value: Any) -> None:
-        """Set a value: anything that encodes as JSON, which is what `get` returns. Raises TypeError or ValueError."""
-        encode_key(key)
-        await self._write(lambda draft: draft.set(key, value))
+    def set(self, key: str, value: Any) -> Awaitable[None]:
+        """Set a value: anything that encodes as JSON; `get` returns the JSON. Raises TypeError or ValueError."""
+        return self._write(encode_key(key), lambda draft: draft.set(key, value))
 
-    async def delete(self, key: str) -> None:
+    def delete(self, key: str) -> Awaitable[None]:
         """Remove a key, if it is there."""
-        encode_key(key)
-        await self._write(lambda draft: draft.delete(key))
+        return self._write(encode_key(key), lambda draft: draft.delete(key))
 
-    async def clear(self) -> None:
+    def clear(self) -> Awaitable[None]:
         """Remove all keys; the metadata stays."""
-        await self._write(ValuesDraft.clear)
+        return self._write(None, ValuesDraft.clear)
 
-    async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
-        """Append to a list, which is made if there is none, and keep its last `max_records` elements.
+    def push(self, key: str, value: Any, max_records: int | None = None) -> Awaitable[None]:
+        """Append to a list, or to a new one if there is none, and keep its last `max_records` elements.
 
-        Raises TypeError for a value that is no list: at once if the values are loaded, else when the run commits.
+        Raises TypeError if the value is not a list; in a run that has not read any values, only when the run commits.
         """
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records!r}")
         op = Push(encode_key(key), encode_named(key, value), max_records)
-        await self._write(lambda draft: draft.push(op))
+        return self._write(key, lambda draft: draft.push(op))
 
     async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
-        """Set a value to what a function makes of the present one, or of `default`, and return it.
+        """Set a value to the result of a function of the current value, or of `default`, and return the result.
 
-        Nothing comes between, so two updates at the same time both count: in a run, the function is called again when
-        the run commits, if the value was changed outside of the run meanwhile. What is returned stays that of the first
-        call.
+        Concurrent updates both count: in a run, the function is called again when the run commits, if the value was
+        changed outside of the run before that. The returned value is still that of the first call.
         """
+        encode_key(key)
         self._check_may_write()
-        draft = await self._loaded()
-        value: T = draft.update(encode_key(key), change, default)
-        await self._store(draft)
+        draft = await self._loaded([key])
+        value: T
+        value, written = self._write_draft(draft, key, lambda draft: draft.update(key, change, default))
+        await written
         return value
 
-    async def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Replace the metadata whole; the values need not be read for that."""
+    def set_metadata(self, metadata: dict[str, Any]) -> Awaitable[None]:
+        """Replace all metadata, without reading the values."""
         if not isinstance(metadata, dict):
             raise TypeError(f"metadata must be a dict, not {metadata!r}")
-        self._check_may_write()
-        draft = self._use()
-        draft.set_metadata(encode_named("metadata", metadata))
-        await self._store(draft)
+        data = encode_named("metadata", metadata)
+        return self._write(None, lambda draft: draft.set_metadata(data))
 
-    # What has been done
+    # Writes so far
 
     @property
     def loaded(self) -> bool:
-        """Whether the values have been read: in a run, by this run, otherwise since the thread woke."""
+        """Whether the values have been read: in a run, by this run; otherwise, since the thread woke."""
         if find_stage(self._actor) is None:
-            return self._values.is_known
+            return self._head.has_read
         draft = self._staged()
         return draft is not None and draft.is_loaded
 
     @property
     def dirty(self) -> bool:
-        """Whether this run has changed anything that it has not committed."""
+        """Whether this run has uncommitted changes."""
         draft = self._staged()
         return draft is not None and draft.is_dirty
 
     # Inside
 
     def _staged(self) -> ValuesDraft | None:
-        """Return what the run has done so far, None outside of a run or if it has done nothing."""
+        """Return the draft of the run; None outside of a run, or if the run has not used the values."""
         stage = find_stage(self._actor)
         draft = None if stage is None else stage.drafts.get(self)
         assert draft is None or isinstance(draft, ValuesDraft)
         return draft
 
     def _use(self) -> ValuesDraft:
-        """Return the draft of the run, or one for a single use. Raises what interrupts the run."""
+        """Return the draft of the run, or a new one for a single use. Raises Interrupted if the run is interrupted."""
         stage = find_stage(self._actor)
         if stage is None:
-            return ValuesDraft(self._values, self._metadata)
+            return ValuesDraft(self._head)
         stage.check()
         draft = stage.drafts.get(self)
         if draft is None:
-            draft = stage.drafts[self] = ValuesDraft(self._values, self._metadata)
+            draft = stage.drafts[self] = ValuesDraft(self._head)
         assert isinstance(draft, ValuesDraft)
         return draft
 
-    async def _loaded(self) -> ValuesDraft:
+    async def _loaded(self, keys: Sequence[str] | None = ()) -> ValuesDraft:
         draft = self._use()
-        await draft.load()
+        await draft.load(keys)
         return draft
 
-    async def _write(self, work: Callable[[ValuesDraft], None]) -> None:
-        self._check_may_write()
-        draft = self._use()
-        work(draft)
-        await self._store(draft)
-
     def _check_may_write(self) -> None:
-        """Raise what `set_state` raises: Readonly, and Destroyed when the thread has ended."""
+        """Raise the errors of `set_state`: Readonly, and Destroyed if the thread is destroyed."""
         check_may_write(self._actor.key)
         self._actor.state.check_open()
 
-    async def _store(self, draft: ValuesDraft) -> None:
-        """Store a draft that is of no run."""
-        if find_stage(self._actor) is not None:
-            return
-        while not draft.is_ready:
-            await draft.prepare()
-        records = draft.records()
-        if not self._actor.state.history.is_begun and all(record.value is None for record in records):
-            # No thread begins because something is removed that is not there.
-            self._actor.state.check_open()
-            return
-        commit = self._actor.records.write(records)
-        draft.submitted(commit)
-        await commit
+    def _write(self, key: str | None, work: Callable[[ValuesDraft], None]) -> Written:
+        """Do `work` on the value of a key, or on all values."""
+        self._check_may_write()
+        return self._write_draft(self._use(), key, work)[1]
+
+    def _write_draft(self, draft: ValuesDraft, key: str | None, work: Callable[[ValuesDraft], T]) -> tuple[T, Written]:
+        transaction = self._actor.state.find_own_transaction()
+        if transaction is None and find_stage(self._actor) is not None:
+            return work(draft), STAGED
+        saved = draft.save(key)
+        result = work(draft)
+        return result, Written(draft.write_last(saved), transaction)

@@ -1,29 +1,36 @@
-"""What can be done to the values of a thread, as operations that can be carried out on what is stored later."""
+"""Operations on the values of a thread, which can be carried out later on the values that are then stored."""
 
 import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import msgspec
-
+from plait.parts.value_pieces import Value
+from plait.parts.values_edit import Edit
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 
-__all__ = ["Clear", "Delete", "Items", "Op", "Push", "Set", "Update", "call_change", "encode_key", "encode_named"]
-
-Items = dict[str, msgspec.Raw]
-"""The values as JSON, by keys."""
-
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+__all__ = [
+    "Clear",
+    "Delete",
+    "Op",
+    "Push",
+    "Set",
+    "SetMetadata",
+    "Update",
+    "call_change",
+    "encode_key",
+    "encode_named",
+    "must_precede",
+]
 
 
 class Set(NamedTuple):
     """Sets a value."""
 
     key: str
-    value: msgspec.Raw
+    value: bytes
 
-    def apply(self, items: Items) -> None:
-        items[self.key] = self.value
+    def apply(self, edit: Edit) -> None:
+        edit.put(self.key, Value.of(self.value, edit.find(self.key)))
 
 
 class Delete(NamedTuple):
@@ -31,74 +38,88 @@ class Delete(NamedTuple):
 
     key: str
 
-    def apply(self, items: Items) -> None:
-        items.pop(self.key, None)
+    def apply(self, edit: Edit) -> None:
+        edit.remove(self.key)
 
 
 class Clear(NamedTuple):
     """Removes all keys."""
 
-    def apply(self, items: Items) -> None:
-        items.clear()
+    def apply(self, edit: Edit) -> None:
+        edit.clear()
 
 
 class Push(NamedTuple):
-    """Appends to a list, of which the last `most` elements stay."""
+    """Appends to a list, and keeps its last `most` elements."""
 
     key: str
-    value: msgspec.Raw
+    value: bytes
     most: int | None
 
-    def apply(self, items: Items) -> None:
-        before = bytes(items.get(self.key, b"[]"))
-        if not before.startswith(b"["):
-            raise TypeError(f"the value {self.key!r} is no list, so nothing can be pushed to it")
-        if self.most is None:
-            comma = b"" if before == b"[]" else b","
-            items[self.key] = msgspec.Raw(b"%b%b%b]" % (before[:-1], comma, bytes(self.value)))
-        else:
-            kept = [*_decode_list(before), self.value][-self.most :]
-            items[self.key] = msgspec.Raw(encode_json(kept))
+    def apply(self, edit: Edit) -> None:
+        before = edit.find(self.key)
+        if before is None:
+            before = Value((), is_list=True)
+        elif not before.is_list:
+            raise TypeError(f"the value {self.key!r} is not a list, so nothing can be pushed to it")
+        edit.put(self.key, before.push(self.value, self.most))
 
 
 class Update(NamedTuple):
-    """Sets a value to what a function made of the one before, or makes of another one that it meets."""
+    """Sets a value to the result of a function; it is called again if the value is not the one before."""
 
     key: str
     change: Callable[[Any], Any]
     default: Any
-    # The value before, None if there was none, and what the function made of it.
+    # The value before, None if there was none, and the result of the function.
     before: bytes | None
-    value: msgspec.Raw
+    value: bytes
 
-    def apply(self, items: Items) -> None:
-        before = items.get(self.key)
-        if (None if before is None else bytes(before)) == self.before:
-            items[self.key] = self.value
-        else:
-            items[self.key] = encode_named(self.key, call_change(self.change, before, self.default))
-
-
-Op = Set | Delete | Clear | Push | Update
+    def apply(self, edit: Edit) -> None:
+        found = edit.find(self.key)
+        before = None if found is None else found.raw
+        value = self.value
+        if before != self.before:
+            value = encode_named(self.key, call_change(self.change, before, self.default))
+        edit.put(self.key, Value.of(value, found))
 
 
-def call_change(change: Callable[[Any], Any], before: msgspec.Raw | None, default: Any) -> Any:
-    """Return what the function of an update makes of a value, or of the default."""
+class SetMetadata(NamedTuple):
+    """Replaces the metadata."""
+
+    value: bytes
+
+    def apply(self, edit: Edit) -> None:
+        edit.metadata = self.value
+
+
+Op = Set | Delete | Clear | Push | Update | SetMetadata
+
+
+def must_precede(before: Op, op: Op) -> bool:
+    """Whether an operation must be carried out before a later one."""
+    if isinstance(before, SetMetadata) or isinstance(op, SetMetadata):
+        return type(before) is type(op)
+    return isinstance(before, Clear) or isinstance(op, Clear) or before.key == op.key
+
+
+def call_change(change: Callable[[Any], Any], before: bytes | None, default: Any) -> Any:
+    """Return the result of the function of an update for a value, or for the default."""
     if before is not None:
-        return change(decode_json(bytes(before)))
-    # The function may change it in place, and be called again.
+        return change(decode_json(before))
+    # The function may change the default in place, and be called again.
     return change(copy.deepcopy(default) if isinstance(default, list | dict) else default)
 
 
 def encode_key(key: str) -> str:
-    """Return a key if it can be one. Raises TypeError or ValueError."""
+    """Return a key if it is valid. Raises TypeError or ValueError."""
     if not isinstance(key, str):
         raise TypeError(f"a key must be a str, not {key!r}")
     encode_named(key, key)
     return key
 
 
-def encode_named(key: str, value: object) -> msgspec.Raw:
+def encode_named(key: str, value: object) -> bytes:
     """Return a value as JSON. Raises TypeError or ValueError that names the key."""
     try:
         data = encode_json(value)
@@ -107,4 +128,4 @@ def encode_named(key: str, value: object) -> msgspec.Raw:
         raise kind(f"the value {key!r} is not JSON: {error}") from None
     if b"null" in data and has_non_finite(value):
         raise ValueError(f"the value {key!r} is not JSON: it has a number that is infinite or not a number")
-    return msgspec.Raw(data)
+    return data

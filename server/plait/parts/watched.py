@@ -1,9 +1,8 @@
-"""One value of a run as the objects that its agent has, which may be changed in place."""
+"""One value of a run, as objects that its agent holds and may change in place."""
 
 from typing import Any, Final
 
-import msgspec
-
+from plait.parts.value_pieces import Value
 from plait.parts.values_ops import Push, encode_named
 from plait_schemas.codec import decode_json, encode_json
 
@@ -19,26 +18,30 @@ def is_mutable(value: object) -> bool:
 
 
 class Watched:
-    """The objects of one value: what was `given` to be set, and what was `shown` by `get`, which is plain JSON.
+    """The objects of one value: the one `given` to `set`, and the one `shown` by `get`, which is plain JSON.
 
-    They are the same object if what was given is plain JSON, too.
+    They are the same object if the given one is plain JSON, too.
     """
 
-    __slots__ = ("_given", "_shown", "raw")
+    __slots__ = ("_given", "_shown", "is_default", "raw")
 
-    def __init__(self, raw: bytes, *, given: object = _NOTHING, shown: object = _NOTHING) -> None:
-        # The value as JSON, as all objects had it when they were compared last.
+    def __init__(
+        self, raw: bytes, *, given: object = _NOTHING, shown: object = _NOTHING, is_default: bool = False
+    ) -> None:
+        # Whether it is a default that was shown, not a value.
+        self.is_default = is_default
+        # The value as JSON, when the objects were last compared with it.
         self.raw = raw
         self._given = given
         self._shown = shown
 
     @property
     def has_two(self) -> bool:
-        """Whether what is shown can be another object than the one that was given."""
+        """Whether the shown object may differ from the given one."""
         return self._given is not _NOTHING and self._given is not self._shown
 
     def show(self) -> Any:
-        """Return the value, each time the same object."""
+        """Return the value, always as the same object."""
         if self._shown is _NOTHING:
             value = decode_json(self.raw)
             is_plain = isinstance(self._given, list | dict) and self._given == value
@@ -46,15 +49,15 @@ class Watched:
         return self._shown
 
     def note(self, key: str) -> bytes | None:
-        """Return the value as JSON if it was changed in place since the last time. Raises TypeError or ValueError."""
+        """Return the value as JSON if it was changed in place since the last call. Raises TypeError or ValueError."""
         for each in self._objects():
-            if each is not _NOTHING and (raw := bytes(encode_named(key, each))) != self.raw:
+            if each is not _NOTHING and (raw := encode_named(key, each)) != self.raw:
                 self.become(raw, by=each)
                 return raw
         return None
 
     def become(self, raw: bytes, *, by: object = _NOTHING) -> None:
-        """Make all objects but one equal to a value; forget those for which that is impossible."""
+        """Apply a value to all objects except `by`; forget the objects that cannot take it."""
         if raw == self.raw:
             return
         self.raw = raw
@@ -64,13 +67,13 @@ class Watched:
             self._shown = _NOTHING
 
     def push(self, op: Push) -> None:
-        """Append to the objects. Raises TypeError if they are no lists."""
-        items = {op.key: msgspec.Raw(self.raw)}
-        op.apply(items)
-        self.raw = bytes(items[op.key])
+        """Append to the objects. Raises TypeError if they are not lists."""
+        if not self.raw.startswith(b"["):
+            raise TypeError(f"the value {op.key!r} is not a list, so nothing can be pushed to it")
+        self.raw = Value.of(self.raw).push(op.value, op.most).raw
         for each in self._objects():
             if isinstance(each, list):
-                each.append(decode_json(bytes(op.value)))
+                each.append(decode_json(op.value))
                 if op.most is not None:
                     del each[: -op.most]
         if not isinstance(self._given, list):
@@ -81,7 +84,7 @@ class Watched:
 
 
 def _replace(shown: object, raw: bytes) -> bool:
-    """Make a list or object equal to a value, and keep the elements that are equal; return whether that is possible."""
+    """Make a list or object equal to a value, keeping equal elements; return whether that is possible."""
     match shown, decode_json(raw):
         case list(), list() as value:
             shown[:] = [*map(_choose, shown, value), *value[len(shown) :]]

@@ -1,1 +1,1 @@
-"""One socket's conversation with a thread, a file a protocol. No I/O."""
+"""One socket's conversation with a thread, in each protocol. No I/O."""

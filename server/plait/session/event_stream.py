@@ -33,7 +33,7 @@ class EventStream:
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
-        # Each event names its source, so that it is complete in itself.
+        # Each event names its source, so that it can be read without the events before it.
         self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = actor.sockets.make_connection(id, self._queue, rights=rights, wire=PLAIT)
@@ -92,7 +92,7 @@ class EventStream:
             self._follower.send(frame)
 
     def finish(self) -> None:
-        """Send everything that waits for the reader to catch up."""
+        """Send everything that waits for a slow reader."""
         self._follower.catch_up()
 
     def send_presence(self, frame: Frame) -> None:
@@ -100,7 +100,7 @@ class EventStream:
         self._follower.send_presence(frame)
 
     def drained(self) -> None:
-        """Send what has waited, as the reader has caught up."""
+        """Send waiting frames, as the reader has caught up."""
         self._follower.drained()
 
     def close(self, code: int, reason: str) -> None:
@@ -164,7 +164,7 @@ class _Queue:
         if self.is_full:
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
-        # A line break would end the field; in JSON there are none inside tokens.
+        # A line break would end the field; JSON has none inside of strings.
         event = b"id: %b\ndata: %b\n\n" % (self._event_id(), frame.data.translate(None, b"\r\n"))
         self._events.append(event)
         self._size += len(event)

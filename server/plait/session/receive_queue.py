@@ -13,10 +13,10 @@ from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["ReceiveQueue"]
 
-# How many messages, and how many bytes, may wait before reading is paused.
+# The number and the bytes of waiting messages at which reading is paused.
 _WAITING: Final = 64
 _BYTES: Final = 1024 * 1024
-# How many waiting messages, and how many bytes, are handed over in one turn.
+# The maximum number and bytes of waiting messages that are handed over at once.
 _AT_ONCE: Final = 16
 _BYTES_AT_ONCE: Final = 16 * 1024
 
@@ -53,7 +53,7 @@ class ReceiveQueue:
             self._transport.pause()
 
     def call_in_order(self, action: Callable[[bytes], None], data: bytes) -> None:
-        """Call `action` with `data` after the messages received so far: at once, if none of them waits."""
+        """Call `action` with `data` after the messages received so far, or at once if none of them waits."""
         if self._messages is None:
             action(data)
             return
@@ -62,24 +62,24 @@ class ReceiveQueue:
             self._transport.pause()
 
     def open(self, error: PlaitError | None) -> None:
-        """Begin to hand over messages after `on_connect`, or close the connection with the error to tell of it."""
+        """Begin to hand over messages, as `on_connect` has returned; close the connection if it raised `error`."""
         if error is not None:
             self._connection.close(INTERNAL_ERROR, f"on_connect failed: {error}")
         else:
             self.release()
 
     def hold(self) -> None:
-        """Hand nothing over until `release`, as the last message is not handled yet."""
+        """Hold back messages until `release`, as the last one is not handled yet."""
         self._is_held = True
 
     def release(self) -> None:
-        """Hand over the waiting messages, a few at a time, and then those that arrive, until `hold`."""
+        """Hand over the waiting messages, a few at a time, and then new ones at once, until `hold`."""
         self._is_held = False
         if self._next is None and self._messages:
             self._go_on()
 
     def finish(self) -> None:
-        """Hand over at once what waits for its turn alone: it came before the peer closed the socket."""
+        """Hand over all waiting messages, as they came before the peer closed the socket; none if they are held."""
         while self._messages and not self._is_held:
             if self._next is not None:
                 self._next.cancel()
@@ -92,7 +92,7 @@ class ReceiveQueue:
             self._next.cancel()
 
     def _go_on(self) -> None:
-        """Hand over some messages in a turn, since many connections may do so at once."""
+        """Schedule the next messages, since many connections may have some at once."""
         self._next = None
         waiting = self._transport.schedule(self._hand_over)
         if waiting is not None:

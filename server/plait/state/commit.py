@@ -42,6 +42,7 @@ class Commit:
         "revision",
         "source",
         "trace",
+        "undo",
         "whole",
     )
 
@@ -58,6 +59,8 @@ class Commit:
         self.maker = maker
         # The commit with which this one is stored: its transaction's, or, if it changes nothing, the previous one.
         self.whole: Commit | None = None
+        # Undoes what it means for a part of the thread, once it is rolled back.
+        self.undo: Callable[[], None] | None = None
         # The tasks that await it; None if none ever has.
         self._tasks: set[asyncio.Task[object] | None] | None = None
         self._error: PlaitError | None = None
@@ -85,6 +88,12 @@ class Commit:
         if maker is not None:
             maker.decide_change(may_be_stored=may_be_stored)
 
+    def roll_back(self) -> None:
+        """Undo what it means for the parts of the thread."""
+        undo, self.undo = self.undo, None
+        if undo is not None:
+            undo()
+
     def then(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` with None once the change is durable and sent, or with the error once it has failed."""
         if self.is_done:
@@ -96,6 +105,10 @@ class Commit:
         """Call the waiting callbacks, in order."""
         self.is_done = True
         self._error = error
+        if error is None:
+            self.undo = None
+        else:
+            self.roll_back()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:

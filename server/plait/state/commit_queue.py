@@ -11,6 +11,8 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.commit import Commit, Maker
@@ -40,6 +42,18 @@ class Turns(Protocol):
         """Cut the running turns short, except turns in a task of `told`, which awaits the change and gets the error."""
 
 
+class Timer(Protocol):
+    """Knows when the thread must be awake next."""
+
+    @property
+    def due(self) -> int | None:
+        """The time in microseconds since the epoch, 0 for never; None if nothing of the thread acts at times."""
+        ...
+
+    def arm(self) -> None:
+        """Note that the time may be another one than before."""
+
+
 class CommitQueue:
     """Stores the changes of one thread; their commits call back when they are durable or lost."""
 
@@ -53,9 +67,10 @@ class CommitQueue:
         "_pending",
         "_refusal",
         "_store",
+        "due",
         "history",
         "lost",
-        "on_submit",
+        "timer",
         "turns",
     )
 
@@ -86,10 +101,12 @@ class CommitQueue:
         # The turns of the thread, if it has any, and whether a change was lost that they may have read.
         self.turns: Turns | None = None
         self._has_lost = False
-        # Called for each change, before it is stored.
-        self.on_submit: Callable[[], None] | None = None
         # The class and message of the error with which further changes are refused; None while they are accepted.
         self._refusal: tuple[type[PlaitError], str] | None = None
+        # Tells when the thread must be awake.
+        self.timer: Timer | None = None
+        # The time that the store was told last; None if that is not known.
+        self.due: int | None = 0
         # The last write of a thread that is being destroyed; it is already pending before it is submitted.
         self._deletion: Commit | None = None
 
@@ -166,12 +183,14 @@ class CommitQueue:
         commit = Commit(self.history.current, source, maker)
         if maker is not None:
             maker.expect_change()
-        if self.on_submit is not None:
-            self.on_submit()
         pending = self._pending
         # If the previous write has failed, this one fails with it: the store, which might accept it, does not get it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
+        if self.timer is not None:
+            if (due := self.timer.due) is not None and due != self.due:
+                write, self.due = replace(write, due=due), due
+            self.timer.arm()
         if not has_failed:
             commit.outcome = self._store.submit(write)
             # The callbacks run outside of the context of the turn that has made the change.
@@ -207,6 +226,8 @@ class CommitQueue:
             self._on_lost(failure)
         else:
             self.history.rollback()
+            for each in reversed(self._pending):
+                each.roll_back()
             self._has_lost = True
             if self.turns is not None:
                 self.turns.cut(failure, {task for each in self._pending for task in each.tasks})
@@ -216,5 +237,8 @@ class CommitQueue:
             if each.began is not None:
                 self._instruments.change_failed(each.trace, failure.code)
             each.decide(may_be_stored=isinstance(failure, Indeterminate))
+        self.due = None
         for each in failed:
             each.finish(failure)
+        if self.timer is not None:
+            self.timer.arm()

@@ -119,8 +119,6 @@ class History:
         after: Revision,
         client: ClientRow | None = None,
         records: Sequence[Record] = (),
-        *,
-        due: int | None = None,
     ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
@@ -154,16 +152,15 @@ class History:
             secret,
             records,
             self.fence,
-            due=due,
             created_at=0 if is_begun else self.created_at,
             user=None if is_begun else self.user,
         )
 
-    def put(self, records: Sequence[Record], due: int | None = None) -> Write:
+    def put(self, records: Sequence[Record]) -> Write:
         """Return the write that stores records with the current revision; without records, it creates the thread."""
         version = self.current.version
         if self.is_begun:
-            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence, due=due)
+            return Write(self.key, self.epoch, version, version, records=records, fence=self.fence)
         after, secret, first = self._begin()
         return Write(
             self.key,
@@ -175,7 +172,6 @@ class History:
             secret=secret,
             records=records,
             fence=self.fence,
-            due=due,
             created_at=self.created_at,
             user=self.user,
         )

@@ -30,7 +30,7 @@ from plait_schemas.patch import Op, decode_ops, without_own
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
-__all__ = ["Charge", "Merger", "Proposal", "Pushed"]
+__all__ = ["AcceptedPush", "Charge", "Merger", "Proposal"]
 
 Charge = Callable[[float], None]
 """Charges work to a client, as a number of messages."""
@@ -42,22 +42,22 @@ _BYTES_EACH: Final = 10
 
 
 class Proposal(NamedTuple):
-    """A push, and what it is rebased over."""
+    """A push, and what it must be rebased over."""
 
     push: Push
     source: Client
-    # What the client had not seen at its last push.
+    # The operations that the client had not seen at its last push.
     unseen: ConcurrentOps
     # What was read from the store for this push.
     loaded: LoadedChanges
     charge: Charge
 
 
-class Pushed(NamedTuple):
-    """A push that was accepted, and is being stored as a change."""
+class AcceptedPush(NamedTuple):
+    """A push that was accepted and is being stored as a change."""
 
     commit: Commit
-    # What the client has not seen, for its next push.
+    # The operations that the client has not seen, for its next push.
     unseen: ConcurrentOps
     # Whether there were changes that the client had not seen.
     is_rebased: bool
@@ -66,7 +66,7 @@ class Pushed(NamedTuple):
 
 
 class Merger(Pipeline):
-    """Makes the changes of one thread; what its clients push is merged with the changes that they had not seen."""
+    """Makes the changes of one thread, and merges its clients' pushes with the changes that they had not seen."""
 
     __slots__ = ("_policy", "clients")
 
@@ -105,7 +105,7 @@ class Merger(Pipeline):
         """Forget a client when its pushes so far are durable, and no other socket uses it."""
         self.after(lambda _: self.clients.leave(client))
 
-    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed | MissingChanges:
+    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> AcceptedPush | MissingChanges:
         """Apply a push as a change, rebased over the changes that its client had not seen.
 
         Returns what must be read first, if that is neither in memory nor in `loaded`. `accept` is called when the push
@@ -193,7 +193,7 @@ class Merger(Pipeline):
                 return None
         return MissingChanges(after, made if callable(policy) else None)
 
-    def _rebase(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> Pushed:
+    def _rebase(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> AcceptedPush:
         push, loaded = proposal.push, proposal.loaded
         document = self.history.current.tree
         concurrent = self._find_unseen(proposal)
@@ -218,13 +218,13 @@ class Merger(Pipeline):
         *,
         unseen: Sequence[ConcurrentOp] = (),
         is_rebased: bool = False,
-    ) -> Pushed:
+    ) -> AcceptedPush:
         """Apply the operations of a push as a change; they differ from those that the client sent if it was rebased."""
         before, push = self.history.current, proposal.push
         commit = self.change(ops, proposal.source, accept=accept)
         change = None if commit.revision is before else commit.revision.change
         is_as_sent = change is None or change.ops == encode_json(without_own(push.ops))
-        return Pushed(
+        return AcceptedPush(
             commit,
             ConcurrentOps(unseen, commit.version, push.base[1]),
             is_rebased,

@@ -91,7 +91,7 @@ class Pipeline(CommitQueue):
         """The current revision; inside of a transaction, the one that it has made so far."""
         if self._transaction is None:
             return self.history.current
-        transaction = self._own_transaction()
+        transaction = self.find_own_transaction()
         return self.history.current if transaction is None else transaction.revision
 
     @property
@@ -196,23 +196,24 @@ class Pipeline(CommitQueue):
             at = len(self._find_text(pointer) or "")
         return self.change([splice(pointer, at, remove, insert)], "server")
 
-    def store(self, records: Sequence[Record], due: int | None = None) -> Commit:
-        """Store records after the changes made so far, and fail if these fail. Raises ValueError and TooLarge.
+    def store(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
+        """Store records after the changes made so far; they fail if these fail. Raises ValueError and TooLarge.
 
-        `due` is when the thread must be awake next, as in `Write`; it is stored with the records.
+        `undo` is called as soon as they are rolled back, before other code runs.
         """
         self.check_open()
         for record in records:
             check_record(record, self._limits)
-        if (transaction := self._own_transaction()) is not None:
-            return transaction.add(transaction.revision, (), records, due)
-        return self._submit(self.history.put(records, due), "server")
+        if (transaction := self.find_own_transaction()) is not None:
+            commit = transaction.add(transaction.revision, (), records)
+        else:
+            commit = self._put(records, "server")
+        commit.undo = undo
+        return commit
 
     def check_open(self) -> None:
         """Raise if no change can be made: the thread has ended or lost its store, or decides about another change."""
-        own = None if innermost() is None else find_transaction(self)
-        if self._transaction is not None and self._transaction is not own:
-            self._transaction.break_()
+        own = self.end_abandoned()
         if own is not None and own.is_open:
             own.check()
         if self._refusal is not None:
@@ -226,6 +227,13 @@ class Pipeline(CommitQueue):
                 "validate_state_change, resolve_conflict or a function that is passed to set_state"
             )
 
+    def end_abandoned(self) -> Transaction | None:
+        """Roll back a transaction whose block awaits, as other code runs; return the calling code's own."""
+        own = None if innermost() is None else find_transaction(self)
+        if self._transaction is not None and self._transaction is not own:
+            self._transaction.break_()
+        return own
+
     def ask(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function of the author that decides about a change, and must not make one itself."""
         self._is_deciding = True
@@ -234,7 +242,21 @@ class Pipeline(CommitQueue):
         finally:
             self._is_deciding = False
 
+    def validate(self, state: Any, source: Source) -> None:
+        """Ask the class whether the state may be set. Raises what refuses that, and TypeError for an answer."""
+        answer = None if self._validate is None else self.ask(self._validate, state, source)
+        if answer is not None:
+            raise TypeError(
+                f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
+                "Reject, to refuse a change, and return None to accept it"
+            )
+
     # Transactions
+
+    def find_own_transaction(self) -> Transaction | None:
+        """Return the open transaction if the calling code runs in its block."""
+        found = self._transaction
+        return found if found is not None and found is find_transaction(self) else None
 
     def begin(self, transaction: Transaction) -> None:
         """Make the calling code's changes steps of a transaction."""
@@ -246,18 +268,16 @@ class Pipeline(CommitQueue):
         if self._transaction is transaction:
             self._transaction = None
 
-    def commit(
-        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
-    ) -> Commit:
-        """Make the result of a transaction the current revision, and store it with records and the due time."""
+    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
+        """Make the result of a transaction the current revision, and store it with records."""
         self.check_open()
         if revision is not self.history.current:
-            return self._make_current(revision, ops, "server", records=records, due=due)
-        return self._put(records, due, "server")
+            return self._make_current(revision, ops, "server", records=records)
+        return self._put(records, "server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
-        transaction = self._own_transaction()
+        transaction = self.find_own_transaction()
         ops = None if transaction is None else transaction.ops_since(revision)
         # The values of a plain state may be undecoded JSON.
         return decode_ops(encode_json(ops)) if ops and self._type.is_plain else ops
@@ -303,33 +323,27 @@ class Pipeline(CommitQueue):
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
         records: Sequence[Record] = (),
-        due: int | None = None,
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
         if not after.size:
             after.size = self.current.size + sum(map(measure_op, ops))
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
-        if self._transaction is not None and (transaction := self._own_transaction()) is not None:
+        if self._transaction is not None and (transaction := self.find_own_transaction()) is not None:
             if name is not None:
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return transaction.add(after, ops)
         if self._validate is not None:
-            answer = self.ask(self._validate, after.copy(), source)
-            if answer is not None:
-                raise TypeError(
-                    f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
-                    "Reject, to refuse a change, and return None to accept it"
-                )
+            self.validate(after.copy(), source)
         if not ops:
-            return self._put(records, due, source)
+            return self._put(records, source)
         client = accept() if accept is not None else None
-        return self._submit(self.history.append(ops, name or _name(source), after, client, records, due=due), source)
+        return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
 
-    def _put(self, records: Sequence[Record], due: int | None, source: Source) -> Commit:
-        """Store records and the due time without a change of the state, if there are any."""
-        if records or due is not None:
-            return self._submit(self.history.put(records, due), source)
+    def _put(self, records: Sequence[Record], source: Source) -> Commit:
+        """Store records without a change of the state, if there are any."""
+        if records:
+            return self._submit(self.history.put(records), source)
         return self._commit_unchanged(source)
 
     def _commit_unchanged(self, source: Source) -> Commit:
@@ -339,11 +353,6 @@ class Pipeline(CommitQueue):
             commit.whole = self._pending[-1]
         self.after(commit.finish)
         return commit
-
-    def _own_transaction(self) -> Transaction | None:
-        """Return the open transaction if the calling code runs in its block."""
-        found = self._transaction
-        return found if found is not None and found is find_transaction(self) else None
 
 
 def _fail(callback: Callable[[PlaitError | None], None], loss: PlaitError, _: PlaitError | None) -> None:

@@ -61,6 +61,6 @@ class Records:
             self._on_error(error)
             raise
 
-    def write(self, records: Sequence[Record], due: int | None = None) -> Commit:
-        """Store records and when the thread is due, as `Pipeline.store` does. Raises ValueError and TooLarge."""
-        return self._pipeline.store(records, due)
+    def write(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
+        """Store records, as `Pipeline.store` does, which calls `undo`. Raises ValueError and TooLarge."""
+        return self._pipeline.store(records, undo=undo)

@@ -1,4 +1,4 @@
-"""Who caused a change."""
+"""The cause of a change."""
 
 from typing import Literal, Protocol
 
@@ -14,4 +14,4 @@ class Client(Protocol):
 
 
 Source = Client | Literal["server"]
-"""Who caused a change."""
+"""The cause of a change: a client, or "server" for code of the server."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -40,9 +41,7 @@ class Owner(Protocol):
 
     def end(self, transaction: "Transaction") -> None: ...
 
-    def commit(
-        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record], due: int | None = None
-    ) -> Commit: ...
+    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit: ...
 
     def after(self, callback: Callback) -> None: ...
 
@@ -61,7 +60,6 @@ class _Step(NamedTuple):
     revision: Revision
     ops: Sequence[Op]
     records: Sequence[Record]
-    due: int | None
     commit: Commit
 
 
@@ -147,13 +145,12 @@ class Transaction:
             return
         ops = [op for step in self._steps for op in step.ops]
         records = {(record.part, record.key): record for step in self._steps for record in step.records}
-        # The last due time of its steps.
-        due = next((step.due for step in reversed(self._steps) if step.due is not None), None)
         try:
-            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()), due)
+            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()))
         except BaseException:
             self._undo()
             raise
+        self.commit.undo = partial(_roll_back, [step.commit for step in self._steps])
         for step in self._steps:
             step.commit.revision, step.commit.whole = self.commit.revision, self.commit.whole or self.commit
             self.commit.then(step.commit.finish)
@@ -185,14 +182,12 @@ class Transaction:
         assert self._start is not None
         return self._steps[-1].revision if self._steps else self._start[0]
 
-    def add(
-        self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = (), due: int | None = None
-    ) -> Commit:
-        """Add a step: operations on the last revision and the revision that they make, or records and a due time."""
+    def add(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = ()) -> Commit:
+        """Add a step: operations on the last revision and the revision that they make, or records."""
         assert self._start is not None
         revision.version = self._start[0].version
         commit = Commit(revision, "server")
-        self._steps.append(_Step(revision, ops, records, due, commit))
+        self._steps.append(_Step(revision, ops, records, commit))
         return commit
 
     def after(self, callback: Callback) -> None:
@@ -247,10 +242,16 @@ class Transaction:
         """Undo all but the first steps, and pass an error to the waiting callbacks, after the changes made before."""
         assert self._start is not None
         self._start[0].discard_edits()
+        _roll_back([step.commit for step in self._steps[steps:]])
         waiting = [*(step.commit.finish for step in self._steps[steps:]), *self._callbacks[callbacks:]]
         del self._steps[steps:], self._callbacks[callbacks:]
         for callback in waiting:
             self.owner.after(refuse(callback))
+
+
+def _roll_back(commits: Sequence[Commit]) -> None:
+    for commit in reversed(commits):
+        commit.roll_back()
 
 
 def refuse(callback: Callback) -> Callback:

@@ -1,1 +1,1 @@
-"""Where threads are kept."""
+"""Stores, which keep threads durably."""

@@ -1,4 +1,4 @@
-"""Backup of a SQLite store, also while a server has it open, and restore."""
+"""Backs up a SQLite store, even while a server has it open, and restores backups."""
 
 import os
 import shutil
@@ -85,7 +85,7 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
         # In WAL mode the copy would consist of more than one file.
         copy.execute("PRAGMA journal_mode = DELETE")
         remove_all(copy)
-        # A server notices a copy without a stamp that is put in the place of its open file.
+        # A server detects a copy without a stamp if it replaces the server's open file.
         copy.execute("DELETE FROM stamp")
         if new_epochs:
             schema.begin_new_epochs(copy)
@@ -106,7 +106,7 @@ def _lock(store: Path) -> StoreLock:
 
 
 def _put_in_place(restored: Path, store: Path) -> Path | None:
-    """Replace a store by a file. The old file is kept next to it, even if the process is killed before the end."""
+    """Replace a store by a file. The old file is kept next to it, even if the process is killed halfway."""
     kept = None
     log = make_log_path(store)
     if log.exists() and (not store.exists() or is_foreign_log(store)):

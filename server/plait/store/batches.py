@@ -1,4 +1,4 @@
-"""The queue of writes that all stores use: which writes share a transaction, who may write, and the outcomes."""
+"""The queue of writes that all stores use. It decides which writes share a transaction, and who may write."""
 
 import asyncio
 import logging
@@ -16,17 +16,17 @@ __all__ = ["Batches", "Group", "Outcome"]
 
 log = logging.getLogger("plait.store")
 
-# The most bytes of large writes in one transaction: all other writes wait for it.
+# Maximum bytes of large writes in one transaction, as all other writes wait for it.
 _MOST: Final = 1024 * 1024
 # Writes below this size are never postponed.
 _LARGE: Final = 16 * 1024
-# Seconds after which a batch is late, and how long the loop then pauses at the end of each unit.
+# Seconds after which a batch is late, and the seconds for which the loop then pauses after each unit.
 _LATE: Final = 0.002
 _PAUSE: Final = 0.00001
 
 
 class Group:
-    """The waiting writes of one thread, in order. A unit is the writes submitted without an await in between."""
+    """The waiting writes of one thread, in order. Writes submitted without an `await` in between are a unit."""
 
     __slots__ = ("futures", "sizes", "starts", "unit", "writes")
 
@@ -72,7 +72,7 @@ class Group:
     def count_following(self, stored: tuple[str, int] | None) -> tuple[int, StoreError | None]:
         """Return how many of the writes can follow the stored epoch and version, and why the next one cannot.
 
-        If one write of a unit cannot follow, no write of the unit is counted.
+        If a write of a unit cannot follow, none of the unit counts.
         """
         for index, write in enumerate(self.writes):
             if (error := write.refusal(stored)) is not None:
@@ -82,7 +82,7 @@ class Group:
 
 
 Outcome = tuple[int, StoreError | None]
-"""How many writes of a group are durable, and the error of the others."""
+"""The number of durable writes of a group, and the error of the others."""
 
 
 class Batches:
@@ -122,10 +122,10 @@ class Batches:
         # The number of the current unit, and whether its end has been scheduled.
         self._unit = 0
         self._is_ending = False
-        # The batch that is being written, and when that began.
+        # The batch that is being written, and the time at which it began.
         self._writing: Mapping[ThreadKey, Group] = {}
         self._began = 0.0
-        # Done when the batch is; None if nothing waits for it.
+        # Done when the batch is done; None if nothing waits for it.
         self._batch_done: asyncio.Future[None] | None = None
         # The fences of the current owners. A fence is never used again.
         self._claims: dict[ThreadKey, int] = {}
@@ -238,7 +238,7 @@ class Batches:
         self._begin_batch()
 
     def _fail(self, key: ThreadKey, futures: Sequence[asyncio.Future[int]], error: StoreError) -> None:
-        """Fail these writes of a thread, and its waiting ones: their owner did not know of the failure."""
+        """Fail these writes of a thread, and its waiting writes, which depend on them."""
         for future in futures:
             if not future.done():
                 future.set_exception(error)
@@ -259,8 +259,8 @@ class Batches:
     def _take(self) -> Mapping[ThreadKey, Group]:
         """Remove and return the writes of the next batch, whole units.
 
-        If all of them would be too large for one transaction, it has the small units, and one large unit of each thread
-        in turn.
+        If all of them are too large for one transaction, the batch has the small units, and one large unit of each
+        thread in turn.
         """
         batch, self._waiting = self._waiting, {}
         if self._size <= _MOST:

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Origin(NamedTuple):
-    """What the row of a thread keeps of its first write."""
+    """The data of a thread's first write that its row keeps."""
 
     secret: bytes
     is_stateless: bool
@@ -90,7 +90,7 @@ def read_records(
 ) -> list[Record]:
     """Return a part's records from their rows (key, value, checksum).
 
-    With `size`, the last one is that at which the values reach so many bytes. Raises CorruptThread.
+    With `size`, ends with the record at which the values reach this number of bytes. Raises CorruptThread.
     """
     found: list[Record] = []
     begun = _begin_record(thread, part)
@@ -113,7 +113,7 @@ def _begin_record(thread: int, part: str) -> int:
 
 
 def read_thread(key: ThreadKey, row: Sequence[Any]) -> tuple[int, int, Origin]:
-    """Return from a thread's row: head, state_version, and what it keeps of the first write.
+    """Return from a thread's row: head, state_version, and the data of its first write.
 
     The row ends with the checksum. Raises CorruptThread.
     """

@@ -85,7 +85,7 @@ def _merge(writes: Sequence[Write]) -> Write:
 
 
 def _merge_prunes(prunes: Iterable[Prune | None]) -> Prune | None:
-    """Return bounds that remove what any of these removes."""
+    """Return bounds that remove everything that any of these removes."""
     found = [prune for prune in prunes if prune is not None]
     if len(found) < 2:
         return found[0] if found else None

@@ -77,11 +77,10 @@ class BatchResult:
         self.has_rest = False
         # The heads of the threads that are new or have a newer version, in order.
         self.written: list[Head] = []
-        # The heads of the threads that were there before and have a new change or record, each with the time of that
-        # if the write has one.
+        # The heads of the threads that existed before and have a new change or record, each with the time of that if the
+        # write has one.
         self.changed: list[tuple[Head, int | None]] = []
-        # The counter, if this batch incremented it: by a deletion, or by a transaction that left every thread at its
-        # version.
+        # The counter, if this batch incremented it: for a deletion, or because no thread has a new version.
         self.counter: int | None = None
         # Whether the log may contain the commit of a transaction that failed.
         self.is_in_doubt = False
@@ -160,7 +159,7 @@ def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
 def _may_be_in_log(error: Exception) -> bool:
     """Whether a statement that failed may have written a commit to the log, where a restart would find it.
 
-    The commit is written last, so it is not in the log if the write itself failed. It is if only the sync after it did.
+    The commit is written last, so it is in the log only if the sync after it failed, not if the write itself failed.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_WRITE
@@ -204,7 +203,7 @@ class _Transaction:
         self._db = db
         self._heads = heads
         self._accepted: list[tuple[int, Write]] = []
-        # How many bytes of deleted threads this transaction may still remove.
+        # The bytes of deleted threads that this transaction may still remove.
         self._removable = STEP
         self.deleted: list[int] = []
         self.has_rest = False
@@ -213,7 +212,7 @@ class _Transaction:
         self.counter: int | None = None
 
     def accept(self, group: Group) -> Outcome:
-        """Accept those writes of a thread that follow its stored version."""
+        """Accept the writes of a thread that follow its stored version."""
         key, db = group.writes[0].key, self._db
         head = self._heads.get(key)
         if head is None and (row := db.execute(SELECT_HEAD, key).fetchone()):

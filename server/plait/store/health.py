@@ -18,7 +18,8 @@ _TRY_AFTER: Final = 5.0
 
 
 class Health:
-    """Tracks failed writes, and logs them at most once a second: with a full disk, every write fails.
+    """Tracks failed writes, and logs them at most once a second, as every write fails when the disk is full.
+
 
     `is_trouble` tells of the cause of a failed write whether it concerns the whole store, not one write or thread.
     """
@@ -52,7 +53,7 @@ class Health:
         return self.trouble is not None and now - self._last_failure >= _TRY_AFTER
 
     def postpone(self, now: float) -> None:
-        """Put off the next test write."""
+        """Postpone the next test write."""
         self._last_failure = now
 
     # Inside

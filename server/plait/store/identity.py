@@ -1,4 +1,4 @@
-"""Detects that a store's file was replaced while it was open, and that the log next to a file is another file's."""
+"""Detects that a store's file was replaced while it was open, and that the log next to a file is not its own."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ from plait.store.lock import NO_STAMP, FileStamp, LogIdentity, read_log_identity
 
 __all__ = ["FileIdentity", "check_log", "is_foreign_log", "make_log_path", "set_log_aside"]
 
-# A file that looks foreign is read again up to so many times, with so many seconds in between.
+# The number of times that a file that looks foreign is read again, and the seconds in between.
 _READS: Final = 50
 _READ_AFTER: Final = 0.01
 # Stands for the stamp of a file that was truncated.
@@ -25,7 +25,7 @@ _SALTS: Final = slice(16, 24)
 class FileIdentity:
     """The files of an open SQLite database in WAL mode: the database and its log.
 
-    SQLite keeps writing to a file that was deleted or replaced, and those writes would be lost. A file can also be
+    SQLite continues to write to a file that was deleted or replaced, and those writes would be lost. A file can also be
     overwritten in place. So whenever its size or time has changed, its stamp must be one that only this server writes;
     a copy of the file has an older stamp.
     """
@@ -36,7 +36,7 @@ class FileIdentity:
         self._path = path.absolute()
         self._log = make_log_path(self._path)
         self._file_id, self._log_id = _identify(self._path), _identify(self._log)
-        # The stamp that the server wrote last, and the one that was last read from the file without its log.
+        # The stamp that the server wrote last, and the stamp that was last read from the file without its log.
         self.own = before if before.server else FileStamp(secrets.randbits(62) + 1, 0)
         self._seen = _read_stamp(self._path, 0)
         # The size and time of the file when `_seen` was read.
@@ -67,7 +67,7 @@ class FileIdentity:
         return False
 
     def take_log_identity(self) -> LogIdentity | None:
-        """Return the identity of the log if SQLite has begun it again since the last call, otherwise None.
+        """Return the identity of the log if SQLite has restarted it since the last call; otherwise None.
 
         Call it after `has_file`. Raises OSError.
         """
@@ -91,12 +91,12 @@ def _read_stamp(path: Path, size: int) -> FileStamp:
                 # Use the file's size instead of the one in its first page.
                 db.execute("PRAGMA writable_schema = ON")
             return FileStamp(*(db.execute("SELECT server, step FROM stamp").fetchone() or NO_STAMP))
-    except (sqlite3.Error, UnicodeDecodeError):  # It is empty, damaged, or of another application.
+    except (sqlite3.Error, UnicodeDecodeError):  # The file is empty, damaged, or of another application.
         return _TRUNCATED if is_smaller else NO_STAMP
 
 
 def is_foreign_log(path: Path) -> bool:
-    """Whether the log next to a file belongs to another file, which a server had open at this path.
+    """Whether the log next to a file belongs to another file that a server had open at this path.
 
     A server may have the file open. Raises OSError.
     """
@@ -108,7 +108,7 @@ def is_foreign_log(path: Path) -> bool:
 
 
 def check_log(path: Path) -> None:
-    """Raise StoreError if the log next to a file is another file's: SQLite would damage the file with it."""
+    """Raise StoreError if the log next to a file belongs to another file: SQLite would damage this file with it."""
     if is_foreign_log(path):
         log = make_log_path(path)
         raise StoreError(
@@ -133,7 +133,7 @@ def make_log_path(path: Path) -> Path:
 
 
 def _read_salts(log: Path) -> int:
-    """Return the salts of a log, 0 if it has none. Raises OSError."""
+    """Return the salts of a log; 0 if it has none. Raises OSError."""
     try:
         with log.open("rb", buffering=0) as file:
             return int.from_bytes(file.read(_SALTS.stop)[_SALTS])
@@ -142,7 +142,7 @@ def _read_salts(log: Path) -> int:
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode of the file at a path, None if there is no file. Raises any other OSError."""
+    """Return the device and inode of the file at a path; None if there is no file. Raises any other OSError."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

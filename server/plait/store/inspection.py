@@ -12,11 +12,11 @@ from plait.store import rows, schema
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.identity import check_log
 from plait.store.place import ALONE, read_place
-from plait.store.protocol import Record, StoredThread, ThreadHeader, ThreadKey
+from plait.store.protocol import StoredThread, ThreadKey
 from plait.store.shards import find_file
 from plait.store.sqlite_errors import explain
 
-__all__ = ["Inspection", "connect", "read_whole"]
+__all__ = ["Inspection", "connect"]
 
 _COLUMNS: Final = {
     "changes": "version, ops, source, at, checksum",
@@ -40,19 +40,6 @@ def connect(path: Path) -> sqlite3.Connection:
             db.close()
         raise StoreError(f"cannot open the store {path}: {explain(error, path)}") from error
     return db
-
-
-def read_whole(path: Path, key: ThreadKey) -> tuple[ThreadHeader, StoredThread, list[Record]] | None:
-    """Return a thread's header, state and records, None if there is no such thread; a server may have the file open.
-
-    Raises StoreError.
-    """
-    try:
-        with closing(connect(path)) as db, rows.read_transaction(db):
-            header, stored = rows.find(db, key), rows.load(db, key, None)
-            return None if header is None or stored is None else (header, stored, rows.load_all_records(db, key))
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise StoreError(f"{key} cannot be read: {explain(error, path)}") from error
 
 
 class Inspection:

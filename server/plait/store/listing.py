@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from typing import Final
 
-from plait.store.protocol import DueThread, IdleThread, Order, ThreadKey, ThreadRow
+from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow
 from plait.store.rows import find_end, read_transaction
 from plait.store.schema import LAST_VERSION
 
@@ -33,7 +33,7 @@ def load_threads(
     limit: int,
 ) -> list[ThreadRow]:
     """Return the stored threads of a kind and a user, with a prefix, in an order, after a row."""
-    where, values, index = ["true"], list[str | int](), ""
+    where, values, index = [f"due <> {INCOMPLETE}"], list[str | int](), ""
     if kind is not None:
         where, values = [*where, "kind = ?"], [*values, kind]
     if user is not None:

@@ -12,11 +12,11 @@ __all__ = ["NO_STAMP", "FileStamp", "LastWrite", "LogIdentity", "StoreLock", "re
 
 try:
     import fcntl
-except ImportError:  # On Windows only SQLite's own locks keep two servers apart.
+except ImportError:  # On Windows, only SQLite's own locks keep two servers apart.
     fcntl = None  # type: ignore[assignment]
 
 
-# The file has the fields of a LastWrite and of a LogIdentity, each followed by a checksum of them.
+# The file has the fields of a LastWrite and of a LogIdentity, each followed by its checksum.
 _LAST_WRITE: Final = struct.Struct("<QQQQ")
 _LOG_IDENTITY: Final = struct.Struct("<QqqqQ")
 _CHECKSUM: Final = struct.Struct("<Q")
@@ -24,32 +24,32 @@ _LOG_IDENTITY_AT: Final = _LAST_WRITE.size + _CHECKSUM.size
 
 
 class FileStamp(NamedTuple):
-    """What a server writes into the file that it has open: its random number, and a number that it increments.
+    """A server's mark in the file that it has open: its random number, and a number that it increments.
 
-    A server that finds the log of one that crashed takes over its number.
+    A server that finds the log of a crashed one continues with the number of that server.
     """
 
     server: int
     step: int
 
     def may_follow(self, server: int, seen: Self) -> bool:
-        """Whether a file with this stamp may be the one that had `seen`, if only this server wrote to it since."""
+        """Whether a file with this stamp may be the file that had `seen`, with later writes only of this server."""
         return self == seen or (self.server == server and (seen.server != server or self.step >= seen.step))
 
 
 NO_STAMP: Final = FileStamp(0, 0)
-"""The stamp of a file to which no server has written one."""
+"""The stamp of a file without a stamp."""
 
 
 class LogIdentity(NamedTuple):
-    """Which database file a log (`-wal`) belongs to."""
+    """The database file that a log (`-wal`) belongs to."""
 
-    # Identify the log: SQLite chooses new salts whenever it begins the log again.
+    # The salts identify the log: SQLite chooses new ones whenever it restarts the log.
     salts: int
     # The server that writes to the log.
     server: int
-    # The stamp and the size of the database when the log began. Since then only this server has written to it, and it
-    # has not become smaller.
+    # The stamp and the size of the database when the log began. Since then only this server has written to the
+    # database, which has not become smaller.
     seen_server: int
     seen_step: int
     size: int
@@ -61,8 +61,8 @@ class LastWrite(NamedTuple):
     SQLite's log can only lose its end: if this write is in the file, all earlier writes are.
     """
 
-    # The row id of the thread, its version after the write, and a checksum of its epoch. All are 0 after a write that
-    # has incremented the counter.
+    # The row id of the thread, its version after the write, and a checksum of its epoch; all are 0 if the write has
+    # incremented the counter.
     thread: int
     version: int
     epoch: int
@@ -93,7 +93,7 @@ class StoreLock:
         self._file = file
 
     def read_last_write(self) -> LastWrite | None:
-        """Return the last durable write, None if it is not known."""
+        """Return the last durable write; None if it is not known."""
         data = b"" if self._file is None else os.pread(self._file, _LOG_IDENTITY_AT, 0)
         fields = _unpack(_LAST_WRITE, data)
         return None if fields is None else LastWrite(*fields)
@@ -104,7 +104,7 @@ class StoreLock:
             os.pwrite(self._file, _pack(_LAST_WRITE, write), 0)
 
     def write_log_identity(self, identity: LogIdentity) -> None:
-        """Record which file the log belongs to. Raises OSError."""
+        """Record the file that the log belongs to. Raises OSError."""
         if self._file is not None:
             os.pwrite(self._file, _pack(_LOG_IDENTITY, identity), _LOG_IDENTITY_AT)
 
@@ -121,7 +121,7 @@ class StoreLock:
 
 
 def read_log_identity(path: Path) -> LogIdentity | None:
-    """Return which file the log of a store belongs to, None if it is not known. Raises OSError."""
+    """Return the file that the log of a store belongs to; None if it is not known. Raises OSError."""
     try:
         data = path.with_name(path.name + ".lock").read_bytes()[_LOG_IDENTITY_AT:]
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def _pack(fields: struct.Struct, values: LastWrite | LogIdentity) -> bytes:
 
 
 def _unpack(fields: struct.Struct, data: bytes) -> tuple[int, ...] | None:
-    """Return the fields, None if they are missing or damaged."""
+    """Return the fields; None if they are missing or damaged."""
     if len(data) != fields.size + _CHECKSUM.size:
         return None
     *values, checksum = struct.unpack(fields.format + "Q", data)

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import takewhile
 from types import TracebackType
 from typing import Self
@@ -16,6 +18,7 @@ from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
     DAY,
+    INCOMPLETE,
     KNOWN_CLIENTS,
     ChangeRow,
     ClientRow,
@@ -29,6 +32,7 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
     ThreadRow,
+    ThreadView,
     Write,
 )
 
@@ -77,7 +81,7 @@ class _Row(msgspec.Struct):
             self.prune(write.prune)
 
     def prune(self, prune: Prune) -> None:
-        """Remove what is older than the newest snapshot that is past a bound."""
+        """Remove everything older than the newest snapshot that is outside a bound."""
         bound, size, now = prune.version, 0, time.time_ns() // 1000
         # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
         older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)
@@ -155,7 +159,7 @@ class MemoryStore:
         row = self._threads.get(key)
         if row is None:
             return None
-        return ThreadHeader(row.epoch, row.version, row.idle_since, row.created_at, row.user)
+        return ThreadHeader(row.epoch, row.version, row.idle_since, row.created_at, row.user, row.due)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
@@ -192,6 +196,22 @@ class MemoryStore:
         found = self._records(key, part, prefix=prefix, after=after, before=before, reverse=reverse)
         return take_page(found[:limit], _value_size, size)
 
+    @asynccontextmanager
+    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
+        stored, row = await self.load(key), self._threads.get(key)
+        if stored is None or row is None:
+            yield None
+            return
+        values = {(part, name): value for part, found in row.records.items() for name, value in found.items()}
+        names = sorted(values)
+
+        async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
+            start = bisect_right(names, after)
+            found = (Record(*name, values[name]) for name in names[start : start + limit])
+            return take_page(found, _value_size, size)
+
+        yield ThreadView(stored, read)
+
     async def claim(self, key: ThreadKey) -> int:
         return await self._batches.claim(key)
 
@@ -225,6 +245,7 @@ class MemoryStore:
             ThreadRow(key, row.version, row.created_at, row.changed_at, row.user)
             for key, row in self._threads.items()
             if kind in (None, key.kind) and key.name.startswith(prefix) and user in (None, row.user)
+            if row.due != INCOMPLETE
         ]
         place, is_reversed = PLACES[order], order != "name"
         found.sort(key=place, reverse=is_reversed)

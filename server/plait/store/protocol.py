@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Protocol, Self
 
@@ -14,6 +15,7 @@ from plait_schemas.codec import encode_json
 __all__ = [
     "CLIENT_DAYS",
     "DAY",
+    "INCOMPLETE",
     "KNOWN_CLIENTS",
     "ChangeRow",
     "ClientRow",
@@ -29,6 +31,7 @@ __all__ = [
     "ThreadHeader",
     "ThreadKey",
     "ThreadRow",
+    "ThreadView",
     "Write",
     "connection_id",
 ]
@@ -37,14 +40,20 @@ DAY: Final = 24 * 3600 * 1_000_000
 """A day, in microseconds."""
 
 CLIENT_DAYS: Final = 30
-"""A client's row is kept this many days after its last push, and until other clients have pushed on as many days."""
+"""A client's row is kept this many days after its last push, and until others have pushed on that many days."""
 
 KNOWN_CLIENTS: Final = 256
-"""How many clients' ids are loaded with a thread; if it has more, each row is looked for when its client joins."""
+"""The maximum number of client ids that are loaded with a thread; with more, each join looks for its client's row."""
+
+INCOMPLETE: Final = 1
+"""The due time of a thread that is being imported, until its last write. No listing shows it.
+
+After a crash, `Store.due_threads` finds it with this time, and what is stored of it is removed.
+"""
 
 
 def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
-    """Return the id that other clients see of a client, in the thread with this secret.
+    """Return the id by which other clients see a client, in the thread with this secret.
 
     It also depends on the principal; None is an anonymous client. Without the secret, the id does not reveal the
     principal or the client, and a guess cannot be verified.
@@ -84,8 +93,8 @@ class ClientRow(msgspec.Struct, frozen=True):
 class Prune(msgspec.Struct, frozen=True):
     """The bounds of a thread's log: changes outside any of them may be removed.
 
-    The remaining log begins with a snapshot, so that each of its versions can be read. A change is never too old if
-    it follows a recent one, whatever its time is, as the clock may have been wrong.
+    The remaining log begins with a snapshot, so that each of its versions can be read. A change after a recent one is
+    never too old, whatever its time is, as the clock may have been wrong.
     """
 
     # Remove changes up to this version, and changes made before this time, in microseconds since the epoch.
@@ -124,8 +133,8 @@ class Write(msgspec.Struct, frozen=True):
 
     key: ThreadKey
     epoch: str
-    # The stored version that this write follows, None for a new thread. If the stored version differs, the write is
-    # Fenced.
+    # The stored version that this write follows; None for a new thread. If the stored version differs, the write fails
+    # with Fenced.
     after: int | None
     # The stored version after this write: `after`, or `begins_at` for a new thread, plus the number of changes.
     version: int
@@ -134,19 +143,19 @@ class Write(msgspec.Struct, frozen=True):
     prune: Prune | None = None
     # The clients that made the changes.
     clients: Sequence[ClientRow] = ()
-    # The new version of the state's type, None if it does not change.
+    # The new version of the state's type; None if it does not change.
     state_version: int | None = None
     # The secret of a new thread, from which the connection ids of its clients are derived.
     secret: bytes = b""
     records: Sequence[Record] = ()
-    # The owner's number, from `Store.claim`, which every write needs: a write without one is Fenced.
+    # The owner's number, from `Store.claim`, which every write needs: without one, it fails with Fenced.
     fence: int = 0
     # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None changes nothing.
     idle_since: int | None = None
     # When the thread must be awake next, in microseconds since the epoch; 0 for never. None changes nothing.
     due: int | None = None
-    # When a new thread was created, in microseconds since the epoch, and the id of the user for whom. Only the first
-    # write sets them.
+    # When a new thread was created, in microseconds since the epoch, and the id of its user. Only the first write sets
+    # them.
     created_at: int = 0
     user: str | None = None
     # For copies. The version at which the log of a new thread begins, which it has a snapshot of if it is not 0; and
@@ -163,7 +172,7 @@ class Write(msgspec.Struct, frozen=True):
         return self.after is None and not (self.snapshots and self.snapshots[0].version == 0)
 
     def refusal(self, stored: tuple[str, int] | None) -> StoreError | None:
-        """Return why this write cannot follow the stored epoch and version, None if it can."""
+        """Return why this write cannot follow the stored epoch and version; None if it can."""
         if self.after != (stored[1] if stored else None) or (stored and self.epoch != stored[0]):
             return Fenced(f"{self.key} was written by another process")
         version = self.begins_at if self.after is None else self.after
@@ -209,7 +218,7 @@ class ThreadRow(msgspec.Struct, frozen=True):
     created_at: int
     # When its last change or record became durable. A crash of the process may lose the times of the last second.
     changed_at: int
-    # The id of the user for whom it was created, None if it was not created for one.
+    # The id of the user for whom it was created; None if there is none.
     user: str | None = None
 
 
@@ -222,14 +231,15 @@ class ThreadHeader(msgspec.Struct, frozen=True):
 
     epoch: str
     version: int
-    # Since when it is idle, in microseconds since the epoch; None while it is awake, or if that is not stored.
+    # The time since which it is idle, in microseconds since the epoch; None while it is awake, or if it is not stored.
     idle_since: int | None = None
     created_at: int = 0
     user: str | None = None
+    due: int = 0
 
 
 class IdleThread(NamedTuple):
-    """The name of a sleeping thread, and since when it is idle, in microseconds since the epoch."""
+    """The name of a sleeping thread, and the time since which it is idle, in microseconds since the epoch."""
 
     since: int
     name: str
@@ -242,12 +252,34 @@ class DueThread(NamedTuple):
     key: ThreadKey
 
 
+class ThreadView:
+    """A stored thread at one moment. Its records are read later, and are still those of that moment."""
+
+    def __init__(
+        self,
+        thread: StoredThread,
+        read: Callable[[tuple[str, str], int, int], Awaitable[list[Record]]],
+    ) -> None:
+        self.thread = thread
+        self._read = read
+
+    async def records(
+        self, *, after: tuple[str, str] = ("", ""), limit: int = 1000, size: int = 1024 * 1024
+    ) -> list[Record]:
+        """Return records of all parts, in the order of parts and keys, after a part and a key.
+
+        Returns at most `limit` records; the last one is that at which the values reach `size` bytes. Raises
+        CorruptThread and StoreError.
+        """
+        return await self._read(after, limit, size)
+
+
 class Store(Protocol):
-    """Stores threads. Entering it opens the store; leaving it writes what is pending and closes it.
+    """Stores threads. Entering it opens the store; leaving it finishes the pending writes and closes it.
 
     Entering raises StoreError if the store cannot be opened, or is already open (it stays open then). A write is
-    atomic, and so are the writes of one thread that are submitted without an await in between. The writes of one
-    thread are made in the order of `submit`. When one fails, all later ones that were submitted to the thread fail at
+    atomic, and so are the writes of one thread that are submitted without an `await` in between. The writes of one
+    thread are made in the order of `submit`. When one fails, all later writes already submitted to the thread fail at
     the same moment. Writes to different threads may share one transaction.
 
     Names of threads and keys of records are ordered by code point, which is the order of their UTF-8. A store may have
@@ -276,8 +308,8 @@ class Store(Protocol):
     ) -> StoredThread | None:
         """Return a thread, at `version` if one is given; None if there is no such thread or version.
 
-        The records of the ranges are read with it: they are those of the moment at which the state is read, also with
-        an earlier `version`.
+        The records of the ranges are read at the same moment as the state. They are the current ones even for an
+        earlier `version`.
 
         Raises CorruptThread when its data is damaged, StoreError when it cannot be read.
         """
@@ -292,7 +324,7 @@ class Store(Protocol):
     ) -> list[ChangeRow]:
         """Return the changes after a version, in order. If the log was pruned, the first one may have a later version.
 
-        Returns at most `limit` changes. With `size`, the last one is that at which the operations reach so many bytes.
+        Returns at most `limit` changes. With `size`, ends with the change at which the operations reach so many bytes.
         """
         ...
 
@@ -303,7 +335,7 @@ class Store(Protocol):
         ...
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        """Return the row of a client by its connection id, None if there is none.
+        """Return the row of a client by its connection id; None if there is none.
 
         It is kept for 30 days after the client's last push, and until other clients have pushed on 30 different days,
         so that a wrong clock does not expire it.
@@ -311,7 +343,7 @@ class Store(Protocol):
         ...
 
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        """Return the value of a record, None if there is none. Raises CorruptThread when it is damaged."""
+        """Return the value of a record; None if there is none. Raises CorruptThread when it is damaged."""
         ...
 
     async def records(
@@ -329,22 +361,29 @@ class Store(Protocol):
         """Return the records of a part whose keys begin with `prefix`, in the order of the keys' code points.
 
         Returns at most `limit` records, with keys after `after` and before `before`; with `reverse`, the last ones, in
-        descending order. With `size`, the last record is that at which the values reach so many bytes. Raises
+        descending order. With `size`, ends with the record at which the values reach so many bytes. Raises
         CorruptThread when one of them is damaged.
+        """
+        ...
+
+    def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
+        """Read a thread as it is at one moment, while it may be written; None if there is no such thread.
+
+        Entering raises what `load` raises.
         """
         ...
 
     async def claim(self, key: ThreadKey) -> int:
         """Become the owner of a thread, and return a number above 0, which the owner's writes need as their `fence`.
 
-        When this returns, the writes of earlier owners have ended. What they submit later is Fenced.
+        When this returns, the writes of earlier owners have ended. Writes that they submit later fail with Fenced.
         """
         ...
 
     def release(self, key: ThreadKey, fence: int) -> None:
-        """Give up the ownership of a thread, unless it has another owner by now. Does no I/O.
+        """Give up the ownership of a thread, unless it already has another owner. Does no I/O.
 
-        What the owner has submitted before is still written, before the next claim returns.
+        The writes that the owner has submitted are still made, before the next claim returns.
         """
         ...
 
@@ -357,11 +396,11 @@ class Store(Protocol):
         ...
 
     async def check_writes(self) -> None:
-        """Raise StoreError while writes fail or would fail. `/readyz` calls it."""
+        """Raise StoreError while writes fail or would fail. Called by `/readyz`."""
         ...
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
-        """Return an earlier JSON Schema of a kind's state by its hash, None if it is not stored."""
+        """Return an earlier JSON Schema of a kind's state by its hash; None if it is not stored."""
         ...
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
@@ -380,6 +419,8 @@ class Store(Protocol):
     ) -> list[ThreadRow]:
         """Return stored threads in an order, beginning after `after`, the last row of the page before.
 
+        Threads whose due time is INCOMPLETE are left out.
+
         With `kind`, only the threads of that kind. With `prefix`, only threads whose names begin with it. With `user`,
         only those that were created for this user. In the order of changes, a thread that changes between two pages
         may be missing.
@@ -389,7 +430,7 @@ class Store(Protocol):
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         """Return the threads that are due at `until` or before, the earliest first, after `after`.
 
-        A thread that is not due may be returned, too. One whose due time is durable is never missing.
+        The result may contain a thread that is not due. A thread with a durable due time is never missing.
         """
         ...
 

@@ -10,11 +10,11 @@ from plait.store.protocol import CLIENT_DAYS, DAY, Prune
 __all__ = ["STEP", "has_removed", "prune_log", "remove_all", "remove_rows", "remove_step"]
 
 STEP: Final = 1024 * 1024
-"""The bytes that one transaction removes. The writes of all threads wait for it."""
+"""The bytes that one transaction removes, as the writes of all threads wait for it."""
 
-# The bytes that a row takes beside its value.
+# The bytes that a row takes in addition to its value.
 _ROW: Final = 256
-# The most threads that one transaction removes.
+# Maximum number of threads that one transaction removes.
 _THREADS: Final = 1000
 # By table: the columns that order the rows of a thread, and the column of the value.
 _TABLES: Final = {
@@ -44,7 +44,7 @@ DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at /
 
 
 def prune_log(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
-    """Remove what is older than the newest snapshot that is past a bound, and clients that have not pushed for long."""
+    """Remove everything older than the newest snapshot outside a bound, and clients that have not pushed for long."""
     bounds, now = [prune.version], time.time_ns() // 1000
     if prune.at:
         bounds += db.execute(_PAST_AGE, {"thread": thread, "at": prune.at, "now": now}).fetchone()

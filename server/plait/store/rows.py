@@ -4,6 +4,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import groupby
 from typing import Final
 
 from plait.errors import CorruptThread
@@ -26,10 +27,10 @@ __all__ = [
     "find",
     "find_end",
     "load",
-    "load_all_records",
     "load_changes",
     "load_changes_before",
     "load_client",
+    "load_page",
     "load_record",
     "load_records",
     "load_schema",
@@ -40,7 +41,7 @@ __all__ = [
 
 SELECT_HEAD: Final = f"SELECT t.id, t.epoch, {LAST_VERSION} FROM threads t WHERE t.kind = ? AND t.name = ?"
 _FIND: Final = f"""
-SELECT t.epoch, {LAST_VERSION}, t.idle_since, t.created_at, t.user FROM threads t WHERE t.kind = ? AND t.name = ?
+SELECT t.epoch, {LAST_VERSION}, t.idle_since, t.created_at, t.user, t.due FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _THREAD: Final = f"""
 SELECT t.id, t.epoch, {LAST_VERSION}, t.due, t.head, t.state_version, t.secret, t.stateless, t.created_at, t.user,
@@ -49,13 +50,16 @@ FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _CHANGES: Final = "SELECT version, ops, source, at, checksum FROM changes WHERE thread = ?"
 _RECORDS: Final = "SELECT key, value, checksum FROM records WHERE thread = ? AND part = ?"
+_PAGE: Final = """
+SELECT part, key, value, checksum FROM records WHERE thread = ? AND (part, key) > (?, ?) ORDER BY part, key LIMIT ?
+"""
 
 
 @contextmanager
 def read_transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Make all statements of the block see the file as the first one does. Blocks can be nested.
+    """Make all statements of the block see the same state of the file. Blocks can be nested.
 
-    Without it, the next statement could find another thread under the row id of one that was deleted.
+    Without it, a statement could find another thread under the row id of a deleted one.
     """
     if db.in_transaction:
         yield
@@ -106,15 +110,15 @@ def load(
 
 
 def _load_clients(db: sqlite3.Connection, thread: int) -> frozenset[str] | None:
-    """Return the ids of the clients that have a row, None if there are too many."""
-    # As bytes: an id that is damaged must not prevent the thread from waking.
+    """Return the ids of the clients that have a row; None if there are too many."""
+    # Read them as bytes: a damaged id must not prevent the thread from waking.
     rows = db.execute("SELECT CAST(client AS BLOB) FROM clients WHERE thread = ? LIMIT ?", (thread, KNOWN_CLIENTS + 1))
     found = [bytes(client).decode(errors="replace") for (client,) in rows]
     return frozenset(found) if len(found) <= KNOWN_CLIENTS else None
 
 
 def find(db: sqlite3.Connection, key: ThreadKey) -> ThreadHeader | None:
-    """Return the header of a thread, None if there is none."""
+    """Return the header of a thread; None if there is none."""
     found = db.execute(_FIND, key).fetchone()
     return None if found is None else ThreadHeader(*found)
 
@@ -142,7 +146,7 @@ def _load_some_changes(
 
 
 def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRow | None:
-    """Return the row of a client, None if there is none."""
+    """Return the row of a client; None if there is none."""
     row = db.execute(
         "SELECT c.thread, c.client, c.ref, c.refused, c.at, c.checksum FROM clients c"
         " JOIN threads t ON t.id = c.thread WHERE t.kind = ? AND t.name = ? AND c.client = ?",
@@ -152,7 +156,7 @@ def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRo
 
 
 def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) -> bytes | None:
-    """Return the value of a record, None if there is none. Raises CorruptThread."""
+    """Return the value of a record; None if there is none. Raises CorruptThread."""
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return None
@@ -208,22 +212,23 @@ def find_end(prefix: str) -> str | None:
     return kept[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
-def load_all_records(db: sqlite3.Connection, key: ThreadKey) -> list[Record]:
-    """Return the records of all parts. Raises CorruptThread."""
+def load_page(db: sqlite3.Connection, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+    """Return records of all parts after a part and a key. Raises CorruptThread."""
     found: list[Record] = []
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return []
-        for (part,) in db.execute(
-            "SELECT DISTINCT part FROM records WHERE thread = ? ORDER BY part", (thread,)
-        ).fetchall():
-            with closing(db.execute(f"{_RECORDS} ORDER BY key", (thread, part))) as rows:
-                found += read_records(key, thread, part, rows)
+        with closing(db.execute(_PAGE, (thread, *after, limit))) as rows:
+            for part, of_part in groupby(rows, key=lambda row: row[0]):
+                left = size - sum(len(record.value or b"") for record in found)
+                if left <= 0:
+                    break
+                found += read_records(key, thread, part, (row[1:] for row in of_part), size=left)
     return found
 
 
 def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:
-    """Return a stored schema, None if there is none."""
+    """Return a stored schema; None if there is none."""
     row = db.execute("SELECT schema FROM schemas WHERE kind = ? AND hash = ?", (kind, hash)).fetchone()
     return row[0] if row else None
 
@@ -239,6 +244,6 @@ def save_schema(db: sqlite3.Connection, kind: str, hash: str, schema: bytes) -> 
 
 
 def _find(db: sqlite3.Connection, key: ThreadKey) -> int | None:
-    """Return the row id of a thread, None if there is none."""
+    """Return the row id of a thread; None if there is none."""
     found = db.execute("SELECT id FROM threads WHERE kind = ? AND name = ?", key).fetchone()
     return None if found is None else found[0]

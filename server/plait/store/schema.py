@@ -33,7 +33,7 @@ _CHECK_SECONDS: Final = 1.0
 # - threads.idle_since: NULL while the thread is awake, or if its class has no `expires_after`.
 # - threads.due: 0 for never.
 # - threads.changed_at: updated with the head.
-# - counter, one row at most: how many transactions deleted a thread, or left every thread at its version.
+# - counter, one row at most: the number of transactions that deleted a thread, or gave no thread a new version.
 # - removed: the ids of deleted threads that still have rows.
 # - stamp, one row at most: a FileStamp.
 # Tables with large rows have row ids: without them, SQLite would rewrite the neighbours of a changed row.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from heapq import merge
 from itertools import islice
 from types import TracebackType
@@ -22,6 +22,7 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
     ThreadRow,
+    ThreadView,
     Write,
 )
 from plait.store.shards import find_file
@@ -120,6 +121,9 @@ class ShardedStore:
         return await self._find(key).records(
             key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
         )
+
+    def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
+        return self._find(key).view(key)
 
     def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         return self._find(key).export(key)

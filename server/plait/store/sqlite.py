@@ -8,7 +8,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
     ThreadRow,
+    ThreadView,
     Write,
 )
 from plait.store.sqlite_errors import explain, is_trouble
@@ -203,10 +204,24 @@ class SqliteStore:
             if write is not None:
                 yield write
 
+    @asynccontextmanager
+    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
+        if self._reader is None:
+            raise StoreError("the store is closed")
+        # One transaction of a connection of its own: other reads of this store see later writes.
+        async with self.reader() as reader:
+            await reader._read(key, _begin)
+            stored = await reader.load(key)
+
+            async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
+                return await reader._read(key, rows.load_page, key, after, limit, size)
+
+            yield None if stored is None else ThreadView(stored, read)
+
     async def claim(self, key: ThreadKey) -> int:
         fence = await self._batches.claim(key)
         if self._work is not None and self._work.is_in_doubt:
-            # The thread may have a write in doubt: end the doubt before its next owner loads it.
+            # The thread may have a write in doubt: overwrite it before the next owner loads the thread.
             try:
                 await self._try_to_write()
             except BaseException:
@@ -343,7 +358,7 @@ class SqliteStore:
             return
         assert self._loop is not None
         assert self._work is not None
-        if not self._work.is_lost:  # That has been logged.
+        if not self._work.is_lost:  # The loss has been logged.
             outcomes = work.result()
             if self._health.trouble is not None or any(error for _, error in outcomes):
                 self._health.record(outcomes, [len(group.writes) for group in batch], self._loop.time())
@@ -374,6 +389,10 @@ class SqliteStore:
             saving = self._writer.post(self._work.save_heads)
             # After a failure, the next change tries again.
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN")
 
 
 async def _connect(path: Path, *, readonly: bool, lock_timeout: float) -> _Connection:

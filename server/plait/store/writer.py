@@ -38,16 +38,16 @@ class Writer:
         self._heads: Heads = {}
         # By row id: the current versions of threads whose stored heads are older, and when they changed last.
         self._stale: dict[int, tuple[int, int]] = {}
-        # The stored counter, which identifies the last write if that left every thread at its version.
+        # The stored counter, which identifies the last write if no thread got a new version.
         self._counter = 0
         self._identity: FileIdentity | None = None
         self._warned: set[str] = set()
         # When the files were last checked.
         self._checked = 0.0
-        # Whether another file is at the path, so that writes to the open one would be lost.
+        # Whether another file is at the path, so that writes to the open file would be lost.
         self.is_lost = False
         self._is_replaced = False
-        # Whether a server that crashed has left a log.
+        # Whether a crashed server has left a log.
         self._has_old_log = False
         # Whether the log may contain a write that readers do not see, but that a restart would find.
         self.is_in_doubt = False
@@ -91,7 +91,7 @@ class Writer:
 
     def commit(self, db: sqlite3.Connection, batch: Sequence[Group]) -> Sequence[Outcome]:
         """Write a batch in one transaction and return the outcome of each group."""
-        # Check before the commit, too: a refused write must not get into the log, which is checkpointed on closing.
+        # Check before the commit, too: a refused write must not get into the log, which is copied on closing.
         if not self._is_found_lately():
             return self._refuse(batch)
         if self.is_in_doubt:
@@ -134,7 +134,7 @@ class Writer:
         if self._identity is None:
             return True
         self._is_found()
-        with suppress(sqlite3.Error):  # Heads only serve to detect a loss; without them nothing is lost.
+        with suppress(sqlite3.Error):  # Heads only serve to detect a loss; nothing is lost without them.
             self.save_heads(db)
         try:
             self._is_replaced = self.is_lost and not self._identity.has_file()
@@ -202,7 +202,7 @@ class Writer:
         write = self._lock.read_last_write()
         try:
             return write is not None and not schema.has_write(db, write)
-        except sqlite3.DatabaseError:  # The page of that thread is damaged, which does not mean that a write was lost.
+        except sqlite3.DatabaseError:  # The page of that thread is damaged; the write may still be there.
             return False
 
     def _refuse(self, batch: Sequence[Group]) -> list[Outcome]:
@@ -228,7 +228,7 @@ class Writer:
     def _record(self, write: Callable[[T], None], value: T) -> None:
         try:
             write(value)
-        except OSError as error:  # The lock file only serves to detect a loss; without it nothing is lost.
+        except OSError as error:  # The lock file only serves to detect a loss; nothing is lost without it.
             self._warn_once("%s.lock could not be written: %s", error)
 
     def _warn_once(self, line: str, error: OSError) -> None:

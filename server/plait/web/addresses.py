@@ -12,9 +12,9 @@ class Addresses:
 
     def __init__(self, limit: int, tell_limit: Callable[[str], object] = lambda _: None) -> None:
         self._limit = limit
-        # Called with the name of the limit when a connection is refused that has no request yet.
+        # Called with the name of the limit when a connection is refused before its first request.
         self.tell_limit = tell_limit
-        # Addresses without any are removed.
+        # Addresses without connections are removed.
         self._sockets: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
 

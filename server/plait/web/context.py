@@ -1,4 +1,4 @@
-"""What sockets and routes share: the node, the limits, and the checks of requests."""
+"""The parts of a server that sockets and routes share: the node, the limits, and the checks of requests."""
 
 import asyncio
 import itertools
@@ -75,7 +75,7 @@ class Requests:
         self.charge_messages(request, principal, count_extra_messages(body))
 
     def charge_messages(self, request: Request, principal: Principal | None, count: float) -> None:
-        """Charge a request as for so many more messages on a socket."""
+        """Charge a request like this number of further messages on a socket."""
         if self._buckets is not None:
             self._bucket(request, principal, self._buckets).charge(count)
 
@@ -84,13 +84,13 @@ class Requests:
 
 
 def find_party(request: Request, principal: Principal | None) -> Hashable:
-    """Return for whom the limits count a request: its principal, or else its address."""
+    """Return the party that the limits charge for a request: its principal, or else its address."""
     host = request.client.host if request.client else ""
     return (False, host) if principal is None else (True, principal.id)
 
 
 class ServerContext:
-    """The parts of a running Plait that requests and sockets need."""
+    """The parts of a running Plait that requests and sockets use."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ServerContext:
         self.node = node
         self.identity = identity
         self.hosts = hosts
-        # Whether 404 answers list the kinds for everybody, as in development.
+        # Whether 404 answers list the kinds for every client, as in development.
         self.lists_kinds = False
         self.compatibility = compatibility
         self.runs = runs
@@ -127,7 +127,7 @@ class ServerContext:
         self.arrivals = itertools.count()
 
     def start(self) -> None:
-        """Make a new scheduler: the old one may belong to an event loop that is closed."""
+        """Make a new scheduler, as the old one may belong to a closed event loop."""
         self.scheduler = FairScheduler()
 
     def check_place(self, request: Request, kind: str) -> None:
@@ -140,7 +140,7 @@ class ServerContext:
             self.check_kind(request, kind)
 
     def check_kind(self, request: Request, kind: str) -> None:
-        """Raise NotFound for an unknown kind; the existing ones are listed only for pages of allowed origins."""
+        """Raise NotFound for an unknown kind; it lists the existing ones only for pages of allowed origins."""
         if kind in self.node.kinds:
             return
         if not self.lists_kinds:
@@ -148,9 +148,9 @@ class ServerContext:
         self.node.kind(kind)
 
     async def actor(self, principal: Principal | None, key: ThreadKey) -> Actor:
-        """Return a thread that is stored or that the principal may begin, waking it if needed, as `Node.actor` does.
+        """Return a thread that is stored or that the principal may begin; wake it if needed, as `Node.actor` does.
 
-        Raises Forbidden for any other, which is not woken.
+        Raises Forbidden, without waking it, for any other thread.
         """
         may_create = not self.identity.has_rules
         while True:
@@ -158,11 +158,11 @@ class ServerContext:
                 await self.identity.check(principal, key, "create")
                 may_create = True
             actor = await self.node.actor(key)
-            if may_create or actor.state.is_stored:  # Otherwise the thread was destroyed after it had been found.
+            if may_create or actor.state.is_stored:  # Otherwise the thread was destroyed after the check.
                 return actor
 
     @contextmanager
-    def waiting(self, pending: PendingJoin) -> Iterator[None]:
+    def register(self, pending: PendingJoin) -> Iterator[None]:
         """Register a socket that has not joined yet, while the block runs."""
         self._pending_joins.add(pending)
         try:
@@ -171,14 +171,14 @@ class ServerContext:
             self._pending_joins.discard(pending)
 
     def shutdown(self) -> asyncio.Task[None]:
-        """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this, too."""
+        """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
         return self.node.drain(self._shutdown_timeout)
 
 
 def find_traceparent(scope: Scope) -> str | None:
-    """Return the W3C header of a request; None for one that is longer than any valid one."""
+    """Return the `traceparent` header of a request; None if it is too long to be valid."""
     for name, value in scope["headers"]:
         if name == b"traceparent":
             return None if len(value) > _LONGEST_TRACEPARENT else value.decode("latin-1")
@@ -200,7 +200,7 @@ def error_response(error: PlaitError | HTTPException) -> Response:
 
 
 def as_refusal(error: HTTPException) -> PlaitError:
-    """Return the error that stands for an HTTPException on a socket; clients retry after TooMany and Unavailable."""
+    """Return the error for a socket whose check raised HTTPException; clients retry after TooMany and Unavailable."""
     if error.status_code >= 500:
         return Unavailable(str(error.detail))
     kinds = {401: Unauthenticated, 404: NotFound, 429: TooMany}
@@ -208,7 +208,7 @@ def as_refusal(error: HTTPException) -> PlaitError:
 
 
 def as_final_refusal(response: Response) -> PlaitError:
-    """Return the error that stands for a Response of `authenticate` on a socket; a redirect leads to a login."""
+    """Return the error for a socket if `authenticate` returned a Response; a redirect leads to a login."""
     status = response.status_code
     kinds = {401: Unauthenticated, 404: NotFound}
     kind = Unauthenticated if 300 <= status < 400 else kinds.get(status, Forbidden)
@@ -245,6 +245,6 @@ def with_token(request: Request, token: str) -> Request:
 
 
 def as_get(scope: Scope) -> Request:
-    """Return the opening request of a WebSocket as a GET request."""
+    """Return the opening request of a WebSocket, as a GET request."""
     scheme = "https" if scope["scheme"] == "wss" else "http"
     return Request({**scope, "type": "http", "method": "GET", "scheme": scheme})

@@ -18,7 +18,7 @@ __all__ = ["Descriptors"]
 
 log = logging.getLogger("plait.sockets")
 
-# Descriptors that a server needs besides its connections: for the store, its log and the event loop.
+# The descriptors that a server needs besides its connections: for the store, the log and the event loop.
 _OTHERS: Final = 64
 # Minimum seconds between two log lines about missing descriptors.
 _SILENCE: Final = 60.0
@@ -32,7 +32,7 @@ class Descriptors:
         self._said = -_SILENCE
 
     def prepare(self, connections: int) -> None:
-        """Raise the limit to what the system allows, and warn if that is too low for `connections`."""
+        """Raise the limit as far as the system allows, and warn if that is too low for `connections`."""
         if resource is None:
             return
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Shares the event loop between costly work and everything else, so that no peer can keep the server busy."""
+"""Shares the event loop between costly work and all other work, so that no peer can keep the server busy."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ AT_ONCE: Final = 0.01
 LARGE: Final = 16 * 1024
 """Messages with at least this many bytes count as costly before they are handled."""
 
-# Maximum seconds of rest after work that took very long.
+# Maximum seconds of rest after a long piece of work.
 _LONGEST_REST: Final = 0.1
 
 
@@ -31,13 +31,13 @@ class Ticket:
         self._callback = None
 
     def use(self) -> None:
-        """Call back, unless the ticket was cancelled."""
+        """Call the callback, unless the ticket was cancelled."""
         if self._callback is not None:
             self._callback()
 
 
 class _Measure:
-    """Counts the time of a block. A generator would cost more than most blocks."""
+    """Counts the time of a block. A class, since a generator would cost more than most blocks."""
 
     __slots__ = ("_scheduler", "_start")
 
@@ -55,9 +55,9 @@ class _Measure:
 class FairScheduler:
     """Schedules the costly work of one server; cheap work is done at once.
 
-    Each iteration of the loop has at most `AT_ONCE` seconds of costly work, or one piece that takes longer. After such
-    a piece, costly work rests for as long again. `clock` returns the time, and `work_clock` the processor time of this
-    thread, in seconds.
+    Each iteration of the loop does at most `AT_ONCE` seconds of costly work, or one piece that takes longer. After such
+    a piece, costly work pauses for as long as the piece took. `clock` returns the time, and `work_clock` the processor
+    time of this OS thread, in seconds.
     """
 
     __slots__ = ("_spent", "_timer", "_waiting", "clock", "work_clock")
@@ -79,14 +79,14 @@ class FairScheduler:
         return self._spent < AT_ONCE and not self._waiting
 
     def wait(self, callback: Callable[[], None]) -> Ticket:
-        """Call `callback` after those that already wait, and count its time."""
+        """Call `callback` after the waiting ones, and count its time."""
         ticket = Ticket(callback)
         self._waiting.append(ticket)
         self._begin_later()
         return ticket
 
     def run(self, callback: Callable[[], None]) -> Ticket | None:
-        """Call `callback` at once if costly work may begin, otherwise after those that wait, and count its time."""
+        """Call `callback` at once if costly work may begin, otherwise after the waiting ones, and count its time."""
         if not self.is_free:
             return self.wait(callback)
         with self.measure():
@@ -103,7 +103,7 @@ class FairScheduler:
         return _Measure(self)
 
     async def wait_for_slot(self) -> None:
-        """Wait until costly work may begin; the caller must do it in a `measure` block before it awaits anything."""
+        """Wait until costly work may begin; the caller must then do it in a `measure` block, before any `await`."""
         if self.is_free:
             return
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -21,7 +21,7 @@ _ANY: Final = frozenset({"", "0.0.0.0", "::"})
 def find_header(request: HTTPConnection, name: bytes) -> str | None:
     """Return the first value of a header, whose name is in lower case; None if there is none.
 
-    It takes less time than Starlette's mapping of the headers.
+    This is faster than Starlette's mapping of the headers.
     """
     for key, value in request.scope["headers"]:
         if key == name:
@@ -33,7 +33,7 @@ class Hosts:
     """Checks `Host` headers.
 
     Without `allowed`, the host must be localhost, this machine's name, the address that the server listens on, or an IP
-    address, since no malicious page can have one of those. If `is_guarded`, any host is accepted, because
+    address, since a malicious page cannot have one of those as its own host. If `is_guarded`, any host is accepted:
     `authenticate` asks for credentials, which browsers do not send to another name. Raises ValueError for an invalid
     host.
     """
@@ -60,7 +60,7 @@ class Hosts:
             self._names.add(_name(host))
         elif warns:
             log.warning(
-                "listening on all addresses without `authenticate`: anybody who can connect may use every thread. "
+                "listening on all addresses without `authenticate`: anyone who can connect may use every thread. "
                 "Accepted hosts are localhost, %s and IP addresses; add other names to allowed_hosts "
                 "(PLAIT_ALLOWED_HOSTS)",
                 self._machine,
@@ -68,7 +68,7 @@ class Hosts:
 
     def check(self, request: Request) -> None:
         """Raise HTTPException if the request's host is not accepted."""
-        # Every request from a browser has a Host header.
+        # A request without a Host header is not from a browser.
         host = find_header(request, b"host")
         if self._takes_all or not host or host == self._last:
             return
@@ -89,7 +89,7 @@ class Hosts:
 
 
 def _entry(text: str) -> str:
-    """Return an allowed host in the form that is compared."""
+    """Return an allowed host in the form that headers are compared with."""
     entry = text.lower()
     if entry == "*" or re.fullmatch(r"(\*\.)?[\w-]+(\.[\w-]+)*\.?", entry):
         return entry.removesuffix(".")

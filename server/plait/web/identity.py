@@ -1,4 +1,4 @@
-"""Checks who sends a request and what they may do: origins, `authenticate` and `authorize`."""
+"""Checks who sent a request and what that user may do: origins, `authenticate` and `authorize`."""
 
 import re
 from collections.abc import Awaitable, Callable, Collection
@@ -16,19 +16,19 @@ from plait.web.hosts import find_header
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
-Action = Literal["connect", "create", "read", "write", "call", "request", "destroy"]
-"""What a client wants to do with a thread: open a socket, begin the thread, read or write its state, call an rpc, send
-a request, or end the thread for good."""
+Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy"]
+"""What a client wants to do with a thread: open a socket, create the thread, read or write its state, call an rpc, read
+its messages, send one, send a request, or destroy the thread."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
-"""Returns the principal of a request, None if there is none, or a Response to send instead."""
+"""Returns the principal of a request, None for an anonymous one, or a Response to send instead."""
 
 Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bool]
 """Returns whether a principal may do something with a thread."""
 
 
 class Identity:
-    """Checks requests. Without `authenticate`, clients are anonymous; `by_default` decides in place of `authorize`.
+    """Checks requests. Without `authenticate`, clients are anonymous. Without `authorize`, `by_default` decides.
 
     Raises ValueError for an invalid origin.
     """
@@ -48,14 +48,14 @@ class Identity:
 
     @property
     def asks(self) -> bool:
-        """Whether requests are authenticated."""
+        """Whether the application has an `authenticate`."""
         return self._authenticate is not None
 
     def check_origin(self, request: Request) -> None:
         """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.
 
-        An origin is the server's own if its host is the request's. The scheme is not compared, as a proxy may handle
-        TLS.
+        An origin is the server's own if its host equals that of the request. The scheme is not compared, as a proxy may
+        handle TLS.
         """
         origin = find_header(request, b"origin")
         if origin is None or "*" in self.allowed_origins or origin.rstrip("/").lower() in self.allowed_origins:

@@ -1,4 +1,4 @@
-"""While an app is served: reports a failed start in one line, and lets the garbage collector run rarely."""
+"""Reports a failed start of an app in one line, and makes the garbage collector run rarely while the app is served."""
 
 import gc
 import logging
@@ -8,22 +8,22 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["StartupFilter", "collecting_rarely", "run_lifespan"]
+__all__ = ["StartupFilter", "collect_rarely", "run_lifespan"]
 
-# The beginnings of a traceback's last line if the error is one of plait's, whose message says what to do.
+# How the last line of a traceback begins if the error is plait's own: its message says what to do.
 _OWN: Final = ("plait.errors.", "plait.settings.")
 
 
-# After how many new objects the youngest are looked at, and how many such looks precede one at older ones.
+# After this many new objects the collector checks the youngest, and after this many checks, each older generation.
 _THRESHOLD: Final = (50_000, 20, 50)
 
 
 @contextmanager
-def collecting_rarely() -> Iterator[None]:
+def collect_rarely() -> Iterator[None]:
     """Make the garbage collector run rarely, and skip the objects that exist so far, until the end of the block.
 
     States are trees, which reference counting frees. With its default thresholds, the collector would walk every state
-    in memory over and over. A process that has set its own is left as it is.
+    in memory over and over. Higher thresholds that the process has set are kept.
     """
     former, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
     if not 0 < former[0] < _THRESHOLD[0]:

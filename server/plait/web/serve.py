@@ -29,11 +29,11 @@ __all__ = ["LogLevel", "configure_logging", "listen", "make_http_protocol", "ser
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# With a short backlog, connections of a burst are dropped and wait a second for TCP to retry.
+# With a short backlog, the kernel drops connections of a burst, and TCP retries them after a second.
 _BACKLOG = 4096
-# If a hook blocks the event loop for this many seconds, the stack of every thread is written to standard error.
+# If a hook blocks the event loop for this many seconds, the stack of every OS thread is written to standard error.
 _STALL = 30.0
-# Seconds between looks at whether a second Ctrl+C asks for an end at once.
+# Seconds between checks for a second Ctrl+C, which ends the process at once.
 _TICK = 0.1
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
@@ -101,8 +101,8 @@ def serve(
 ) -> bool:
     """Serve until the process is told to stop; return whether the app could start.
 
-    `started` is called when it has started, and `ending` when it is told to stop; it listens until what that returns is
-    done. `addresses` is the app's count of connections.
+    `started` is called after the start, and `ending` when the process is told to stop; the server listens until the
+    task that `ending` returns is done. `addresses` counts the app's connections.
     """
     descriptors = Descriptors()
     descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
@@ -146,7 +146,7 @@ def _is_no_proxy(host: str) -> bool:
 def make_http_protocol(
     addresses: Addresses, request_timeout: float, is_proxy: Callable[[str], bool] = _is_no_proxy
 ) -> Any:
-    """Return uvicorn's `http=` argument. Connections of proxies are not counted for their addresses."""
+    """Return uvicorn's `http=` argument. Connections from proxies are not counted by address."""
     if HttpProtocol is None:
         return "auto"
     return partial(HttpProtocol, half_open=HalfOpen(addresses, request_timeout), is_proxy=is_proxy)
@@ -174,7 +174,7 @@ class _Server(uvicorn.Server):
         context = self.config.ssl
         await super().startup(sockets if context is None else [])
         if self.started and context is not None:
-            # uvicorn's own listener counts a connection only after its TLS handshake.
+            # uvicorn's own listener would count a connection only after its TLS handshake.
             listener = self._listen_tls(context=context, make=self._make_protocol)
             listener.start()
             self.servers.append(cast(asyncio.Server, listener))

@@ -1,4 +1,4 @@
-"""What is served over HTTP: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
+"""The routes of a server: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -76,7 +76,7 @@ class Site:
         self.asgi.router.routes.insert(0, Mount(path, app))
 
     def find_endpoint(self, scope: Scope) -> Endpoint | None:
-        """Return what answers a request by itself, without middleware."""
+        """Return the endpoint that answers a request directly, without middleware; None if there is none."""
         if self._settings.allowed_origins:
             return None
         if is_thread_path(scope):
@@ -125,7 +125,7 @@ class Site:
             return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
         try:
             await self._store.check_writes()
-        except StoreError:  # Its message is only for the log.
+        except StoreError:  # Its message is for the log only.
             return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
         return JSONResponse({"status": "ok", "durability": self._store.durability})
 

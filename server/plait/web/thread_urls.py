@@ -40,7 +40,7 @@ def read_address(scope: Scope) -> Address:
 
 
 def find_thread(scope: Scope) -> ThreadKey | None:
-    """Return the thread of a URL that `read_address` reads, None if it names none."""
+    """Return the thread of a URL that `read_address` reads; None if it names none."""
     try:
         return read_address(scope).key
     except NotFound:
@@ -66,7 +66,7 @@ def is_run_path(scope: Scope) -> bool:
 
 
 def split_path(scope: Scope) -> list[str]:
-    """Return the segments of a path below where the app is mounted, still encoded, without the empty ones."""
+    """Return the segments of a path below the app's mount point, still encoded, without the empty ones."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     root: str = scope.get("root_path", "")
     path = raw.partition(b"?")[0].decode("latin-1").removeprefix(quote(root) if root else "")

@@ -1,4 +1,4 @@
-"""Accepts TLS connections, which are counted and timed even before their handshakes are done."""
+"""Accepts TLS connections, and counts and times them even before their handshakes are done."""
 
 import asyncio
 import socket
@@ -12,14 +12,14 @@ from plait.web.descriptors import Descriptors
 
 __all__ = ["TlsListener"]
 
-# Connections that are accepted in one iteration of the loop.
+# Maximum number of connections that are accepted in one iteration of the loop.
 _AT_ONCE: Final = 64
-# Seconds to wait after connections could not be accepted.
+# Seconds to wait after a connection could not be accepted.
 _PAUSE: Final = 1.0
 
 
 class TlsListener:
-    """Accepts the connections of a socket, and calls `make` for a protocol when a handshake is done."""
+    """Accepts the connections of a socket, and calls `make` for a protocol after each handshake."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TlsListener:
         self._loop.add_reader(self._bound, self._accept)
 
     def close(self) -> None:
-        """Stop accepting connections, and close those whose handshakes are not done."""
+        """Stop accepting connections, and close the ones in the middle of a handshake."""
         self._loop.remove_reader(self._bound)
         if self._retry is not None:
             self._retry.cancel()

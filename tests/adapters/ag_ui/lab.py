@@ -1,4 +1,4 @@
-"""Agents that tests hold and let go, and clients of AG-UI in Node that talk to them."""
+"""Agents that tests hold and release, and clients of AG-UI in Node that talk to them."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ class Conversation(Thread[Chat]):
 
 
 class Gate:
-    """What an agent waits for: one `open` lets one `wait` through. `reached` waits until an agent waits."""
+    """A gate for agents: each `open` ends one `wait`. `reached` waits until an agent waits."""
 
     def __init__(self) -> None:
         self._opened = asyncio.Semaphore(0)
@@ -77,7 +77,7 @@ def make_app(**settings: Any) -> Plait:
 
     @app.agent("writer", thread=Conversation)
     async def writer(ctx: Context, text: str) -> AsyncIterator[str]:
-        """Say the words of a text, each when it is let; write them into the state, too."""
+        """Yield the words of a text, each when the gate opens; also write them into the state."""
         for word in text.split():
             await gate.wait()
             ctx.thread.append("/answer", word)
@@ -176,7 +176,7 @@ class Player:
         return await self.until("done")
 
     def go(self) -> None:
-        """Let it go on after a cut."""
+        """Continue the client after a cut."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
 

@@ -84,7 +84,7 @@ class Room(Thread[Any]):
 
 
 class Anything(Thread[Any]):
-    """Has no state until somebody sets one."""
+    """Has no state until one is set."""
 
     @rpc
     def sync(self) -> int:
@@ -214,7 +214,7 @@ class Calls(Thread[dict[str, int]]):
 
 
 class Guarded(Thread[Any]):
-    """Records what it is told, and lets in, keeps waiting or fails as the query says."""
+    """Records its hooks, and accepts, delays or refuses connections as the query says."""
 
     def __init__(self) -> None:
         self._log: list[list[str]] = []

@@ -85,7 +85,7 @@ export async function basics() {
   return { first, result, state: await agreed(visitor) };
 }
 
-/** Writes while it is offline; `newer` is written by somebody else meanwhile, if it is given. */
+/** Writes while it is offline; another client writes `newer` at that time, if it is given. */
 export async function offline({ newer }) {
   const visitor = new Visitor();
   await visitor.ready();

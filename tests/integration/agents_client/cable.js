@@ -37,7 +37,7 @@ export class Cable {
     for (const { near } of this.#take()) near.destroy();
   }
 
-  /** Lets connections through again. */
+  /** Accepts connections again. */
   mend() {
     this.#isCut = false;
   }

@@ -28,7 +28,7 @@ class Play:
         assert found == {"step": step}, f"{self._what}: wanted step {step}, got {found}"
 
     def go_on(self) -> None:
-        """Let the scenario continue after its step."""
+        """Continue the scenario after its step."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
 

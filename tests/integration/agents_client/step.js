@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 
 let lines;
 
-/** Tells the test that the scenario has come to `name`, and waits until the test lets it go on. */
+/** Tells the test that the scenario has reached `name`, and waits until the test continues it. */
 export async function step(name) {
   lines ??= createInterface({ input: process.stdin })[Symbol.asyncIterator]();
   process.stdout.write(`${JSON.stringify({ step: name })}\n`);

@@ -39,7 +39,7 @@ export class Player {
   #byToken = new Map();
   #open = new Set();
 
-  /** `hasOwn` says that nobody takes from the state what this client writes of its own. */
+  /** `hasOwn` says that no other client removes from the state what this client writes of its own. */
   constructor(ThreadClient, dice, { id, isCalm, hasOwn = true, ...options }) {
     this.id = id;
     this.hasOwn = hasOwn;
@@ -153,7 +153,7 @@ export class Player {
       this.#problem(`at ${version} it shows ${canonical(state)}, not ${canonical(expected)}: ${known}`);
     }
     if (kept && canonical(kept.confirmed) !== canonical(confirmed)) this.#problem("it keeps another state");
-    if (pending === 0 && canonical(state) !== canonical(confirmed)) this.#problem("it shows what nobody pushed");
+    if (pending === 0 && canonical(state) !== canonical(confirmed)) this.#problem("it shows a state that no client pushed");
     if (this.#own !== undefined && state.by[`own-${this.id}`] !== this.#own) {
       this.#problem(`what it wrote flickers: ${state.by[`own-${this.id}`]}, not ${this.#own}`);
     }
@@ -170,7 +170,7 @@ export class Player {
     if (this.problems.length < 5) this.problems.push(`${this.id}: ${text}`);
   }
 
-  // What becomes of its edits
+  // The outcomes of its edits
 
   #follow(number, change) {
     this.edits += 1;

@@ -51,7 +51,7 @@ class Told:
         # Marks of changes that were awaited, and are durable, or lost.
         self.durable: set[int] = set()
         self.lost: set[int] = set()
-        # Marks of which the request does not answer: of a call whose error was caught, or of a task.
+        # Marks that the request says nothing about: those of a call whose error was caught, or of a task.
         self.unknown: set[int] = set()
         # Marks of changes that were not awaited, by thread.
         self.made: dict[str, set[int]] = {}
@@ -218,7 +218,7 @@ class FailingStore(TroubledStore):
 
 
 class Round:
-    """One app, the requests made of it, and what became of them."""
+    """One app, the requests that it got, and their outcomes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -1101,7 +1101,8 @@ async def test_a_validator_that_returns_an_answer_accepts_nothing(answer: Any) -
     async with open_house(Asking) as house:
         name = type(answer).__name__
         with pytest.raises(
-            TypeError, match=rf"^validate_state_change returned {name}: it must raise to refuse a change"
+            TypeError,
+            match=rf"^validate_state_change returned {name}: it must raise an error, for example Reject",
         ):
             await house.handle(Asking).set_state(1)
         assert await house.handle(Asking).state() == 0

@@ -295,9 +295,9 @@ def test_connections_are_listed_in_order_and_by_tag() -> None:
     connections, wire = Connections(), StateWire()
     members = [join(connections, str(number), wire)[0] for number in range(3)]
     members[0].tags = members[2].tags = ("players", "x")
-    assert list(connections) == connections.with_tag(None) == members
-    assert connections.with_tag("players") == [members[0], members[2]]
-    assert connections.with_tag("nobody") == []
+    assert list(connections) == connections.find_by_tag(None) == members
+    assert connections.find_by_tag("players") == [members[0], members[2]]
+    assert connections.find_by_tag("nobody") == []
     connections.discard(members[1])
     connections.discard(members[1])
     assert len(connections) == 2
@@ -305,18 +305,18 @@ def test_connections_are_listed_in_order_and_by_tag() -> None:
 
 def test_the_connections_of_one_client_are_found_by_its_id() -> None:
     connections = Connections()
-    assert connections.with_id("a") == []
+    assert connections.find_by_id("a") == []
     one, other, third = (make_connection(id)[0] for id in ("a", "b", "a"))
     for each in (one, other, third):
         connections.add(each)
-    assert connections.with_id("a") == [one, third]
+    assert connections.find_by_id("a") == [one, third]
     for _ in range(2):
         connections.discard(one)
-        assert connections.with_id("a") == [third]
+        assert connections.find_by_id("a") == [third]
     connections.discard(third)
-    assert connections.with_id("a") == []
-    assert connections.with_id("b") == [other]
-    assert Connections().with_id("b") == []
+    assert connections.find_by_id("a") == []
+    assert connections.find_by_id("b") == [other]
+    assert Connections().find_by_id("b") == []
 
 
 @pytest.mark.parametrize("send", ["broadcast_change", "broadcast"])

@@ -36,7 +36,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def tell(change: Commit) -> str:
-    """Return what became of a change."""
+    """Return the outcome of a change."""
     try:
         await change
     except StoreError:
@@ -197,7 +197,7 @@ class Counter(Thread[int]):
         await self.hold()
         return "added"
 
-    # Turns of which a part is stored
+    # Turns that are stored in part
 
     @rpc
     async def add_twice(self) -> str:
@@ -331,7 +331,7 @@ async def begin(house: House, method: str, *args: Any) -> tuple[Counter, asyncio
 
 
 async def lose(house: House, change: Callable[[], Commit] | None = None) -> None:
-    """Let the change that waits be lost, or else another one, which nobody under way has made."""
+    """Lose the waiting change, or else another one, which no running turn has made."""
     actor = await house.actor(Counter)
     if change is not None or actor.state.is_durable:
         house.store.is_held = True
@@ -614,7 +614,9 @@ async def test_a_turn_of_which_a_change_is_stored_is_in_doubt() -> None:
         call = asyncio.create_task(house.handle(Counter).call("add_twice"))
         await until(lambda: cast(Counter, actor.thread).said)
         await lose(house, cast(Counter, actor.thread).add)
-        with pytest.raises(Indeterminate, match="a part of what rpc add_twice has done is stored, or may be: the disk"):
+        with pytest.raises(
+            Indeterminate, match="a part of the changes of rpc add_twice is stored, or may be: the disk"
+        ):
             await outcome(call)
         assert await outcome(house.handle(Counter).state()) == 1
 

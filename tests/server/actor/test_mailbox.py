@@ -44,7 +44,7 @@ def post(mailbox: Mailbox, work: Callable[[], Any], *, name: str = "turn") -> tu
 
 
 def post_then(mailbox: Mailbox, work: Callable[[], Any], *callbacks: Done) -> Turn:
-    """Post a turn at the end of which some callbacks are called."""
+    """Post a turn, and add callbacks for its end."""
     turn = Turn("turn", work, actor=ACTOR, parent=current_turn())
     for callback in callbacks:
         turn.on_end(callback)
@@ -63,7 +63,7 @@ async def outcome(future: Awaitable[Any]) -> Any:
 
 
 class Log:
-    """Records who begins and who ends, and fails whoever begins while another has not ended."""
+    """Records which turns begin and end, and fails a turn that begins before another has ended."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import Context, Limits, MemoryStore, Plait, SqliteStore, StoreError, Thread, ThreadKey, Values
+from plait.store.protocol import Record
 
 __all__ = ["Conversation", "CountingMemory", "Lab", "make_store", "open_lab"]
 
@@ -47,6 +48,11 @@ class CountingMemory(_Counting, MemoryStore):
             await self.count()
         return await super().record(key, part, name)
 
+    async def records(self, key: ThreadKey, part: str, **options: Any) -> list[Record]:
+        if part == "values":
+            await self.count()
+        return await super().records(key, part, **options)
+
 
 class CountingSqlite(_Counting, SqliteStore):
     """A SqliteStore that counts."""
@@ -55,6 +61,11 @@ class CountingSqlite(_Counting, SqliteStore):
         if part == "values":
             await self.count()
         return await super().record(key, part, name)
+
+    async def records(self, key: ThreadKey, part: str, **options: Any) -> list[Record]:
+        if part == "values":
+            await self.count()
+        return await super().records(key, part, **options)
 
 
 def make_store(kind: str, folder: Path) -> CountingMemory | CountingSqlite:
@@ -98,7 +109,7 @@ class Lab:
         return actor.thread
 
     async def sleep(self) -> None:
-        """Let all threads go to sleep, so that the next use reads what is stored."""
+        """Put all threads to sleep, so that their next use reads the store."""
         await self.app.__aexit__(None, None, None)
         await self.app.__aenter__()
 

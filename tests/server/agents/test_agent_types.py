@@ -47,7 +47,7 @@ def test_agents_are_methods_with_their_input_and_what_a_run_gives() -> None:
         rpcs
         == """\
   "run:count"(upto?: number): AsyncIterable<Card>;
-  /** Interrupt the run of this thread at its next checkpoint, or what follows it; answer whether one runs. */
+  /** Interrupt the run of this thread, or the work after it; return whether there is one. */
   "run:interrupt"(message?: unknown): boolean;
   "run:loose"(given: number): unknown;
   /** Answer a question. */

@@ -36,15 +36,15 @@ async def test_a_run_may_destroy_its_thread_and_the_next_one_sees_a_new_one(lab:
         await values.set("list", given)
         await ctx.thread.destroy()
         for write in (
-            values.set("b", 1),
-            values.push("b", 1),
-            values.delete("a"),
-            values.clear(),
-            values.update("b", lambda _: 1),
-            values.set_metadata({}),
+            lambda: values.set("b", 1),
+            lambda: values.push("b", 1),
+            lambda: values.delete("a"),
+            values.clear,
+            lambda: values.update("b", lambda _: 1),
+            lambda: values.set_metadata({}),
         ):
             with pytest.raises(Destroyed):
-                await write
+                await write()
         given.append(1)
         return "reset"
 

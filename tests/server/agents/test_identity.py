@@ -205,4 +205,4 @@ def test_the_secret_of_development_is_announced(caplog: pytest.LogCaptureFixture
     ids = ThreadIds([])
     ids.use_development_secret()
     assert ids.has_secret
-    assert "everybody knows" in caplog.text
+    assert "which is public" in caplog.text

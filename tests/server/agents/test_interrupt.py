@@ -336,8 +336,8 @@ async def test_what_hangs_after_the_answer_is_cut_and_logged_and_the_next_run_be
         assert await lab.app.interrupt(ONE) is False
         reason = "by an interrupt" if by == "interrupt" else r"after 0.05 s (background_timeout)"
         name = "keep_on" if what == "background" else "a listener"
-        (told,) = [each.getMessage() for each in caplog.records if "what followed" in each.getMessage()]
-        assert told.startswith(f"what followed a run of hang is cancelled {reason}: ")
+        (told,) = [each.getMessage() for each in caplog.records if "the work after" in each.getMessage()]
+        assert told.startswith(f"the work after the answer of a run of hang is cancelled {reason}: ")
         assert name in told
 
 
@@ -354,7 +354,7 @@ async def test_an_inner_agents_listener_that_hangs_is_cut(caplog: pytest.LogCapt
                 await asyncio.Event().wait()
 
         assert await ended(asyncio.create_task(lab.do(lambda ctx: ctx.run("inner")))) == "inner"
-        assert "what followed a run of inner is cancelled after 0.05 s" in caplog.text
+        assert "the work after the answer of a run of inner is cancelled after 0.05 s" in caplog.text
 
 
 async def test_background_work_is_not_interrupted(lab: Lab) -> None:
@@ -583,7 +583,7 @@ async def test_a_short_run_costs_one_write_at_most(
     async def work(ctx: Context[Conversation]) -> None:
         match what:
             case "values":
-                await ctx.thread.values.set("a", 1)
+                await ctx.thread.values.update("a", lambda n: n + 1, 0)
             case "state":
                 await ctx.thread.append("/answer", "word")
 

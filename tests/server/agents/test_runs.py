@@ -31,7 +31,7 @@ PATIENCE = 10.0
 
 
 class Gate:
-    """Lets runs wait until a test says so, and tells which are there."""
+    """Makes runs wait until a test releases them, and tells which are waiting."""
 
     def __init__(self) -> None:
         self.arrived: list[Any] = []
@@ -636,11 +636,11 @@ async def test_a_failed_save_fails_the_run_and_is_told(lab: Lab, caplog: pytest.
     lab.store.submit = submit  # type: ignore[method-assign]
     assert await lab.values() == {}
     assert told[0] == ("do", StoreError)
-    assert "what do wrote in conversation/one could not be stored: the disk is full" in caplog.text
+    assert "the writes of do in conversation/one could not be stored: the disk is full" in caplog.text
 
 
 def lose_next(lab: Lab) -> None:
-    """Let the next write fail, a moment after it was made."""
+    """Make the next write fail, a moment after it was made."""
     submit = lab.store.submit
 
     def fail(write: Any) -> Any:
@@ -849,7 +849,7 @@ async def test_what_tasks_write_while_what_followed_the_answer_is_stored_is_not_
         later.set_result(await outcome)
 
     def watch(write: Any) -> Any:
-        """Let each write last until a task of the run has begun to write, too."""
+        """Delay each write until a task of the run has also begun to write."""
         if not write.records:
             return submit(write)
         number, later = len(outcomes), loop.create_future()
@@ -981,7 +981,7 @@ async def test_a_run_in_a_run_of_its_thread_cannot_have_another_user_session_or_
         return ctx.user and ctx.user.id, ctx.session.id, ctx.get("plan"), ctx.get(Tenant) is tenant
 
     async def outer(ctx: Context[Conversation]) -> Any:
-        with pytest.raises(ValueError, match="inside of another one"):
+        with pytest.raises(ValueError, match="inside of another run"):
             await lab.do(inner, **options)
         ctx.put(tenant)
         same: list[dict[str, Any]] = [

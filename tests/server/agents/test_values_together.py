@@ -8,26 +8,27 @@ import pytest
 from tests.server.agents.lab import Conversation, Lab
 
 from plait import Context, StoreError, ThreadKey
+from plait.store.protocol import Record
 
 
-def hold_reads(lab: Lab, name: str) -> tuple[asyncio.Event, asyncio.Event]:
-    """Hold what has been read of a record; return the events that it has been read, and that it may be returned."""
+def hold_reads(lab: Lab) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold what has been read of the values; return the events that it has been read, and that it may be returned."""
     has_read, may_return = asyncio.Event(), asyncio.Event()
-    read = lab.store.record
+    read = lab.store.records
 
-    async def hold(key: ThreadKey, part: str, found: str) -> bytes | None:
-        data = await read(key, part, found)
-        if (part, found) == ("values", name):
+    async def hold(key: ThreadKey, part: str, **options: Any) -> list[Record]:
+        found = await read(key, part, **options)
+        if part == "values":
             has_read.set()
             await may_return.wait()
-        return data
+        return found
 
-    lab.store.record = hold  # type: ignore[method-assign]
+    lab.store.records = hold  # type: ignore[method-assign]
     return has_read, may_return
 
 
 def fail_writes(lab: Lab, failures: int = 1) -> None:
-    """Let the next writes fail."""
+    """Make the next writes fail."""
     submit = lab.store.submit
 
     def fail(write: Any) -> Any:
@@ -43,7 +44,7 @@ def fail_writes(lab: Lab, failures: int = 1) -> None:
 
 
 def hold_write(lab: Lab) -> asyncio.Future[int]:
-    """Hold the next write, which is not stored; return what becomes of it."""
+    """Hold the next write, which is not stored; return the future of its outcome."""
     submit = lab.store.submit
     outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     held: list[Any] = []
@@ -60,17 +61,21 @@ def hold_write(lab: Lab) -> asyncio.Future[int]:
 
 async def outside(method: Any, *args: Any) -> Any:
     """Call a method outside of the run that calls this."""
-    return await asyncio.get_running_loop().create_task(method(*args), context=contextvars.Context())
+
+    async def call() -> Any:
+        return await method(*args)
+
+    return await asyncio.get_running_loop().create_task(call(), context=contextvars.Context())
 
 
 async def let_others_go_on() -> None:
-    """Let all other tasks go on until they wait for something that is held."""
+    """Run all other tasks until they wait for something that is held."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def bump_outside(thread: Conversation, key: str) -> int:
-    """Add one to a value as somebody outside of the run does."""
+    """Add one to a value from outside of the run."""
     return await outside(thread.values.update, key, lambda n: n + 1, 0)
 
 
@@ -78,7 +83,7 @@ async def test_a_read_that_ends_after_a_write_does_not_undo_it(lab: Lab) -> None
     await (await lab.thread()).values.set("old", 1)
     await lab.sleep()
     values = (await lab.thread()).values
-    has_read, may_return = hold_reads(lab, "values")
+    has_read, may_return = hold_reads(lab)
     reading = asyncio.create_task(values.get("old"))
     await has_read.wait()
     await values.clear()
@@ -90,24 +95,11 @@ async def test_a_read_that_ends_after_a_write_does_not_undo_it(lab: Lab) -> None
     assert await lab.values() == {"new": 2}
 
 
-async def test_a_read_of_metadata_that_ends_after_a_write_does_not_undo_it(lab: Lab) -> None:
-    await (await lab.thread()).values.set_metadata({"v": 1})
-    await lab.sleep()
-    values = (await lab.thread()).values
-    has_read, may_return = hold_reads(lab, "metadata")
-    reading = asyncio.create_task(values.metadata())
-    await has_read.wait()
-    await values.set_metadata({"v": 2})
-    may_return.set()
-    await reading
-    assert await values.metadata() == {"v": 2}
-
-
 async def test_a_read_that_ends_after_a_write_and_one_that_failed_does_not_undo_the_first(lab: Lab) -> None:
     await (await lab.thread()).values.set("old", 1)
     await lab.sleep()
     values = (await lab.thread()).values
-    has_read, may_return = hold_reads(lab, "values")
+    has_read, may_return = hold_reads(lab)
     reading = asyncio.create_task(values.get("old"))
     await has_read.wait()
     await values.clear()
@@ -154,7 +146,7 @@ async def test_metadata_that_was_set_since_stays_when_a_flush_fails(lab: Lab) ->
         values = ctx.thread.values
         await values.set_metadata({"v": 1})
         fail_writes(lab)
-        setting = asyncio.create_task(values.set_metadata({"v": 2}))
+        setting = asyncio.ensure_future(values.set_metadata({"v": 2}))
         with pytest.raises(StoreError):
             await ctx.flush()
         await setting
@@ -275,7 +267,7 @@ async def test_a_run_that_is_cut_short_while_it_commits_stores_nothing(lab: Lab)
     await thread.values.set("log", ["first"])
     await lab.sleep()
     thread = await lab.thread()
-    has_read, may_return = hold_reads(lab, "values")
+    has_read, may_return = hold_reads(lab)
     run = asyncio.create_task(lab.do(push))
     await has_read.wait()
     fail_writes(lab)
@@ -418,3 +410,65 @@ async def test_an_element_that_was_handed_out_is_stored_after_a_push_and_a_flush
     await thread.values.set("log", [{"n": 1}, {"n": 2}])
     await lab.do(work)
     assert await lab.values() == {"log": [{"n": 22}, {"n": 3}, {"n": 4}], "other": 1}
+
+
+async def test_what_a_run_has_read_stays_as_it_was_until_it_commits_whatever_others_write(lab: Lab) -> None:
+    thread, seen = await lab.thread(), list[Any]()
+
+    async def work(ctx: Context[Conversation]) -> None:
+        values = ctx.thread.values
+        seen.append(await values.items())
+        await outside(thread.values.set, "a", 2)
+        await outside(thread.values.set, "b", 3)
+        await outside(thread.values.delete, "c")
+        seen.append(await values.items())
+        await values.set("mine", 1)
+        await ctx.flush()
+        seen.append(await values.items())
+
+    await thread.values.set("a", 1)
+    await thread.values.set("c", 1)
+    await lab.do(work)
+    before, after = [("a", 1), ("c", 1)], [("a", 2), ("b", 3), ("mine", 1)]
+    assert seen == [before, before, after]
+
+
+async def test_what_a_run_has_not_read_yet_is_read_as_others_have_written_it(lab: Lab) -> None:
+    thread, long = await lab.thread(), "x" * 70_000
+
+    async def work(ctx: Context[Conversation]) -> Any:
+        has_read, may_return = hold_reads(lab)
+        reading = asyncio.create_task(ctx.thread.values.get("a"))
+        await has_read.wait()
+        await outside((await lab.thread()).values.set, "a", 2)
+        may_return.set()
+        return await reading
+
+    await thread.values.set("a", 1)
+    await thread.values.set("b", long)
+    await lab.sleep()
+    assert await lab.do(work) == 2
+
+
+async def test_the_next_push_joins_the_pieces_of_pushes_that_each_followed_a_waking(lab: Lab) -> None:
+    thread = await lab.thread()
+    await thread.values.set("other", "x" * 70_000)
+    for number in range(5):
+        await lab.sleep()
+        await (await lab.thread()).values.push("log", number)
+    key = ThreadKey("conversation", "one")
+    assert len(await lab.store.records(key, "values", prefix="value/1/")) == 5
+    assert (await lab.values())["log"] == list(range(5))
+    await (await lab.thread()).values.push("log", 5)
+    assert [record.value for record in await lab.store.records(key, "values", prefix="value/1/")] == [b"[0,1,2,3,4,5]"]
+
+
+async def test_a_thread_that_wakes_reads_a_list_of_many_small_pieces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.parts.values_head._INDEX_BYTES", 100)
+    for number in range(65):
+        await (await lab.thread()).values.push("log", number)
+        await lab.sleep()
+    await (await lab.thread()).values.push("log", 65)
+    records = await lab.store.records(ThreadKey("conversation", "one"), "values", prefix="value/")
+    assert len(records) == 1
+    assert (await lab.values())["log"] == list(range(66))

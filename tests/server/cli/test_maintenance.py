@@ -16,7 +16,7 @@ from plait.store.sqlite import SqliteStore
 
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
-    """Return a closed store's file with two threads in it, of which the first has all kinds of rows."""
+    """Return a closed store's file with two threads; the first has rows of every kind."""
     path = tmp_path / "threads.db"
     async with SqliteStore(path) as store:
         await put(store, beginning(), *(change(n, client=client_row("c", n)) for n in range(1, 4)))

@@ -101,7 +101,7 @@ class Ending(Room):
 
 
 class Slow(Room):
-    """Nobody has joined before the gate is open."""
+    """Delays every join until the gate is open."""
 
     kind = KIND
 

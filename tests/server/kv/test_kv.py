@@ -295,9 +295,9 @@ async def test_an_entry_that_is_set_often_leaves_few_records(store: Store, clock
 
 
 class DelayedStore(MemoryStore):
-    """A store in which `meanwhile` is done once, after a record was read and before the reader has it."""
+    """A store that calls `after_read` once, after it has read a record and before the reader gets it."""
 
-    meanwhile: Callable[[], Awaitable[None]] | None = None
+    after_read: Callable[[], Awaitable[None]] | None = None
 
     async def record(self, *args: Any, **kwargs: Any) -> bytes | None:
         found = await super().record(*args, **kwargs)
@@ -310,9 +310,9 @@ class DelayedStore(MemoryStore):
         return found
 
     async def _delay(self, has_found: bool) -> None:
-        if has_found and (meanwhile := self.meanwhile) is not None:
-            self.meanwhile = None
-            await meanwhile()
+        if has_found and (hook := self.after_read) is not None:
+            self.after_read = None
+            await hook()
 
 
 @pytest.mark.parametrize("reader", ["get", "keys", "stats"])
@@ -321,9 +321,9 @@ async def test_an_expired_entry_that_is_set_while_it_is_read_is_not_removed(cloc
     async with open_kv(store, clock) as kv:
         await kv.set("ns", "key", "old", ttl=10)
         clock.now += 1000
-        store.meanwhile = partial(kv.set, "ns", "key", "new", ttl=10)
+        store.after_read = partial(kv.set, "ns", "key", "new", ttl=10)
         await getattr(kv, reader)("ns", *(["key"] if reader == "get" else []))
-        assert store.meanwhile is None
+        assert store.after_read is None
         assert (await kv.get("ns", "key")).data == "new"
 
 
@@ -334,15 +334,15 @@ async def test_an_expired_entry_that_is_set_during_a_sweep_is_not_removed(clock:
         clock.now += 1000
 
         async def wait_for_the_entry() -> None:  # After its time was read, but not yet the entry.
-            store.meanwhile = second
+            store.after_read = second
 
         async def second() -> None:
-            store.meanwhile = third
+            store.after_read = third
 
         third = partial(kv.set, "ns", "key", "new", ttl=10)
-        store.meanwhile = wait_for_the_entry
+        store.after_read = wait_for_the_entry
         await kv.sweep()
-        assert store.meanwhile is None
+        assert store.after_read is None
         assert (await kv.get("ns", "key")).data == "new"
         assert len(await store.records(ThreadKey("plait-kv", "ns"), "due")) == 1
 

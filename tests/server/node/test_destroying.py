@@ -57,7 +57,7 @@ class Room(Thread[Any]):
 
 
 class Gate:
-    """Lets a hook wait until a test says so."""
+    """Makes a hook wait until a test releases it."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Threads that are destroyed when nobody has used them for long."""
+"""Threads that are destroyed when they have been unused for long."""
 
 import asyncio
 import time
@@ -14,6 +14,8 @@ from tests.server.rooms import Client, House, open_house
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import Indeterminate, StoreError
+from plait.node.handle import Handle
+from plait.parts.values import Values
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
 
 PATIENCE = 10.0
@@ -114,7 +116,7 @@ async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_no
 
     async with open_house(Draft, store=Counted(), expiry_interval=SOON) as house:
         draft = house.handle(Draft)
-        for total in (1, 2, 3):  # Each use begins the hour anew.
+        for total in (1, 2, 3):  # Each use restarts the hour.
             assert await draft.add(1) == total
             await until(is_asleep)
             clock.move(59)
@@ -169,11 +171,79 @@ async def test_a_thread_is_not_served_before_it_is_durable_that_it_is_awake() ->
     await opened_with(store, (key_of(Draft), ago(HOUR / 2)))
     async with open_house(Draft, store=store) as house:
         store.is_held = True
-        waking = asyncio.create_task(house.handle(Draft).state())
+        waking = asyncio.create_task(house.handle(Draft).add(1))
         await settle()
         assert not waking.done()
         store.resume()
-        assert await outcome(waking) == 5
+        assert await outcome(waking) == 6
+
+
+class Noted(Draft):
+    values = Values()
+    idle_timeout = 60.0
+
+
+async def read_all(handle: Handle) -> None:
+    """Read what a handle can read."""
+    assert await handle.state() == 5
+    assert await handle.values.items() == []
+    assert await handle.values.metadata() == {}
+
+
+async def test_what_is_only_read_through_a_handle_expires_as_if_it_had_not_been_read() -> None:
+    store = TroubledStore()
+    at = ago(HOUR / 2)
+    await opened_with(store, (key_of(Noted), at))
+    async with open_house(Noted, store=store) as house:
+        await read_all(house.handle(Noted))
+        assert await idle_since(house, Noted) == at
+        await read_all(house.handle(Noted))
+    assert (await find_idle(store, Noted)) == at
+
+
+async def test_a_thread_that_is_read_all_the_time_expires_too() -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Noted), ago(HOUR - 0.2)))
+    async with open_house(Noted, store=store, expiry_interval=SOON) as house:
+        handle = house.handle(Noted)
+        await read_all(handle)
+
+        async def is_new() -> bool:
+            return await handle.state() != 5
+
+        await until(is_new)
+
+
+async def find_idle(store: TroubledStore, cls: type[Thread[Any]]) -> int | None:
+    async with store:
+        found = await store.find(key_of(cls))
+    return None if found is None else found.idle_since
+
+
+@pytest.mark.parametrize("use", ["call", "write", "join", "value"])
+async def test_a_thread_that_was_read_and_is_then_used_counts_from_its_use(use: str) -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Noted), ago(HOUR / 2)))
+    before = ago(0)
+    async with open_house(Noted, store=store) as house:
+        handle = house.handle(Noted)
+        await read_all(handle)
+        match use:
+            case "call":
+                await handle.add(1)
+            case "write":
+                await handle.set_state(7)
+            case "join":
+                await house.join(Noted, "a")
+            case _:
+                await handle.values.set("n", 1)
+
+        async def is_marked() -> bool:
+            return await idle_since(house, Noted) is None
+
+        await until(is_marked)  # Also when the server is killed.
+        await handle.state()
+    assert (await find_idle(store, Noted) or 0) >= before
 
 
 async def test_a_thread_with_a_socket_does_not_expire_whatever_the_store_says() -> None:
@@ -361,7 +431,7 @@ async def test_a_thread_that_did_not_start_counts_as_idle_though_nobody_uses_it_
     async with open_house(Fresh, store=store, expiry_interval=SOON) as house:
         before = ago(0)
         with pytest.raises(RuntimeError, match="no start"):
-            await outcome(house.handle(Fresh).state())
+            await outcome(house.handle(Fresh).set_state(1))
 
         async def counts() -> bool:
             return (await idle_since(house, Fresh) or 0) >= before
@@ -400,7 +470,7 @@ async def test_a_thread_that_cannot_be_marked_as_idle_holds_up_the_expiry_of_no_
     await opened_with(store, (key_of(Unmarked), ago(HOUR / 2)))
     async with open_house(Unmarked, Draft, store=store, expiry_interval=interval) as house:
         with pytest.raises(RuntimeError, match="no start"):
-            await outcome(house.handle(Unmarked).state())
+            await outcome(house.handle(Unmarked).set_state(1))
 
         async def is_told() -> bool:
             return "no room" in caplog.text

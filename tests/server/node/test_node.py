@@ -380,7 +380,7 @@ class Sleepy(Room):
 
 @pytest.fixture
 def sleepy() -> type[Sleepy]:
-    """A class whose threads are stopped as soon as nobody uses them."""
+    """A class whose threads are stopped as soon as they are unused."""
     return type("Sleepy", (Sleepy,), {"stopped": asyncio.Event(), "lines": []})
 
 
@@ -525,7 +525,7 @@ async def test_a_thread_that_sleeps_or_could_not_wake_has_no_owner(sleepy: type[
             raise LookupError("not today")
 
     async def write(key: ThreadKey) -> None:
-        """Write to the thread as nobody's owner, as soon as that is not refused."""
+        """Write to the thread without an owner, as soon as that is not refused."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 stored = await house.store.load(key)
@@ -819,7 +819,7 @@ class Waking(Room):
 
 
 async def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Begin something, and let it go as far as it can by itself."""
+    """Begin something, and run it as far as it can go by itself."""
     task = asyncio.create_task(work)
     for _ in range(50):
         await asyncio.sleep(0)

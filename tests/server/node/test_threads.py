@@ -127,7 +127,7 @@ class Counted(Thread[Any]):
 
 
 async def go_on(iterations: int) -> None:
-    """Let everything else run for some iterations of the loop."""
+    """Run all other tasks for some iterations of the loop."""
     for _ in range(iterations):
         await asyncio.sleep(0)
 
@@ -289,7 +289,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Let everything end that is under way."""
+        """Wait until all running work has ended."""
         self.open()
         self.run_until(lambda: all(each.done() for each in self.callers) and not self.node._threads.tasks)
         self.check_all_quiet()

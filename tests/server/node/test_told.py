@@ -53,7 +53,7 @@ class Mourned(Room):
 
 
 class Failing(TroubledStore):
-    """A store of which one method fails."""
+    """A store with one method that fails."""
 
     def __init__(self) -> None:
         super().__init__()

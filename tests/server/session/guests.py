@@ -66,13 +66,13 @@ class Guest:
         self._ref = 0
 
     async def prepare(self) -> Joining:
-        """Store a new thread, as whoever joins a socket does, and read what the join needs."""
+        """Store a new thread, as the endpoint does, and read what the join needs."""
         with suppress(Unavailable):  # It may have been stopped.
             await self.actor.state.store_thread()
         return await self._make()
 
     async def open(self) -> None:
-        """Ask to be let in."""
+        """Ask to join."""
         self.join(await self.prepare())
 
     def join(self, joining: Joining) -> None:
@@ -170,7 +170,7 @@ class Room(Thread[Any]):
 
 
 class Slow(Room):
-    """Lets a client in when its gate is open."""
+    """Accepts clients while its gate is open."""
 
     kind = "room"
 
@@ -191,7 +191,7 @@ async def change(actor: Actor, *values: Any) -> None:
 
 
 async def until(is_so: Callable[[], Any]) -> None:
-    """Let others run until something is so."""
+    """Run other tasks until a condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -25,7 +25,7 @@ HUGE = [letter * 40_000 for letter in "abcdef"]
 
 
 class Picky(Room):
-    """Lets nobody in."""
+    """Refuses every connection."""
 
     kind = "picky"
 

@@ -351,7 +351,7 @@ async def test_a_typed_state_that_leaves_out_defaults_is_edited_too() -> None:
         assert await thread.at(1) == Sparse((Player("Ada", 4), Player("Bob")), 7)
 
 
-# Meanwhile
+# Changes during a block
 
 
 async def test_what_others_change_while_the_block_waits_is_kept() -> None:

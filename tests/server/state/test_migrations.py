@@ -83,7 +83,7 @@ async def outcome(awaitable: Awaitable[Any]) -> Any:
 
 
 async def written(store: TroubledStore, cls: type[Thread[Any]] = First, points: int = 5) -> None:
-    """Let a class of an earlier version count in a thread, and go to sleep."""
+    """Count in a thread with a class of an earlier version, and put the thread to sleep."""
     async with open_house(cls, store=store) as house:
         for n in range(2, points + 1):
             await outcome(house.handle(cls).set_state({"points": n}))
@@ -296,7 +296,7 @@ async def refused(
 ) -> None:
     """Find that a thread cannot be woken, each time, which leaves it as it was.
 
-    Whoever wants it is told `match`, and the log says more: `says`.
+    Callers get the error `match`, and the log says more: `says`.
     """
     before = await dump(store)
     async with open_house(cls, store=store) as house:

@@ -1,4 +1,4 @@
-"""The path of a change: validated, applied, made durable, then let out."""
+"""The path of a change: validated, applied, made durable, then sent."""
 
 import asyncio
 import dataclasses
@@ -1025,7 +1025,7 @@ def count(n: int) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until something holds."""
+    """Run the loop until a condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -1193,7 +1193,7 @@ async def test_a_thread_that_somebody_else_has_written_is_told_of() -> None:
         assert await b.stored() == 7
 
 
-# Where it is not known what became of a write
+# Writes with an unknown outcome
 
 
 async def test_after_a_write_in_doubt_nothing_is_rolled_back_or_answered_and_callers_are_told_last() -> None:
@@ -1423,56 +1423,56 @@ async def due_of(b: Bench) -> int:
     return found.due
 
 
-async def test_a_due_time_is_stored_with_its_records_or_alone() -> None:
+class Alarm:
+    """Tells a pipeline when its thread is due."""
+
+    def __init__(self) -> None:
+        self.due: int | None = None
+        self.armed = 0
+
+    def arm(self) -> None:
+        self.armed += 1
+
+
+async def test_a_due_time_is_stored_with_the_next_write_and_not_again() -> None:
     async with bench() as b:
-        await outcome(b.pipeline.store([Record("values", "a", b"1")], due=7))
-        assert b.store.submitted[-1].due == 7
-        await outcome(b.pipeline.store([Record("values", "a", b"2")]))
+        alarm = b.pipeline.timer = Alarm()
+        await outcome(b.set(5))
+        assert b.store.submitted[-1].due is None
+        alarm.due = 7
+        await outcome(b.pipeline.store([Record("values", "a", b"1")]))
         await outcome(b.set(1))
+        assert [write.due for write in b.store.submitted[-2:]] == [7, None]
         assert await due_of(b) == 7
-        await outcome(b.pipeline.store([], due=0))
+        alarm.due = 0
+        await outcome(b.set(2))
         assert await due_of(b) == 0
+        assert alarm.armed == 4
 
 
-async def test_the_last_due_time_of_a_transaction_is_stored_in_its_one_write() -> None:
+async def test_the_due_time_at_the_end_of_a_transaction_is_in_its_one_write() -> None:
     async with bench() as b:
-        for value, due in ((1, 7), (2, 8)):
-            submitted = len(b.store.submitted)
-            with Transaction(b.pipeline, KEY) as transaction:
-                b.pipeline.store([Record("values", "a", b"1")], due=99)
-                b.set(value)
-                with Transaction(b.pipeline, KEY):
-                    b.pipeline.store([Record("values", "b", b"1")], due=due)
-                b.pipeline.store([Record("values", "c", b"1")])
-            assert transaction.commit is not None
-            await outcome(transaction.commit)
-            assert [(write.version, write.due) for write in b.store.submitted[submitted:]] == [(value, due)]
-            assert await due_of(b) == due
-        # Nothing but a due time.
+        alarm = b.pipeline.timer = Alarm()
+        submitted = len(b.store.submitted)
         with Transaction(b.pipeline, KEY) as transaction:
-            b.pipeline.store([], due=0)
+            alarm.due = 7
+            b.pipeline.store([Record("values", "a", b"1")])
+            b.set(1)
+            alarm.due = 8
         assert transaction.commit is not None
         await outcome(transaction.commit)
-        assert await due_of(b) == 0
+        assert [(write.version, write.due) for write in b.store.submitted[submitted:]] == [(1, 8)]
+        assert await due_of(b) == 8
 
 
-def roll_back(b: Bench, *, due: int) -> None:
-    with Transaction(b.pipeline, KEY):
-        b.pipeline.store([], due=due)
-        raise ZeroDivisionError
-
-
-async def test_the_due_time_of_a_transaction_that_raises_is_not_stored() -> None:
+async def test_a_due_time_that_was_lost_is_stored_with_the_next_write() -> None:
     async with bench() as b:
-        with pytest.raises(ZeroDivisionError):
-            roll_back(b, due=7)
-        with Transaction(b.pipeline, KEY):
-            b.set(1)
-            with pytest.raises(ZeroDivisionError):
-                roll_back(b, due=8)
-        await outcome(b.pipeline.wait_until_durable())
-        assert await due_of(b) == 0
-        assert await b.stored() == 1
+        alarm = b.pipeline.timer = Alarm()
+        alarm.due = 7
+        b.store.fail_next()
+        assert await settled(b.set(1)) is not None
+        await outcome(b.set(2))
+        assert await due_of(b) == 7
 
 
 async def test_the_first_write_of_a_thread_has_the_time_and_the_user_also_after_one_that_failed() -> None:

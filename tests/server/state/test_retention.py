@@ -15,7 +15,7 @@ NUMBER = StateType(int)
 
 
 def first_prune(retention: Retention, changes: int) -> tuple[Prune, int]:
-    """Return what the first snapshot after so many changes lets the store forget, and when that was."""
+    """Return the prune of the first snapshot after this many changes, and the time of its change."""
     history = History(ThreadKey("room", "one"), NUMBER, None, retention=retention)
     history.start(0, b"0")
     history.put(())

@@ -34,7 +34,7 @@ PATIENCE = 10.0
 
 
 class SlowStore(TroubledStore):
-    """A store that lets others run before it answers, and counts the changes that it hands out."""
+    """A store that yields to other tasks before it answers, and counts the changes that it returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,14 +84,14 @@ class Table:
             return None if commit is None else await commit
 
     async def sources(self) -> list[str]:
-        """Return what the log says of who made each change."""
+        """Return the source of each change in the log."""
         await self.pipeline.wait_until_durable()
         rows = await self.change_log.changes(0)
         assert rows is not None
         return [row.source for row in rows]
 
     async def wake(self, type_: Any = Any) -> None:
-        """Let the thread go to sleep and wake again, with another type for its state."""
+        """Put the thread to sleep, and wake it with another type for its state."""
         await self.pipeline.wait_until_durable()
         self._type = StateType(type_)
         self._begin(History(KEY, self._type, await self.store.load(KEY), fence=await self.store.claim(KEY)))
@@ -734,7 +734,7 @@ def type_letters(made: Table, who: str, letters: str, at: int = 0, path: str = "
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return what lets seconds pass; otherwise none do."""
+    """Stop the clock, and return a function that advances it by seconds."""
     now = [time.time_ns()]
     monkeypatch.setattr(time, "time_ns", lambda: now[0])
 
@@ -888,10 +888,10 @@ async def test_what_was_deleted_comes_back_before_what_others_typed_after_it_and
             assert made.state["note"] == note
 
 
-# What somebody does in a text, and where: type a letter, delete one, undo or redo.
+# A user's action in a text, and its place: type a letter, delete one, undo or redo.
 TextMove = tuple[str, str, int]
 
-# A letter that was deleted comes back beside one that somebody else has typed.
+# A deleted letter comes back next to one that another user has typed.
 DELETED_AND_BACK: list[TextMove] = [
     *[("ada", "t", 0)] * 3,
     ("ada", "u", 0),
@@ -900,7 +900,7 @@ DELETED_AND_BACK: list[TextMove] = [
     ("ada", "t", 2),
     ("bob", "t", 3),
 ]
-# Where a letter was deleted, somebody else takes back an undo: nothing tells which of the two was first.
+# At the place of a deleted letter, another user takes back an undo: nothing tells which of the two was first.
 REDONE_WHERE_DELETED: list[TextMove] = [
     *[("ada", "t", 0)] * 2,
     ("ada", "u", 0),

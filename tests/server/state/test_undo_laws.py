@@ -11,7 +11,7 @@ from tests.server.state.test_undo import Table, table
 from plait.errors import Conflict
 from plait_schemas.patch import Op
 
-# What somebody does, at which element of the list; nothing to take back their last change.
+# A user's edits and the elements of the list that they change; no edits to take back the user's last change.
 Move = tuple[str, list[tuple[str, int]]]
 
 EDITS = st.tuples(st.sampled_from(["add", "remove", "set"]), st.integers(0, 5))
@@ -55,9 +55,9 @@ class Model:
         self.there = set(values)
 
     def last(self, source: str) -> Change | None:
-        """Return the last change of a source of which something is left, with what is left; None when there is none.
+        """Return what is left of the last change of a source that is not wholly undone; None when there is none.
 
-        Raises Conflict when somebody else has changed the same since.
+        Raises Conflict when others have changed the same since.
         """
         for index in range(len(self._changes) - 1, -1, -1):
             change = self._changes[index]
@@ -93,7 +93,7 @@ def shown(table: Table) -> list[tuple[int, int]]:
 
 
 def change(table: Table, model: Model, who: str, edits: list[tuple[str, int]]) -> None:
-    """Let somebody do something, to no element twice."""
+    """Make a user's edits, at most one for each element."""
     elements, ops, done = shown(table), list[Op](), list[Edit]()
     for name, number in edits:
         index = number % (len(elements) + (name == "add")) if elements else 0
@@ -117,7 +117,7 @@ def change(table: Table, model: Model, who: str, edits: list[tuple[str, int]]) -
 
 
 async def undo(table: Table, model: Model, who: str) -> None:
-    """Let somebody take back their last change; it may be refused, but no other may be taken back."""
+    """Take back a user's last change; this may be refused, but no other change may be taken back."""
     before = table.state
     try:
         version = await table.undo(who)
@@ -163,7 +163,7 @@ AT_ONE_PLACE = [
     ("bob", []),
     ("bob", []),
 ]
-# What is to be taken out was taken out and put back meanwhile, each by a change that others lean on.
+# The element to take out was taken out and put back before, each time by a change that others depend on.
 OUT_AND_BACK = [
     ("ada", [("add", 0)]),
     ("bob", [("add", 1), ("remove", 0)]),

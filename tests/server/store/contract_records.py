@@ -167,7 +167,7 @@ async def test_a_first_write_may_have_an_initial_state_records_and_changes(
 
 
 def bad_units() -> list[Sequence[Write]]:
-    """Return writes after version 1, of which the second or third is refused or fails."""
+    """Return units of writes after version 1; in each, the second or third write is refused or fails."""
     record = put_records(("b", b"1"), after=1)
     # No store can keep a key that is not text.
     broken = put_records(("\ud800", b""), after=2)

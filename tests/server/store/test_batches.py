@@ -1,4 +1,4 @@
-"""Which of the writes that wait share a transaction, and what becomes of their futures."""
+"""Which waiting writes share a transaction, and the outcomes of their futures."""
 
 import asyncio
 import random

@@ -127,7 +127,7 @@ async def test_a_bit_that_is_turned_is_an_error_or_changes_nothing(path: Path, t
         expected = [await load_all(store, key) for key in (ROOM, OTHER)]
     with database(path) as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
-        # A client whose id is damaged is one that nobody knows, and for a snapshot that is not found there is the one
+        # A client with a damaged id is an unknown client, and a snapshot that is not found is replaced by the one
         # before it; `plait check` finds both.
         roots = db.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name IN ('clients', 'sqlite_autoindex_snapshots_1')"

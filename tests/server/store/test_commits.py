@@ -1,4 +1,4 @@
-"""Commits of which the disk says that they failed, though they are in the log."""
+"""Commits that the disk reports as failed, although they are in the log."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes that are started fail syncs."""
+    """Make syncs fail in processes that are started."""
     compiler = shutil.which("cc")
     if compiler is None or not os.path.isdir("/proc/self/fd"):
         pytest.skip("needs a C compiler, and Linux")

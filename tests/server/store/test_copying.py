@@ -54,7 +54,7 @@ async def fill_thread(store: Store, key: ThreadKey, number: int) -> None:
     await put(store, put_records(("a", b"x"), after=last, key=key, part="another"))
     if number % 2:
         await put(store, idle(number, version=last, key=key))
-    await put(store, Write(key, "e1", last, last, due=number))
+    await put(store, Write(key, "e1", last, last, due=number + 10))
 
 
 def make_long(key: ThreadKey, changes: int) -> list[Write]:

@@ -144,7 +144,7 @@ async def test_a_file_that_is_replaced_is_not_written_and_its_log_is_moved_aside
 
 @pytest.fixture
 def killed(path: Path) -> Path:
-    """Return the file of a server that was killed after change 20, of which the last are in the log alone."""
+    """Return the file of a server that was killed after change 20; the last changes are in the log only."""
     assert run(WRITE_AND_DIE, path, "FULL").returncode == 9
     assert run(WRITE_AND_DIE, path, "FULL").returncode == 9
     return path

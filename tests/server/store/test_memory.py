@@ -8,6 +8,7 @@ from tests.server.store.contract_idle import *  # noqa: F403
 from tests.server.store.contract_listing import *  # noqa: F403
 from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
+from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.store.memory import MemoryStore
 

@@ -14,6 +14,7 @@ from tests.server.store.contract_idle import *  # noqa: F403
 from tests.server.store.contract_listing import *  # noqa: F403
 from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
+from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import StoreError
 from plait.store.files import Files

@@ -38,6 +38,7 @@ from tests.server.store.contract_listing import *  # noqa: F403
 from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_records import put_records
+from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import CorruptThread, Fenced, StoreError
 from plait.store.protocol import Prune, ThreadKey

@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def killed(path: Path) -> Path:
-    """Return the file of a server that was killed after change 20, of which the last are in the log alone."""
+    """Return the file of a server that was killed after change 20; the last changes are in the log only."""
     assert run(WRITE_AND_DIE, path, "FULL").returncode == 9
     return path
 

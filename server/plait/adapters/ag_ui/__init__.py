@@ -29,7 +29,7 @@ from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_party
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.runs import read_interrupt
-from plait.web.http.streamed import Lines, Streamed
+from plait.web.http.streamed import Lines, StreamedResponse
 from plait.web.identity import Action
 from plait.web.thread_urls import split_path
 from plait_schemas.codec import NOT_JSON, decode_json, nests_deeper
@@ -222,7 +222,7 @@ class AgUi:
 
 def _stream(viewer: Viewer) -> Response:
     ended = partial(viewer.close, 1000, "")
-    return Streamed(viewer.frames(), media_type="text/event-stream", ended=ended, headers=_HEADERS)
+    return StreamedResponse(viewer.frames(), media_type="text/event-stream", ended=ended, headers=_HEADERS)
 
 
 async def _start(context: Context[Any]) -> None:

@@ -27,7 +27,7 @@ class CloudflareCalls:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # The turns that stream, by the identity of their calls, since a client may use an id twice.
+        # The streaming turns, by the identity of their calls, since a client may use an id twice.
         self._streams: dict[int, RunningCall] = {}
         self._is_closed = False
 
@@ -62,14 +62,14 @@ class CloudflareCalls:
             actor.turns.end_message(connection.trace, turn)
 
     def close(self) -> None:
-        """Cancel the calls that stream, as the socket is closed; the others finish."""
+        """Cancel the streaming calls, as the socket is closed; the others finish."""
         self._is_closed = True
         for turn in self._streams.values():
             turn.abandon(is_closed=True)
         self._streams.clear()
 
     def fail(self, call: Call, message: str) -> None:
-        """Refuse a call, after everything that was sent before, even if changes before it fail."""
+        """Refuse a call, after everything that was sent before it, even if earlier changes fail."""
         frame = Frame(encode(Result(call.id, False, error=message)))
         self._actor.state.after(lambda _: self._transport.send(frame))
 

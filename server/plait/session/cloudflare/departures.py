@@ -21,7 +21,7 @@ class Departures:
             del self._versions[next(iter(self._versions))]
 
     def find(self, key: ThreadKey, id: str) -> int | None:
-        """Return the version that a client showed, None if it is not known."""
+        """Return the version that a client showed; None if it is not known."""
         return self._versions.get((key, id))
 
     def forget(self, key: ThreadKey, id: str) -> None:

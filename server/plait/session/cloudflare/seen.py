@@ -1,7 +1,7 @@
-"""Tracks which state a client of a protocol without versions shows, with a WebSocket ping directly before state frames.
+"""Tracks which state a client of a protocol without versions shows, by WebSocket pings sent with the state frames.
 
-Messages of one socket keep their order. So a client that answers such a ping reads the frame next, and what it wrote
-before its answer was made before it read the frame. Only a browser may answer earlier, while its page is busy.
+Messages of one socket keep their order. So a client that answers such a ping reads the frame next, and anything that it
+wrote before the answer was written before it read the frame. Only a browser may answer earlier, while its page is busy.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from plait.state.revision import Revision
 
 __all__ = ["SeenTracker"]
 
-# Connections of a thread up to which each frame to a client that only reads has a ping.
+# A thread with more connections is crowded: not every frame to a client that only reads has a ping.
 _FEW: Final = 32
-# In a crowded thread, the seconds between pings to a client that only reads, and those of the pings sent at once.
+# In a crowded thread, the seconds between pings to clients that only read, and the seconds' worth sent in one burst.
 _PING_PAUSE: Final = 0.2
 _PING_BURST: Final = 1.5
-# Bytes of the states that were sent with unanswered pings; each counts some more than its JSON.
+# Maximum bytes of the states that were sent with unanswered pings, and what each counts besides its JSON.
 _MOST_WAITING: Final = 1024 * 1024
 _OVERHEAD: Final = 1024
-# Seconds that a received frame may wait until a busy page reads it.
+# Seconds after which even a busy page has read a frame.
 _READ_AFTER: Final = 1.0
 # Seconds after which a state frame without a ping counts as seen.
 _SEEN_AFTER: Final = 10.0
@@ -55,7 +55,7 @@ class SeenTracker:
         # Called each time the client has answered a ping.
         self._on_seen = on_seen
         self._loop = asyncio.get_running_loop()
-        # The state that the client's next write is based on, None if it has none.
+        # The state that the client's next write is based on; None if it has none.
         self.base: Revision | None = None
         # The last version that the client is known to have shown; -1 for none.
         self._version = -1
@@ -67,11 +67,11 @@ class SeenTracker:
         self._asked: deque[tuple[int, Revision]] = deque()
         # The bytes of these states.
         self._waiting = 0
-        # Whether the last frame had a ping.
+        # Whether the last frame was sent with a ping.
         self._is_sure = True
-        # Whether the client has ever written; if so, there is a ping before each frame.
+        # Whether the client has ever written; if so, each frame is sent with a ping.
         self._writes = False
-        # When the next ping of a crowded thread would be due if they were evenly spaced.
+        # When the next ping would be due in a crowded thread if the pings were evenly spaced.
         self._paced = 0.0
 
     @property
@@ -90,13 +90,13 @@ class SeenTracker:
         return self._loop.time() - self._sent_at > _READ_AFTER
 
     def follow(self) -> None:
-        """Ping before each frame from now on, as the client writes."""
+        """Send a ping with each later frame, as the client writes."""
         self._writes = True
 
     def send(self, frame: Frame, revision: Revision) -> bool:
         """Send a state frame, and return True; False if the client must answer earlier pings first.
 
-        It has a ping if the client writes or the thread is not crowded, otherwise now and then.
+        It is sent with a ping if the client writes or the thread is not crowded, and otherwise sometimes.
         """
         if self._waiting > _MOST_WAITING:
             return False
@@ -114,7 +114,7 @@ class SeenTracker:
             self._waiting += revision.size + _OVERHEAD
             transport.send_pinged(frame, revision.version.to_bytes(8))
             return True
-        # It counts as read with the frame before it: a base that is too old would repeat changes of others.
+        # It counts as read with the frame before it: an older base would repeat others' changes.
         if self._asked:
             version, replaced = self._asked[-1]
             self._asked[-1] = version, revision
@@ -125,7 +125,7 @@ class SeenTracker:
         return True
 
     def note_written(self, revision: Revision) -> None:
-        """Note a state that the client wrote, and shows until it reads another."""
+        """Record a state that the client wrote, and shows until it reads another."""
         self.base = revision
 
     def note_shown(self, version: int) -> None:
@@ -138,7 +138,7 @@ class SeenTracker:
             self._sent_at = 0.0
 
     def pong(self, payload: bytes) -> None:
-        """Note that the client has answered a ping, and thereby those before it."""
+        """Record the answer to a ping, which answers the earlier pings too."""
         version, asked = int.from_bytes(payload), self._asked
         if len(payload) != 8 or not asked:
             return
@@ -153,7 +153,7 @@ class SeenTracker:
     # Inside
 
     def _take_ping(self, now: float) -> bool:
-        """Count a ping to a client that only reads, if the thread is crowded."""
+        """Return True, and count the ping if the thread is crowded."""
         if self._count_connections() > _FEW:
             self._paced = max(self._paced, now) + _PING_PAUSE
         return True

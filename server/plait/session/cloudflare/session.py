@@ -1,9 +1,8 @@
-"""A session of the Cloudflare Agents protocol, with which its published clients work unchanged. No I/O.
+"""A session of the Cloudflare Agents protocol, for its published clients. No I/O.
 
 That protocol has no versions and no acknowledgements: a client shows the last state frame that it received, or its own
-last write. So the session tracks which of them the client shows, with a WebSocket ping directly before each
-state frame. It compares a write with that state, and merges the difference. If the write crossed a state frame, it is
-answered with the merged state.
+last write. So the session sends WebSocket pings with the state frames to learn which state the client shows, compares a
+write with that state, and merges the difference. It answers a write that crossed a state frame with the merged state.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ __all__ = ["CLOUDFLARE", "CloudflareSession"]
 _MCP_FRAME: Final = Frame(MCP_SERVERS)
 # Seconds without a write after which a client has paused.
 _PAUSE: Final = 0.25
-# Seconds after its first pong within which a page sends what it had queued, as its browser answers pings before that.
+# Seconds after its first pong in which a page sends queued messages: its browser may answer a ping before them.
 _OPENING: Final = 0.1
 
 
@@ -98,9 +97,9 @@ class CloudflareSession:
         self._seen = SeenTracker(transport, self._note_seen, actor.sockets.__len__)
         # None until the client writes, as most clients only read.
         self._writes: WholeStates | None = None
-        # The version that this client showed on its last socket, until it has seen a state on this one.
+        # The version that this client showed on its last socket; None once it has seen a state on this one.
         self._left_at: int | None = None
-        # Whether it is a page in a browser, and what ends the time in which its page sends what it had queued.
+        # Whether the client is a page in a browser, and the timer that ends the time for its queued messages.
         self._is_page = False
         self._opening: asyncio.TimerHandle | None = None
         # Whether state frames have been held back.
@@ -119,7 +118,7 @@ class CloudflareSession:
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
-        """Handle the answer to a ping, after the messages before it, as those were written before it was sent."""
+        """Handle the answer to a ping, after the messages that came before it."""
         self._queue.call_in_order(self._seen.pong, payload)
 
     def close(self, code: int, reason: str) -> None:
@@ -131,10 +130,10 @@ class CloudflareSession:
             self._confirmation.cancel()
         if self._connection.session is None:
             self._connection.is_closed = True
-            return  # The client has not joined. If it has, its earlier messages are still handled.
+            return  # The client has not joined. Otherwise its earlier messages are still handled.
         self._queue.finish()
         self._note_departure()
-        # Again when its last write, which it shows, is durable.
+        # Repeat it when the client's last write, which it shows, is durable.
         self._actor.state.after(self._note_departure)
         self._actor.sockets.leave(self._connection, code, reason)
 
@@ -158,7 +157,7 @@ class CloudflareSession:
         """Do nothing, as the protocol has no presence."""
 
     def drained(self) -> None:
-        """Send the last state, as the peer has caught up."""
+        """Send the last state that was held back, as the peer has caught up."""
         if self._is_behind:
             self._send_state(None)
 
@@ -222,12 +221,12 @@ class CloudflareSession:
 
     def _last_shown(self) -> int | None:
         """Return the version that this client showed on its last socket, or None if that is not known."""
-        older = self._actor.sockets.with_id(self._connection.id)
+        older = self._actor.sockets.find_by_id(self._connection.id)
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.find(self._actor.key, self._connection.id)
 
     def _note_seen(self) -> None:
-        """Note that the client has answered a ping."""
+        """Continue after the client has answered a ping."""
         if self._is_page and self._left_at is not None:
             if self._opening is None:
                 self._opening = self._loop.call_later(_OPENING, self._forget_departure)
@@ -236,7 +235,7 @@ class CloudflareSession:
         self.drained()
 
     def _forget_departure(self) -> None:
-        """Follow the client on this socket alone; until it has seen a state here, it may come back on another one."""
+        """Forget what the client showed on its last socket, as it has seen a state on this one."""
         if self._left_at is not None:
             self._left_at = None
             self._departures.forget(self._actor.key, self._connection.id)
@@ -268,24 +267,26 @@ class CloudflareSession:
         if self._writes is None:
             self._writes = WholeStates(self._actor, connection, self._seen, self._charge)
         try:
-            # The page may have been built for an earlier type, so unknown fields are dropped.
+            # Unknown fields are dropped, since the page may have been built for an earlier type.
             commit, is_as_sent = self._writes.write(data)
         except Exception as error:  # validate_state_change may refuse with any exception.
             self._reject(REJECTED, error, trace)
             return
         self._forget_departure()
-        commit.then(partial(self._pushed, sent, is_as_sent, commit.version, trace))
+        commit.then(partial(self._finish_push, sent, is_as_sent, commit.version, trace))
 
     def _end_push(self, trace: object, outcome: str, code: str) -> None:
         self._actor.instruments.push_answered(self._actor.key.kind, code)
         self._actor.instruments.message_ended(trace, outcome)
 
-    def _pushed(self, sent: int, is_as_sent: bool, version: int, trace: object, error: BaseException | None) -> None:
+    def _finish_push(
+        self, sent: int, is_as_sent: bool, version: int, trace: object, error: BaseException | None
+    ) -> None:
         if error is not None:
             self._reject(REJECTED, error, trace)
             return
         self._end_push(trace, "ok", "accepted" if is_as_sent else "rebased")
-        if is_as_sent:  # Otherwise the client shows what it sent, which is no version.
+        if is_as_sent:  # Otherwise the client shows what it sent, which has no version.
             self._seen.note_shown(version)
         if sent != self._seen.sent or not is_as_sent:
             self._send_state(None)
@@ -312,7 +313,7 @@ class CloudflareSession:
     def _reject(self, reason: Reason, error: BaseException, trace: object) -> None:
         log_error(error, self._actor.key, self._connection)
         tell_limit(self._actor.instruments, error)
-        # Whatever an author's hook raises refuses the change.
+        # Any exception of a hook refuses the change.
         code = error.code if isinstance(error, PlaitError) else Reject.code
         self._end_push(trace, code, code)
         self._tell_rejected(reason)
@@ -320,11 +321,11 @@ class CloudflareSession:
 
     def _tell_rejected(self, reason: Reason) -> None:
         frame = Frame(encode(StateError(reason)))
-        # After everything that was sent before, even if changes before it fail.
+        # Send it after everything that was sent before, even if earlier changes fail.
         self._actor.state.after(lambda _: self._transport.send(frame))
 
     def _send_state(self, _: object) -> None:
-        """Send the durable state, so that the client shows that instead of its own write."""
+        """Send the durable state, so that the client stops showing its own write."""
         revision = self._actor.state.durable
         if revision.has_state and self._connection.protocol_enabled:
             frame = self._actor.sockets.change_frame(CLOUDFLARE, revision)

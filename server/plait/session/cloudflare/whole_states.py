@@ -28,7 +28,7 @@ class WholeStates:
         self._actor = actor
         self._type = actor.kind.state_type
         self._connection = connection
-        # Which state the client shows.
+        # Tracks which state the client shows.
         self._seen = seen
         # Charges work to the client, as a number of messages.
         self._charge = charge
@@ -57,7 +57,7 @@ class WholeStates:
     # Inside
 
     def _read(self, data: bytes) -> tuple[Any, bytes]:
-        """Decode a state, and return it with its JSON; unknown fields, as of an older page, are dropped."""
+        """Decode a state, and return it with its JSON; drop unknown fields, which an older page may send."""
         return self._type.from_json(data, self._actor.limits, drops_unknown=True)
 
     def _write_over(self, base: Revision, wrote: Revision, data: bytes) -> tuple[Commit, Revision]:
@@ -75,7 +75,7 @@ class WholeStates:
         stored = commit.revision.require_json()
         if stored == data:
             return True
-        if self._type.is_plain:  # It is stored as it was sent, or was the same before in another form.
+        if self._type.is_plain:  # Its JSON is stored as it was sent, unless it equals the state before.
             return not is_merged
         return bool(decode_json(stored) == decode_json(data))
 

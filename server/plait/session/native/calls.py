@@ -27,7 +27,7 @@ class Calls:
         self._actor = actor
         self._connection = connection
         self._send = send
-        # By ref: the call, and its turn when that has been made.
+        # By ref: the call, and its turn once that exists.
         self._calls: dict[int, Call] = {}
         self._turns: dict[int, RunningCall] = {}
 
@@ -83,7 +83,7 @@ class Calls:
             self._actor.instruments.message_ended(trace, outcome)
 
     def _answer(self, ref: int, method: Method, result: object, error: BaseException | None) -> BaseException | None:
-        """Send the outcome of a call, and return its error, which is another one if the result is not JSON."""
+        """Send the outcome of a call; return its error, or a CallFailed if its result is not JSON."""
         del self._calls[ref]
         self._turns.pop(ref, None)
         if error is None and not method.is_stream:
@@ -106,7 +106,7 @@ class Calls:
 
         def send() -> None:
             if self._calls.get(call.ref) is not call:
-                return  # It was cancelled.
+                return  # The call was cancelled.
             if what != "chunk":
                 # The client may use the ref again, even if the method is still running.
                 del self._calls[call.ref]

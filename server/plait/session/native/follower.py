@@ -19,7 +19,7 @@ __all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
 
 
 class ChangeFrame(Frame, kw_only=True, gc=True):
-    """A change with its source, and the same without it, for readers to which the same source was sent before."""
+    """A change with its source; `short` leaves the source out, for readers whose last change had the same one."""
 
     source: str
     # The bytes of the data without the source.
@@ -75,7 +75,7 @@ class Follower:
     def __init__(self, actor: Actor, transport: Transport, *, source: str | None = "server") -> None:
         self._actor = actor
         self._transport = transport
-        # The source of a change that does not name it; None if each is to name it.
+        # The source that the reader assumes for a change without one; None if every change must name its source.
         self._source = source
         # The last version that was sent to the reader.
         self.version = 0
@@ -96,7 +96,7 @@ class Follower:
             return None
         try:
             return await self._actor.log.missed(have[1], most=self._worth)
-        except CorruptThread:  # The state is intact; the client would otherwise ask for the changes forever.
+        except CorruptThread:  # The state is intact; without it, the client would ask for the changes forever.
             return None
 
     def join(
@@ -148,6 +148,11 @@ class Follower:
             self._source = frame.source
         self._transport.send(frame)
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether the reader has not caught up with all that was sent."""
+        return self.is_behind or bool(self._held) or self._transport.is_backed_up
+
     def skip(self, version: int) -> None:
         """Skip a version that the reader knows from the answer to its push."""
         self.version = max(self.version, version)
@@ -176,7 +181,7 @@ class Follower:
             self._transport.send(frame)
 
     def drained(self) -> None:
-        """Send what waits, as far as the reader keeps up, now that it has caught up."""
+        """Send waiting frames until the reader is slow again, as it has caught up."""
         self._send_missed()
         while self._held and not self._transport.is_backed_up:
             self._send_held(self._held)
@@ -198,11 +203,11 @@ class Follower:
 
     @property
     def _worth(self) -> int:
-        """Up to how many bytes of operations are sent instead of the whole state."""
+        """The maximum bytes of operations that are sent instead of the whole state."""
         return max(self._actor.state.durable.size, _WORTH_IT)
 
     def _find_missed(self, missed: MissedChanges) -> MissedChanges | None:
-        """Return what is missed up to the durable version; None if changes are not in memory, or it is not worth it."""
+        """Return the missed changes up to the durable version; None if some are not in memory or they are too long."""
         rows = self._actor.log.since(missed.version)
         if rows is None:
             return None

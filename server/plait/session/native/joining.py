@@ -22,9 +22,9 @@ __all__ = ["Joining"]
 
 
 class Joining:
-    """Receives for a socket until `joined` is sent, and makes the session that then takes its place.
+    """Receives a socket's messages until `joined` is sent, and then makes the session that replaces it.
 
-    It is the connection's session, too, from when the connection has joined: `joined` has what is sent until then.
+    Until then it is also the session of the joined connection, and drops its frames, which `joined` covers.
     """
 
     __slots__ = (
@@ -61,15 +61,15 @@ class Joining:
         self._join_frame = join
         # Renews the client's token before it expires.
         self._tokens = tokens
-        # Passes what the peer sends to a receiver from then on.
+        # Sets the receiver of the socket's messages.
         self._attach = attach
-        # What the client has missed, as far as it was read.
+        # The changes that the client has missed, as far as they were read.
         self._missed = missed
         self._client = client
         self._follower = follower
         self._queue = ReceiveQueue(connection, transport, _drop)
         self._is_closed = False
-        # The session, when `joined` is sent.
+        # The session, after `joined` is sent.
         self._session: PlaitSession | None = None
 
     @classmethod
@@ -84,7 +84,7 @@ class Joining:
         attach: Callable[[Receiver], None],
     ) -> Self:
         """Read the client's last push and the changes that it has missed. `close` must follow. Raises StoreError."""
-        # The client's pushes on an earlier socket may still be on their way to the disk.
+        # The client's pushes on an earlier socket may not be durable yet.
         await actor.state.wait_until_durable()
         follower = Follower(actor, transport)
         missed = await follower.read_missed(join.have)
@@ -133,7 +133,7 @@ class Joining:
     # The Session of the connection, until there is another
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
-        """Do nothing, as `joined` will have the change."""
+        """Do nothing, as `joined` will contain the change."""
 
     def send(self, frame: Frame) -> None:
         """Send a frame that has waited for `joined`; drop one that was sent before."""
@@ -149,8 +149,7 @@ class Joining:
     # Inside
 
     def _welcome(self) -> None:
-        # Pushes on the older sockets may not be durable yet. `joined` has the last one, and the state after it, so it
-        # waits for them.
+        # Wait for the pushes on the client's older sockets: `joined` tells the last one, and the state after it.
         self._actor.state.after(self._make_session)
 
     def _make_session(self, _: object) -> None:

@@ -22,7 +22,7 @@ class MessageOrder:
         self._is_counted = True
 
     def take(self) -> bool:
-        """Accept a message; return False if it was accepted before, or if one before it is missing."""
+        """Accept a message; return False if it was accepted before or an earlier one is missing."""
         is_next = self._next == self.taken + 1
         self._next += 1
         self.taken += is_next

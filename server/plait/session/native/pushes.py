@@ -1,6 +1,6 @@
-"""The pushes of one client: applied once each, in order, and answered in order. No I/O.
+"""Applies the pushes of one client once each, in order, and answers them in order. No I/O.
 
-What was made on a refused push must be sent again.
+A client sends the pushes that are based on a refused one again.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from plait.errors import (
 from plait.instruments.protocol import tell_limit
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.concurrent import ConcurrentOps, LoadedChanges, MissingChanges
-from plait.state.merger import Proposal, Pushed
+from plait.state.merger import AcceptedPush, Proposal
 from plait.state.push_log import MOST_PUSHES, ClientPushes
 from plait_schemas.messages import Nack, Push, encode
 from plait_schemas.patch import PatchError
@@ -33,7 +33,7 @@ __all__ = ["Pushes"]
 
 
 class Pushes:
-    """Takes the pushes of one client, on one socket."""
+    """Handles the pushes of one client on one socket."""
 
     __slots__ = (
         "_actor",
@@ -62,42 +62,42 @@ class Pushes:
         self._actor = actor
         self._connection = connection
         self._client = client
-        # Holds what comes after a push for which older changes are read.
+        # Holds the messages after a push while older changes are read for it.
         self._queue = queue
-        # Sends an answer, which says that the client is at a version, after what was sent before.
+        # Sends an answer and the version that it tells the client, after everything that was sent before.
         self._answer = answer
-        # Counts work as so many messages of the client.
+        # Charges work to the client, as a number of messages.
         self._charge = charge
-        # What the client had not seen at its last push.
+        # The operations that the client had not seen at its last push.
         self._unseen = ConcurrentOps()
         # The last push that was refused on this socket.
         self._refused = 0
-        # How many pushes are being stored, or wait for older changes: those that may be applied without an answer yet.
+        # How many pushes are being stored or wait for older changes. Their changes may be sent before their answers.
         self.under_way = 0
         # Reads older changes for a push.
         self._task: asyncio.Task[None] | None = None
-        # The traces of the pushes that are not answered, in order. A list, as an empty deque is large.
+        # The traces of the unanswered pushes, in order. A list, as an empty deque is large.
         self._traces: list[Any] = []
 
     def receive(self, push: Push) -> None:
-        """Take a push."""
+        """Apply or refuse a push."""
         if self._begin():
             self._take(push, LoadedChanges())
 
     def refuse(self, push: Push, error: PlaitError) -> None:
-        """Refuse a push of which only the number could be read, in its turn."""
+        """Refuse an undecodable push, in order."""
         if self._begin() and self._is_due(push):
             self._refuse(push.ref, error)
 
     def limit(self, push: Push, wait: float, error: PlaitError) -> None:
-        """Refuse to look at a push that came too fast; it may come again."""
+        """Refuse a push that came too fast; the client may send it again after `wait` seconds."""
         if self._begin():
             tell_limit(self._actor.instruments, error)
             self._client.expect(push.ref)
             self._nack(push.ref, error, retry_after=wait)
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Stop reading older changes, as the socket is closed."""
         if self._task is not None:
             self._task.cancel()
             self._drop()
@@ -105,9 +105,9 @@ class Pushes:
     # Inside
 
     def _begin(self) -> bool:
-        """Tell the instruments that a push has come; return False if it is ignored, as the thread is being destroyed.
+        """Tell the instruments about a push; return False, to ignore it, while the thread is being destroyed.
 
-        The socket is closed when it has been destroyed; only then its client is told.
+        The client gets no answer: its socket is closed when the thread is destroyed.
         """
         if self._actor.is_ending:
             return False
@@ -116,18 +116,18 @@ class Pushes:
         return True
 
     def _drop(self) -> None:
-        """Tell the instruments that the last push, for which older changes were read, is not answered."""
+        """Tell the instruments that the last push, which waited for older changes, gets no answer."""
         self._actor.instruments.message_ended(self._traces.pop(), "cancelled")
 
     def _is_due(self, push: Push) -> bool:
-        """Whether it is the turn of a push; one whose turn it is not is answered."""
+        """Whether a push is the next one; answer it if it is not."""
         client, ref = self._client, push.ref
         if ref <= client.ref:
             self._actor.state.after(lambda _: self._repeat(ref))
         elif ref > MOST_PUSHES:
             self._nack(ref, Unanswerable(f"pushes are numbered up to {MOST_PUSHES}"))
         elif not client.is_next(ref):
-            self._nack(ref, Gap(f"push {client.ref + 1} is to come first"), expected=client.ref + 1)
+            self._nack(ref, Gap(f"push {client.ref + 1} must come first"), expected=client.ref + 1)
         elif push.answered is not None and push.answered < self._refused and not self._connection.readonly:
             self._nack(
                 ref, Gap(f"push {self._refused} was refused; rebase the later pushes and resend them"), expected=ref
@@ -138,7 +138,7 @@ class Pushes:
         return False
 
     def _take(self, push: Push, loaded: LoadedChanges) -> None:
-        """Apply or refuse a push; if newer changes need more history, read it first."""
+        """Apply or refuse a push; if it needs older changes than those in memory, read them first."""
         if not self._is_due(push):
             return
         try:
@@ -146,13 +146,13 @@ class Pushes:
                 raise Readonly("Connection is readonly")
             proposal = Proposal(push, self._connection, self._unseen, loaded, self._charge)
             pushed = self._actor.state.push(proposal, partial(self._client.accept, push.ref))
-        except (TooMany, Gap, Unanswerable) as error:  # An author's: as codes of a nack they say something else.
+        except (TooMany, Gap, Unanswerable) as error:  # Raised by a hook; a nack uses these codes otherwise.
             self._refuse(push.ref, Reject(str(error), path=error.path))
         except PlaitError as error:
             self._refuse(push.ref, error)
         except PatchError as error:
             self._refuse(push.ref, Conflict(str(error)))
-        except Exception as error:  # Whatever the author's hooks raise refuses the change.
+        except Exception as error:  # Any exception of a hook refuses the change.
             self._refuse(push.ref, Reject(str(self._actor.explain(error, self._connection))))
         else:
             if isinstance(pushed, MissingChanges):
@@ -170,7 +170,7 @@ class Pushes:
             loaded = await missing.read(self._actor.log)
         except PlaitError as error:
             loaded = error
-        except Exception as error:  # Not every store is plait's own.
+        except Exception as error:  # A store of the application may raise anything.
             log_error(error, self._actor.key, self._connection)
             loaded = StoreError("older changes could not be read")
         self._task = None
@@ -184,17 +184,17 @@ class Pushes:
         if self._task is None:
             self._queue.release()
 
-    def _store(self, push: Push, pushed: Pushed) -> None:
-        """Note a push that is being stored, and answer it when it is durable."""
+    def _store(self, push: Push, pushed: AcceptedPush) -> None:
+        """Record an accepted push, and answer it when it is durable."""
         commit = pushed.commit
         self._client.ref = push.ref
         last, self._unseen = self._unseen, pushed.unseen
         self.under_way += 1
-        commit.then(partial(self._committed, push.ref, pushed, last))
+        commit.then(partial(self._finish, push.ref, pushed, last))
 
     # Answers
 
-    def _committed(self, ref: int, pushed: Pushed, last: ConcurrentOps, error: PlaitError | None) -> None:
+    def _finish(self, ref: int, pushed: AcceptedPush, last: ConcurrentOps, error: PlaitError | None) -> None:
         self.under_way -= 1
         if error is not None:
             self._take_back(last)
@@ -242,7 +242,7 @@ class Pushes:
         self._actor.state.after(tell)
 
     def _end(self, answer: bytes, version: int, outcome: str) -> None:
-        """Send the answer to the first push that is not answered."""
+        """Send the answer to the first unanswered push."""
         self._answer(answer, version)
         instruments = self._actor.instruments
         instruments.push_answered(self._actor.key.kind, outcome)

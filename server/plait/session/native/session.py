@@ -1,4 +1,4 @@
-"""A session of the native protocol, `plait.v1`, from its join on: see docs/protocol.md. No I/O."""
+"""A session of the native protocol, `plait.v1`, after its join: see docs/protocol.md. No I/O."""
 
 import asyncio
 from typing import Any, Final
@@ -13,7 +13,9 @@ from plait.limits import count_extra_messages
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
 from plait.session.native.message_order import MessageOrder
+from plait.session.native.opened import OpenedParts
 from plait.session.native.pushes import Pushes
+from plait.session.native.sends import Sends
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.push_log import ClientPushes
@@ -26,8 +28,17 @@ from plait_schemas.messages import Join, decode_broken, decode_client, encode
 __all__ = ["PlaitSession"]
 
 _PONG: Final = Frame(encode(messages.Pong()))
-# Messages that start no turn of the thread.
-_TURNLESS: Final = (messages.Join, messages.Cancel, messages.Presence, messages.Auth, messages.Ping)
+# Messages that start no turn.
+_TURNLESS: Final = (
+    messages.Join,
+    messages.Cancel,
+    messages.Presence,
+    messages.Auth,
+    messages.Ping,
+    messages.Open,
+    messages.Close,
+    messages.Send,
+)
 # Seconds after which a client sends a push again that was refused because of the backlog.
 _PAUSE: Final = 1.0
 
@@ -44,8 +55,10 @@ class PlaitSession:
         "_limiter",
         "_loop",
         "_messages",
+        "_opened",
         "_pushes",
         "_queue",
+        "_sends",
         "_tokens",
         "_transport",
     )
@@ -64,7 +77,7 @@ class PlaitSession:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # What is known of the client's pushes; left when the socket is closed.
+        # The record of the client's pushes, shared with its other sockets and released when this one is closed.
         self._client = client
         # Renews the client's token before it expires.
         self._tokens = tokens
@@ -73,13 +86,15 @@ class PlaitSession:
         self._follower = follower
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
+        self._opened = OpenedParts(actor, connection, transport, follower)
+        self._sends = Sends(actor, connection, follower)
         self._pushes = Pushes(actor, connection, client, queue, answer=self._answer, charge=self._charge)
         # Holds messages until `on_connect` has returned, and while older changes are read for a push.
         self._queue = queue
         queue.take = self._take
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
-        """Handle a message; text is valid UTF-8."""
+        """Handle a message; if `is_text`, it is valid UTF-8."""
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
@@ -93,6 +108,7 @@ class PlaitSession:
         self._calls.close()
         self._queue.close()
         self._pushes.close()
+        self._opened.leave()
         self._actor.state.leave_client(self._client)
         self._actor.sockets.presence.set(self._connection.id, None)
         self._actor.sockets.leave(self._connection, code, reason)
@@ -109,7 +125,7 @@ class PlaitSession:
         self._follower.send(frame)
 
     def finish(self) -> None:
-        """Send everything that waits for the peer to catch up."""
+        """Send everything that waits for a slow peer."""
         self._follower.catch_up()
 
     def send_presence(self, frame: Frame) -> None:
@@ -117,8 +133,9 @@ class PlaitSession:
         self._follower.send_presence(frame)
 
     def drained(self) -> None:
-        """Send what has waited, as the peer has caught up."""
+        """Send waiting frames, as the peer has caught up."""
         self._follower.drained()
+        self._opened.drained()
 
     # Messages
 
@@ -160,6 +177,8 @@ class PlaitSession:
                 self._present(bytes(message.data))
             case messages.Auth():
                 self._tokens.renew(message.token)
+            case messages.Open() | messages.Close() | messages.Send():
+                self._handle_part(message)
             case messages.Ping(messages=None):
                 self._transport.send(_PONG)
             case messages.Ping(messages=int(count)):
@@ -167,6 +186,15 @@ class PlaitSession:
                 self._tell_taken()
             case Join():
                 self._fail("this socket has joined already")
+
+    def _handle_part(self, message: messages.Open | messages.Close | messages.Send) -> None:
+        match message:
+            case messages.Open():
+                self._opened.open(message)
+            case messages.Close():
+                self._opened.close(message.part)
+            case messages.Send():
+                self._sends.receive(message)
 
     def _refuse_broken(self, message: messages.ClientMessage) -> None:
         """Refuse a message that only JavaScript accepts as JSON."""
@@ -178,15 +206,17 @@ class PlaitSession:
                 error = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
+            case messages.Send():
+                self._sends.refuse(message, InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
             case messages.Message() if not self._messages.take():
-                pass  # The client sends it again, after one that is missing before it.
+                pass  # The client sends it again, after an earlier message that is missing.
             case messages.Message() | messages.Presence() | messages.Auth():
                 error = InvalidArguments(f"the frame is not JSON: {HALF_PAIR}")
                 if isinstance(message, messages.Message):
                     self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 self._tell(error)
             case _:
-                self._handle(message, 0)  # These have no texts.
+                self._handle(message, 0)  # The other types contain no strings.
 
     def _message(self, data: bytes) -> None:
         """Pass a message to `on_message`: a string as it is, anything else as JSON text."""
@@ -215,7 +245,7 @@ class PlaitSession:
     # Answers
 
     def _answer(self, data: bytes, version: int) -> None:
-        """Send the answer to a push, which tells the client that it made `version`."""
+        """Send the answer to a push, which tells the client the `version`."""
         self._follower.catch_up()
         self._follower.skip(version)
         self._transport.send(Frame(data))
@@ -233,7 +263,7 @@ class PlaitSession:
         self._actor.state.after(lambda _: self.send(frame))
 
     def _tell_taken(self) -> None:
-        """Send the number of accepted messages, after the errors for the messages before."""
+        """Send the number of accepted messages, after the errors for earlier messages."""
         frame = Frame(encode(messages.Pong(self._messages.taken)))
         self._actor.state.after(lambda _: self.send(frame))
 
@@ -278,8 +308,12 @@ class PlaitSession:
             case messages.Call():
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
-            case messages.Cancel() | messages.Ping():
-                self._handle(message, 0)  # Refusing them would cost as much, and the call would not be cancelled.
+            case messages.Open():
+                self._opened.refuse(message, error, wait)
+            case messages.Send():
+                self._sends.limit(message, wait, error)
+            case messages.Cancel() | messages.Ping() | messages.Close():
+                self._handle(message, 0)  # Refusing costs as much, and would not cancel the call.
             case messages.Message() | None:
                 self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 taken = self._messages.refuse()

@@ -26,7 +26,7 @@ Renew = Callable[[str], Awaitable[Rights]]
 
 
 class Tokens:
-    """Watches the token of one connection."""
+    """Has the token of one connection renewed before it expires."""
 
     __slots__ = ("_connection", "_explain", "_loop", "_next", "_renew", "_task", "_timer", "_transport_send")
 
@@ -56,7 +56,7 @@ class Tokens:
             self._wait(left, self._expire)
 
     def renew(self, token: str) -> None:
-        """Check a new token; of several that arrive during a check, only the last is checked."""
+        """Check a new token; if several arrive during a check, check only the last of them."""
         if self._task is None:
             self._task = self._loop.create_task(self._check(token), name="plait token")
         else:

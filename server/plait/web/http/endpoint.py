@@ -1,4 +1,4 @@
-"""Answers HTTP requests: limits their bodies, answers their errors, and tells the instruments."""
+"""Answers HTTP requests: limits their bodies, turns exceptions into responses, and tells the instruments."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -18,14 +18,14 @@ from plait.web.http.request import LimitedRequest
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
 
 # The statuses of a request without an answer: its client has disconnected, or it raised an exception, which the server
-# answers.
+# turns into a response.
 _DISCONNECTED: Final = 499
 _FAILED: Final = 500
 
 Headers = list[tuple[bytes, bytes]]
 
 Answer = Callable[[Request, Headers], Awaitable[Response]]
-"""Answers a request; the headers that it adds to the list are sent with its answer, and with that of its error."""
+"""Answers a request; the headers that it adds to the list are sent with its answer, or with that of its error."""
 
 
 class Endpoint:
@@ -38,7 +38,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         instruments, place = self._context.instruments, self._find_place(scope)
-        # A thread that the app does not have has neither kind nor name.
+        # Kind and name are empty if the app does not have the kind.
         kind, name = place if place is not None and place.kind in self._context.node.kinds else ("", "")
         trace = scope[TRACE] = instruments.request_began(kind, name, scope["method"], find_traceparent(scope))
         status = 0
@@ -76,7 +76,7 @@ class Endpoint:
 
 
 class PathRoute(BaseRoute):
-    """Routes to an endpoint every request whose URL it serves."""
+    """Routes each request whose URL matches to an endpoint."""
 
     def __init__(self, endpoint: Endpoint, serves: Callable[[Scope], bool]) -> None:
         self._endpoint = endpoint

@@ -1,4 +1,4 @@
-"""One HTTP request to one thread: its checks, its body, and the outcome of what it calls."""
+"""One HTTP request to one thread: its checks, its body, and the outcome of its call."""
 
 import asyncio
 import os
@@ -22,13 +22,13 @@ from plait.web.identity import Action
 __all__ = ["Exchange"]
 
 
-# Seconds after which a call whose client may have disconnected is no short one.
+# Seconds after which the server watches for a disconnect of the client; most calls end earlier.
 _SOON: Final = 0.1
-# What ends the task that waits for a call, rather than the call.
+# Exceptions that end the waiting task, not the call.
 _ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
-class _Left(Exception):
+class _ClientLeft(Exception):
     """The client has disconnected."""
 
 
@@ -47,7 +47,7 @@ class Exchange:
 
     @property
     def party(self) -> Hashable:
-        """For whom the limits count the request."""
+        """The party that the limits charge for the request."""
         return find_party(self.request, self.principal)
 
     async def check(self, action: Action) -> None:
@@ -61,9 +61,9 @@ class Exchange:
         return body
 
     async def enter(self, size: int) -> tuple[Actor, Connection]:
-        """Return the thread, and a connection that represents this request: the source of its change, with its rights.
+        """Return the thread, and a connection for this request, which has its rights and is the source of its change.
 
-        A request with a large body, of `size` bytes, waits for its turn.
+        A request with a large body, of `size` bytes, waits for the scheduler first.
         The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
         may_write = await self.context.identity.may(self.principal, self.key, "write")
@@ -81,18 +81,18 @@ class Exchange:
         return actor, connection
 
     async def outcome(self, future: asyncio.Future[Any]) -> Any:
-        """Return the result of a call. Raises CallFailed for what is not a PlaitError."""
+        """Return the result of a call. Raises CallFailed in place of exceptions that are not plait's."""
         try:
             return await future
-        except (PlaitError, _Left, *_ENDINGS):
+        except (PlaitError, _ClientLeft, *_ENDINGS):
             raise
         except BaseException as error:
             raise self.context.failures.explain(error, self.key) from None
 
     async def outcome_unless_left(self, future: asyncio.Future[Any], leave: Callable[[], object]) -> Any:
-        """Return the result of a call, as `outcome` does. If the client disconnects, call `leave` first.
+        """Return the result of a call, as `outcome` does. The body must have been read.
 
-        Raises ClientDisconnect then. The body must have been read.
+        If the client disconnects first, calls `leave` and raises ClientDisconnect.
         """
         loop, watcher = asyncio.get_running_loop(), None
 
@@ -103,9 +103,9 @@ class Exchange:
         timer = loop.call_later(_SOON, watch)
         try:
             return await self.outcome(future)
-        except (_Left, asyncio.CancelledError) as error:
+        except (_ClientLeft, asyncio.CancelledError) as error:
             leave()
-            if isinstance(error, _Left):
+            if isinstance(error, _ClientLeft):
                 raise ClientDisconnect from None
             raise
         finally:
@@ -125,4 +125,4 @@ class Exchange:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
         if not future.done():
-            future.set_exception(_Left())
+            future.set_exception(_ClientLeft())

@@ -7,43 +7,43 @@ from plait.web.addresses import Addresses
 
 __all__ = ["HalfOpen"]
 
-# If a check is this many seconds late, the loop was busy, and what peers have sent is read first.
+# If a check is this many seconds late, the loop was busy, and data that peers have sent is read first.
 _LATE: Final = 1.0
 _MOMENT: Final = 0.2
 
 
-class Waiting(Protocol):
-    """A connection that waits for its peer."""
+class WaitingConnection(Protocol):
+    """A connection that waits for its peer to send or to read."""
 
     host: str | None
-    """The address for which it counts; None for a proxy, which has the connections of many clients."""
+    """The address that it counts for; None for a proxy, which has the connections of many clients."""
 
     def give_up(self) -> None:
-        """Close the connection, or call `wait` again if the delay is not the peer's."""
+        """Close the connection, unless the delay is not the peer's."""
         ...
 
 
 class HalfOpen:
-    """Gives each connection `timeout` seconds, with one timer for all of them."""
+    """Gives the peer of each connection `timeout` seconds, with one timer for all connections."""
 
     def __init__(self, addresses: Addresses, timeout: float) -> None:
         self._addresses = addresses
         self._timeout = timeout
-        # The deadline of each connection, the next one first.
-        self._deadlines: dict[Waiting, float] = {}
+        # The deadline of each connection, the earliest first.
+        self._deadlines: dict[WaitingConnection, float] = {}
         # The next check, and when it is due.
         self._timer: asyncio.Handle | None = None
         self._due = 0.0
 
-    def admit(self, connection: Waiting) -> bool:
-        """Wait for a new connection's first request; return False if its address has too many that wait."""
+    def admit(self, connection: WaitingConnection) -> bool:
+        """Wait for a new connection's first request; return False if its address has too many such connections."""
         if connection.host is not None and self._addresses.is_full(connection.host):
             self._addresses.tell_limit("connections_per_address")
             return False
         self.wait(connection)
         return True
 
-    def wait(self, connection: Waiting) -> None:
+    def wait(self, connection: WaitingConnection) -> None:
         """Wait for a connection's peer, or reset its deadline."""
         if self._deadlines.pop(connection, None) is None and connection.host is not None:
             self._addresses.begin_waiting(connection.host)
@@ -51,11 +51,11 @@ class HalfOpen:
         if self._timer is None:
             self._check_at(deadline)
 
-    def is_waiting(self, connection: Waiting) -> bool:
+    def is_waiting(self, connection: WaitingConnection) -> bool:
         """Return whether a connection has a deadline."""
         return connection in self._deadlines
 
-    def leave(self, connection: Waiting) -> None:
+    def leave(self, connection: WaitingConnection) -> None:
         """Remove a connection's deadline."""
         if self._deadlines.pop(connection, None) is not None and connection.host is not None:
             self._addresses.end_waiting(connection.host)
@@ -80,5 +80,5 @@ class HalfOpen:
 
     def _check_at(self, due: float) -> None:
         self._due = due
-        # uvloop returns a handle without `when` for what is due in less than half a millisecond.
+        # For a time within half a millisecond, uvloop returns a handle without `when`.
         self._timer = asyncio.get_running_loop().call_at(due, self._check)

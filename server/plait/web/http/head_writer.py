@@ -1,11 +1,11 @@
-"""Writes the head of an answer and the beginning of its body at once, as each write costs a system call."""
+"""Writes the head of an answer and the beginning of its body together, as each write costs a system call."""
 
 import asyncio
 from typing import Final, Protocol
 
 __all__ = ["HeadWriter"]
 
-# Larger parts of a body are not copied to be written with the head.
+# Parts of a body with at least this many bytes are not copied to be written with the head.
 _LARGE: Final = 64 * 1024
 
 
@@ -18,9 +18,9 @@ class _Transport(Protocol):
 
 
 class HeadWriter:
-    """What uvicorn uses of the transport for one answer.
+    """The transport that uvicorn gets for one answer.
 
-    The first data wait for the next ones, but no longer than until the loop's next iteration, or `flush`.
+    It holds the first data until the next data, `flush`, or the loop's next iteration.
     """
 
     __slots__ = ("_held", "_is_new", "_loop", "_transport")
@@ -32,7 +32,7 @@ class HeadWriter:
         self._held = b""
 
     def write(self, data: bytes) -> None:
-        """Write data after those before."""
+        """Write data after the earlier data."""
         if self._is_new:
             self._is_new = False
             self._held = data
@@ -45,13 +45,13 @@ class HeadWriter:
         self._transport.write(data)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the held data."""
         held, self._held = self._held, b""
         if held and not self._transport.is_closing():
             self._transport.write(held)
 
     def close(self) -> None:
-        """Close the connection when everything is written."""
+        """Close the connection after everything is written."""
         self.flush()
         self._transport.close()
 

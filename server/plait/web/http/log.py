@@ -14,40 +14,40 @@ from plait.errors import InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
 from plait.state.json_patch import to_json_patch
 from plait.web.addresses import Addresses
-from plait.web.http.streamed import Streamed
+from plait.web.http.streamed import StreamedResponse
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
 
 __all__ = ["changes", "event_stream", "state_at", "tag", "wants_events"]
 
-# Maximum number of changes in one answer, if they are not large.
+# Maximum number of changes in one answer; fewer if they are large.
 _MOST_CHANGES: Final = 1000
-# The bytes of operations after which an answer ends, if it has whole texts in the place of splices.
+# Maximum bytes of operations in an answer that has whole texts in place of splices.
 _MOST_BYTES: Final = 1024 * 1024
 _JSON_PATCH: Final = "rfc6902"
 
 
 async def state_at(actor: Actor, version: str) -> Response:
-    """Return the state at a version. Raises NotFound if it is no longer kept."""
+    """Return the state at a version. Raises NotFound if it is not kept."""
     if not _is_number(version):
-        raise InvalidArguments(f"at={version[:80]}: a version must be a whole number", path="/at")
+        raise InvalidArguments(f"at={version[:80]}: must be a whole number", path="/at")
     data = await actor.log.json(int(version))
     headers = {"etag": tag(actor.state.epoch, int(version))}
     return Response(data, media_type="application/json", headers=headers)
 
 
 async def changes(actor: Actor, since: str | None, limit: str | None, patch: str | None = None) -> Response:
-    """Return the first durable changes after a version, or of all. Raises NotFound if they are no longer kept.
+    """Return the first durable changes after a version, or the oldest kept. Raises NotFound if they are not kept.
 
-    With `patch`, which may be "rfc6902", they have only operations of JSON Patch.
+    If `patch` is "rfc6902", they have only operations of JSON Patch.
     """
     if patch not in (None, _JSON_PATCH):
-        raise InvalidArguments(f"patch={patch[:80]}: there is only {_JSON_PATCH}", path="/patch")
+        raise InvalidArguments(f"patch={patch[:80]}: must be {_JSON_PATCH}", path="/patch")
     most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
     if since is None:
         after = await actor.log.start()
         while (rows := await actor.log.page(after, limit=most)) is None:
-            after = await actor.log.start()  # The log has been shortened in the meantime.
+            after = await actor.log.start()  # The log was shortened during the read.
     else:
         epoch, after = _read_version(since)
         rows = await actor.log.page(after, limit=most) if epoch == actor.state.epoch else None
@@ -60,7 +60,7 @@ async def changes(actor: Actor, since: str | None, limit: str | None, patch: str
         "epoch": actor.state.epoch,
         "version": version,
         "more": version < actor.state.durable.version,
-        # The operations are JSON already.
+        # The operations are already JSON.
         "changes": [
             {"version": row.version, "ops": msgspec.Raw(row.ops), "source": row.source, "at": row.at / 1e6}
             for row in rows
@@ -85,7 +85,9 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
     It counts as a socket of its address. Raises TooMany, Unavailable, and whatever the thread's hooks raise.
     """
     if "patch" in request.query_params:
-        raise InvalidArguments("an event stream has the operations of the native protocol", path="/patch")
+        raise InvalidArguments(
+            "an event stream has no `patch`: it sends the operations of the native protocol", path="/patch"
+        )
     id, since = request.headers.get("last-event-id"), request.query_params.get("since")
     have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
     if (refusal := actor.sockets.find_refusal()) is not None:
@@ -96,19 +98,19 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
         addresses.enter(host)
         await stream.open(request, have)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return Streamed(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
+    return StreamedResponse(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
 
 
 def _read_version(text: str, name: str = "since") -> Version:
     epoch, _, version = text.rpartition(":")
     if not epoch or not _is_number(version):
-        raise InvalidArguments(f"{name}={text[:80]}: that is not epoch:version", path=f"/{name}")
+        raise InvalidArguments(f"{name}={text[:80]}: must be epoch:version, as sent by the server", path=f"/{name}")
     return epoch, int(version)
 
 
 def _read_limit(text: str) -> int:
     if not _is_number(text) or int(text) == 0:
-        raise InvalidArguments(f"limit={text[:80]}: that is not a number of changes", path="/limit")
+        raise InvalidArguments(f"limit={text[:80]}: must be a whole number of at least 1", path="/limit")
     return int(text)
 
 

@@ -22,12 +22,12 @@ __all__ = ["HttpProtocol"]
 
 # Bytes of a request's line, headers and trailers together.
 _LARGEST_HEAD: Final = 64 * 1024
-# Bytes that are parsed at once if they may contain many requests. Only one request is kept after the one that is being
-# answered; the rest is left unparsed.
+# Bytes that are parsed at once if they may contain many requests. One more request is parsed while one is answered; the
+# rest stays unparsed.
 _PIECE: Final = 1024
-# Bytes of a body that reset the deadline.
+# The deadline is reset after this many bytes of a body.
 _PROGRESS: Final = 4096
-# Seconds in which a peer that sends too much may read why its connection is closed, since closing a connection with
+# Seconds that a peer that sends too much has to read why its connection is closed, since closing a connection with
 # unread data resets it.
 _LINGER: Final = 1.0
 # How many times `request_timeout` a peer may take to read a part of the answer.
@@ -60,13 +60,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._part = _IDLE
         # Bytes of a request's URL and headers that the parser has reported.
         self._head_size = 0
-        # Whether the request opens a WebSocket; None until that is checked.
+        # Whether the request opens a WebSocket; None before the check.
         self._is_opening: bool | None = None
         # Bytes received since the beginning of a request, or since the last part of its body.
         self._overhead = 0
-        # Bytes of a body of known length that are missing.
+        # Missing bytes of a body whose length is known.
         self._left = 0
-        # Data received after requests that wait to be answered.
+        # Unparsed data, received after requests that wait to be answered.
         self._rest = b""
         # Bytes of the body since the deadline was set.
         self._progress = 0
@@ -76,7 +76,7 @@ class HttpProtocol(HttpToolsProtocol):
         # The request that is being answered; `cycle` is the last one received.
         self._answered: RequestResponseCycle | None = None
         self._writer: HeadWriter | None = None
-        # Bytes of answers that the peer had not read at the last check, and how many checks have found no fewer.
+        # Bytes of answers that the peer had not read at the last check, and the number of checks without progress.
         self._unread = 0
         self._looks = 0
 
@@ -94,7 +94,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._half_open.leave(self)
         super().connection_lost(exc)
         if self._answered is not None and not self._answered.response_complete:
-            # uvicorn tells only the last of several requests.
+            # uvicorn tells only the last of several requests about the disconnect.
             self._answered.disconnected = True
             self._answered.message_event.set()
 
@@ -117,7 +117,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._rest = data[at:]
                 self.flow.pause_reading()
                 break
-            # Never more at once than the head may still have.
+            # Parse no more at once than the head may still have.
             piece = data[at : at + min(max(self._left, _PIECE), _LARGEST_HEAD - self._overhead)]
             at += len(piece)
             self._overhead += len(piece)
@@ -181,7 +181,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._go_on)
 
     def handle_websocket_upgrade(self) -> None:
-        """Pass on the parsed request; uvicorn would write it out again."""
+        """Pass on the parsed request; uvicorn would serialize it again."""
         self._is_done = True
         self._half_open.leave(self)
         self.connections.discard(self)
@@ -237,7 +237,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _go_on(self) -> None:
-        """Parse what was received after a request, as that is answered."""
+        """Parse the data after a request, as the request is answered."""
         if not self._is_lost and not self.transport.is_closing():
             self.data_received(b"")
 
@@ -250,7 +250,7 @@ class HttpProtocol(HttpToolsProtocol):
             if not self._should_upgrade():
                 self._unsupported_upgrade_warning()
             elif self._is_answering:
-                # The running answer would be sent into the socket, and would not learn of its end.
+                # The earlier answer would be sent into the socket, and would not learn of a disconnect.
                 self._refuse(400, "bad_request", "a WebSocket cannot be opened before earlier requests are answered")
             else:
                 self.handle_websocket_upgrade()
@@ -266,7 +266,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(414 if is_url else 431, "too_large", what)
 
     def _watch(self, *, has_advanced: bool) -> None:
-        """Set a deadline for the peer if the next step is the peer's."""
+        """Set a deadline for the peer if the server waits for it."""
         if self._part == _IDLE and self._is_answering:
             if not self.flow.write_paused:
                 self._half_open.leave(self)
@@ -282,7 +282,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Answer an incomplete request with an error, and close the connection."""
         self._is_done = True
         has_begun = self._is_answering and self.cycle.response_started
-        # Even if the answer ended before the request: a second one would count as the answer to the next request.
+        # An answer may end before its request; a second one would count as the answer to the next request.
         has_begun |= self._part == _BODY and self.cycle is not None and self.cycle.response_complete
         if self._is_answering:
             self.cycle.disconnected = True

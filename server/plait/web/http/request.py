@@ -12,7 +12,7 @@ __all__ = ["LimitedRequest"]
 
 
 class LimitedRequest(Request):
-    """Raises TooLarge if the body has more than `limit` bytes; reads one that is small in less time than Starlette."""
+    """Raises TooLarge if the body has more than `limit` bytes; reads a small body faster than Starlette."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, limit: int) -> None:
         super().__init__(scope, _limit_body(receive, limit), send)
@@ -36,7 +36,7 @@ class LimitedRequest(Request):
         return body
 
     async def stream(self) -> AsyncGenerator[bytes, Any]:
-        """Yield the parts of the body as they come, and an empty one at the end. Raises ClientDisconnect."""
+        """Yield the parts of the body as they arrive, and an empty one at the end. Raises ClientDisconnect."""
         if self._whole is not None:
             yield self._whole
             yield b""

@@ -42,7 +42,7 @@ class ThreadRequests:
         self._context = context
 
     async def answer(self, request: Request, headers: Headers) -> Response:
-        """Answer a request. Raises what is wrong with it."""
+        """Answer a request. Raises the error of one that is refused."""
         context, address = self._context, read_address(request.scope)
         context.check_place(request, address.key.kind)
         if request.method not in ("GET", "HEAD", "OPTIONS"):
@@ -74,7 +74,7 @@ class ThreadRequests:
 
 
 class _Exchange(Exchange):
-    """What the URLs of a thread do."""
+    """One request to one of the URLs of a thread."""
 
     async def get_state(self) -> Response:
         actor = await self._read()
@@ -85,7 +85,7 @@ class _Exchange(Exchange):
         if revision.json is None:
             raise NotFound(f"{self.key} has no state yet")
         current = tag(actor.state.epoch, revision.version)
-        # If the type has gained a field, the version has another text than before.
+        # If the type has gained a field, the same version may have another JSON than before.
         if revision.is_stored and {"*", current} & _read_tags(self.request.headers.get("if-none-match")):
             return Response(status_code=304, headers={"etag": current})
         return Response(revision.json, media_type="application/json", headers={"etag": current})
@@ -113,7 +113,7 @@ class _Exchange(Exchange):
                 commit = actor.state.put(body, connection)
         except PlaitError:
             raise
-        except Exception as error:  # validate_state_change may refuse with any exception.
+        except Exception as error:  # `validate_state_change` may refuse with any exception.
             raise Reject(str(actor.explain(error, connection))) from None
         version = await commit
         await actor.state.store_thread()  # The state may be the initial one, which is no change.
@@ -162,7 +162,7 @@ class _Exchange(Exchange):
     # Inside
 
     async def _read(self) -> Actor:
-        """Return the thread to be read, which must be stored: a request that only reads begins none."""
+        """Return the thread, which must be stored: a request that only reads creates none."""
         await self.check("read")
         return await self.context.node.stored_actor(self.key)
 

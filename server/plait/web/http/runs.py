@@ -1,4 +1,4 @@
-"""Agents over HTTP: runs and interrupts, in a named thread or in that of a signed id."""
+"""Agents over HTTP: runs and interrupts, in a named thread or in the thread of a signed id."""
 
 import asyncio
 from typing import Any, Final
@@ -44,14 +44,14 @@ _decode_interrupt = msgspec.json.Decoder(InterruptBody).decode
 
 
 class RunRequests:
-    """Answers the requests below `/run`, whose thread is that of a signed id, or of a user's session."""
+    """Answers the requests below `/run`, which name a thread by a signed id or by a user's session."""
 
     def __init__(self, context: ServerContext, ids: ThreadIds) -> None:
         self._context = context
         self._ids = ids
 
     def find_place(self, scope: Scope) -> ThreadKey | None:
-        """Return the kind of the agent of a URL, without a name, as that is known to the client only."""
+        """Return the kind of the agent in a URL, with an empty name, as the URL does not tell it."""
         try:
             agent = self._context.runs.agents.get(read_run(scope)[0])
         except NotFound:
@@ -59,7 +59,7 @@ class RunRequests:
         return None if agent is None else ThreadKey(agent.kind.name, "")
 
     async def answer(self, request: Request, headers: Headers) -> Response:
-        """Answer a request. Raises what is wrong with it."""
+        """Answer a request. Raises the error of one that is refused."""
         context = self._context
         context.hosts.check(request)
         context.identity.check_origin(request)
@@ -81,7 +81,7 @@ class RunRequests:
             response = await _answer_with(exchange, agent_name, rest, session_id)
         except Exception as error:
             if exchange.has_called and not isinstance(error, Busy | TooMany | Unavailable):
-                headers += continuing  # The run has failed, and may have begun the thread.
+                headers += continuing  # The run has failed, but may have created the thread.
             raise
         headers += continuing
         return response
@@ -91,10 +91,10 @@ class RunRequests:
     ) -> tuple[str, Headers]:
         """Return the name of the thread, and the headers by which a client continues it.
 
-        Raises Forbidden without a principal: anybody could name such a session.
+        Raises Forbidden for a session without a principal, which any client could name.
         """
         if session_id is None:
-            # It is found as `request.state.principal`.
+            # A provider of ids finds it as `request.state.principal`.
             request.scope.setdefault("state", {})["principal"] = principal
             id = await self._ids.find(request)
             return id, self._ids.make_headers(id, is_secure=request.scope["scheme"] == "https")
@@ -118,7 +118,7 @@ async def _answer_with(exchange: Exchange, agent: str, rest: str, session_id: st
 async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = None) -> Response:
     """Run an agent, and answer with its output: as JSON, or as a stream if it streams.
 
-    A run that waits is cancelled if the client disconnects, and one that streams is interrupted.
+    If the client disconnects, a waiting run is cancelled, and a streaming run is interrupted.
     """
     context, request = exchange.context, exchange.request
     await exchange.check("call")
@@ -151,14 +151,14 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
 
 
 async def interrupt(exchange: Exchange) -> Response:
-    """Interrupt what runs in a thread, and answer whether anything does. No thread is woken."""
+    """Interrupt the run of a thread, and answer whether there is one. Wakes no thread."""
     await exchange.check("call")
     message = read_interrupt(await exchange.body(), exchange.context.limits.depth)
     return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, message)})
 
 
 def read_interrupt(body: bytes, depth: int) -> Any:
-    """Return the message in the body of an interrupt, None if it is empty. Raises InvalidArguments."""
+    """Return the message in the body of an interrupt; None if the body is empty. Raises InvalidArguments."""
     if not body.strip():
         return None
     if len(body) > depth and nests_deeper(body, depth):
@@ -179,7 +179,7 @@ def answer_json(value: object) -> Response:
 
 
 def _read_session_id(query: bytes) -> str | None:
-    """Return the session id in a query, None if it has none. Raises InvalidArguments if another could be meant."""
+    """Return the session id in a query; None if it has none. Raises InvalidArguments if the id is ambiguous."""
     # In Latin-1, each byte is a character.
     fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
     found = [value for name, value in fields if name == "session_id"]
@@ -231,7 +231,7 @@ def _encode_text(what: str, value: object) -> tuple[bytes | None, bool]:
 
 
 def _describe(what: str, value: object) -> tuple[str, Any]:
-    """Return what a stream sends as it is for a client."""
+    """Return an event of a stream in the form that a client gets."""
     if isinstance(value, Interruption):
         return "interrupted", value
     if isinstance(value, PlaitError):

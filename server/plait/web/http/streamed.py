@@ -10,10 +10,10 @@ from starlette.types import Receive, Scope, Send
 
 from plait.actor.transport import HIGH_WATER, Frame
 
-__all__ = ["BrokenOff", "Lines", "Streamed"]
+__all__ = ["Lines", "ResponseAborted", "StreamedResponse"]
 
 
-class Streamed(StreamingResponse):
+class StreamedResponse(StreamingResponse):
     """Calls `ended` when everything is sent or the client disconnects, even before the first byte."""
 
     def __init__(
@@ -31,14 +31,14 @@ class Streamed(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
-        except BrokenOff:
-            pass  # The server closes the connection of an answer without an end.
+        except ResponseAborted:
+            pass  # The server closes the connection of an unfinished response.
         finally:
             self._end()
 
     async def listen_for_disconnect(self, receive: Receive) -> None:
         await super().listen_for_disconnect(receive)
-        # Now: anyio never cancels a task that has something to do whenever it looks.
+        # Do not leave it to cancellation: anyio never cancels a task that is always ready to run.
         self._end()
 
     def _end(self) -> None:
@@ -47,12 +47,12 @@ class Streamed(StreamingResponse):
             self._ended()
 
 
-class BrokenOff(Exception):
+class ResponseAborted(Exception):
     """Raised by the content of an answer that must not look complete."""
 
 
 class Lines:
-    """Keeps the lines of an answer until they are read; it is full if more than `limit` bytes wait."""
+    """Keeps the lines of an answer until they are read; is full if more than `limit` bytes wait."""
 
     can_ping = False
 
@@ -62,10 +62,10 @@ class Lines:
         self._size = 0
         # Whether the last line has been put, or the client has disconnected.
         self._is_over = False
-        # Whether the answer ends without an end.
+        # Whether the response ends without its final chunk.
         self._is_broken = False
 
-    # Most requests are not answered in lines, and need no events.
+    # The events are made on first use, as most requests are not answered in lines.
 
     @cached_property
     def _filled(self) -> asyncio.Event:
@@ -95,14 +95,14 @@ class Lines:
             self._is_over = is_last
             self._filled.set()
 
-    def break_off(self) -> None:
-        """Let the answer end without an end, so that it does not look complete."""
+    def abort(self) -> None:
+        """Abort the response without the final chunk, so that it does not look complete."""
         if not self._is_over:
             self._is_over = self._is_broken = True
             self._filled.set()
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield the lines until the last. Raises BrokenOff."""
+        """Yield the lines up to the last. Raises ResponseAborted."""
         while True:
             while self._lines:
                 line = self._lines.popleft()
@@ -111,7 +111,7 @@ class Lines:
                 if not self.is_backed_up:
                     self._drained.set()
             if self._is_broken:
-                raise BrokenOff
+                raise ResponseAborted
             if self._is_over:
                 return
             self._filled.clear()
@@ -128,7 +128,7 @@ class Lines:
             self._drained.clear()
             await self._drained.wait()
 
-    # The rest of a transport, unused for a request
+    # The rest of a transport, which requests do not use
 
     def send(self, frame: Frame) -> None:
         pass

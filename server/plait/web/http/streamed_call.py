@@ -15,19 +15,19 @@ from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method
 from plait.errors import CallFailed, PlaitError, Unauthenticated
 from plait.session.native.tokens import seconds_left
-from plait.web.http.streamed import Lines, Streamed
+from plait.web.http.streamed import Lines, StreamedResponse
 
 __all__ = ["Encode", "StreamedCall"]
 
 Encode = Callable[[str, Any], tuple[bytes | None, bool]]
 """Returns the bytes for a "chunk", the "end" or the "error" of a stream, and whether they are the last.
 
-None breaks the answer off, for errors of an answer that cannot express them.
+None aborts the response, if its format cannot express an error.
 """
 
 
 class StreamedCall:
-    """Calls a method that streams, and answers with what it sends; with an error if the client reads too slowly."""
+    """Calls a streaming method, and answers with its chunks; ends with an error if the client reads too slowly."""
 
     def __init__(self, lines: Lines, encode: Encode, actor: Actor) -> None:
         self._lines = lines
@@ -36,7 +36,7 @@ class StreamedCall:
         self._turn: RunningCall | None = None
         # Ends the answer when the principal's token expires.
         self._expiry: asyncio.TimerHandle | None = None
-        # Done when there is something to send; its result is the error if that is all there is.
+        # Done when there is something to send; its result is the error if there is nothing else.
         self.began: asyncio.Future[PlaitError | None] = asyncio.get_running_loop().create_future()
 
     def begin(
@@ -52,10 +52,10 @@ class StreamedCall:
     def answer(self, media_type: str) -> Response:
         """Return the answer, which ends with the call."""
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return Streamed(self._lines.read(), media_type=media_type, ended=self.leave, headers=headers)
+        return StreamedResponse(self._lines.read(), media_type=media_type, ended=self.leave, headers=headers)
 
     def leave(self) -> None:
-        """Abandon the call, if it has not ended, as nobody reads its answer."""
+        """Abandon the call if it has not ended, as its answer is not read."""
         self._lines.end()
         self._abandon()
         if self._expiry is not None:
@@ -78,7 +78,7 @@ class StreamedCall:
             self.began.set_result(value if what == "error" else None)
         line, is_last = encoded
         if line is None:
-            lines.break_off()
+            lines.abort()
         else:
             lines.put(line, is_last=is_last)
 

@@ -1,1 +1,1 @@
-"""WebSockets: with a protocol class of our own under uvicorn, with ASGI messages under other servers."""
+"""WebSockets: by a protocol class of plait under uvicorn, and by ASGI messages under other servers."""

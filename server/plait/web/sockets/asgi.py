@@ -52,7 +52,7 @@ class AsgiSocket:
         self._waiting = 0
         self._was_backed_up = False
         self._code, self._reason = _NO_CODE, ""
-        # The code that it is closed with, and the limit that its peer has exceeded, if one is the reason.
+        # The close code, and the exceeded limit if that is the reason.
         self.code = _NO_CODE
         self.hit: str | None = None
         self._over = asyncio.Event()
@@ -69,7 +69,7 @@ class AsgiSocket:
         return self._waiting > HIGH_WATER
 
     def attach(self, receiver: Receiver) -> None:
-        """Pass what the peer sends to `receiver` from now on."""
+        """Pass the peer's messages to `receiver` from now on."""
         self._receiver = receiver
 
     async def run(self) -> None:

@@ -1,5 +1,4 @@
-"""The endpoint of a thread's sockets: checked, accepted, then handed to a session.
-
+"""The endpoint of sockets, which checks and accepts each one, and hands it to a session of its thread.
 A refused socket is accepted first and then closed with a final code, since clients take a refused upgrade for a network
 failure and retry forever.
 """
@@ -24,6 +23,7 @@ from plait.instruments.protocol import Instruments
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
+from plait.session.native.opened import has_live_messages
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
@@ -64,7 +64,7 @@ class _Place:
     def __init__(self, addresses: Addresses, host: str) -> None:
         self._addresses = addresses
         self._host = host
-        # The connection, when the socket begins to join.
+        # The connection, after the socket has begun to join.
         self.connection: Connection | None = None
         # The task that joins it, which is cancelled if the peer disconnects.
         self.joining: asyncio.Task[Any] | None = None
@@ -141,8 +141,8 @@ class _Opening:
 
     async def _check(self, key: ThreadKey) -> Rights:
         rights = await self._rights(key, self._request)
-        # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and that the
-        # session is there before the first message.
+        # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and the session
+        # exists before the first message.
         actor = await self._context.actor(rights.principal, key)
         if not actor.state.is_stored:
             await self._store(actor)
@@ -156,8 +156,13 @@ class _Opening:
             raise as_final_refusal(principal)
         self._context.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
-        return Rights(
+        rights = Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
+        )
+        if not has_live_messages(self._context.node.kind(key.kind).cls):
+            return rights
+        return rights._replace(
+            may_open=await identity.may(principal, key, "messages"), may_send=await identity.may(principal, key, "send")
         )
 
     async def _refuse(self, error: Exception) -> None:
@@ -176,27 +181,27 @@ class _Opening:
                 await socket.run()
             self._place.joining = None
             return
-        # In this task, so that the first frames are sent together with the answer to the request.
+        # Join in this task, so that the first frames are sent together with the answer to the request.
         task = self._place.joining = asyncio.current_task()
         assert task is not None
         try:
             await _try(join, socket, self._context)
         except asyncio.CancelledError as error:
             if self._place.joining is not None:
-                # Nobody has cancelled this task for the peer: `authenticate` has raised it, or the server stops.
+                # The peer has not disconnected: `authenticate` has raised the error, or the server is stopping.
                 socket.close(INTERNAL_ERROR, log_internal(error))
                 raise
             if task.uncancel():
                 raise
         else:
             if self._place.joining is None:
-                task.uncancel()  # `authenticate` has caught the cancellation of a peer that has disconnected.
+                task.uncancel()  # The peer has disconnected, but `authenticate` has caught the cancellation.
         finally:
             self._place.joining = None
 
     async def _join(self, key: ThreadKey, rights: Rights, socket: Socket | AsgiSocket) -> None:
         actor = await self._actor(key, rights)
-        if not actor.state.is_stored:  # The thread was destroyed meanwhile.
+        if not actor.state.is_stored:  # The thread was destroyed after the check.
             await self._store(actor)
         connection = actor.sockets.make_connection(self._id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
         self._place.connection = connection
@@ -208,7 +213,7 @@ class _Opening:
     async def _join_native(self, key: ThreadKey, socket: Socket | AsgiSocket) -> None:
         pending = PendingJoin(socket)
         socket.attach(pending)
-        with self._context.waiting(pending):
+        with self._context.register(pending):
             join = await pending.join()
             if join is None:
                 return
@@ -241,7 +246,7 @@ class _Opening:
         return actor
 
     async def _store(self, actor: Actor) -> None:
-        """Store a new thread: what is not durable is shown to nobody."""
+        """Store a new thread, as clients only see durable threads."""
         with actor.keep_awake():
             await actor.state.store_thread()
 
@@ -260,7 +265,7 @@ class _Opening:
                 max_size=limits.frame,
                 write_buffer=limits.write_buffer,
                 scheduler=self._context.scheduler,
-                ended=lambda: _ended(asgi, ended, tell, protocol),
+                ended=lambda: _report_end(asgi, ended, tell, protocol),
             )
             return asgi
         heartbeat = self._context.heartbeat
@@ -280,7 +285,7 @@ class _Opening:
         return socket
 
     def _id(self, actor: Actor, rights: Rights) -> str:
-        """Return an id that is the same over a client's reconnects, but does not let others impersonate it."""
+        """Return an id that is the same after each reconnect of a client, and that other clients cannot use."""
         given = self._request.query_params.get("_pk", "")
         if not 0 < len(given) <= 128:
             return secrets.token_hex(12)
@@ -291,10 +296,12 @@ def _discard(
     heartbeat: Heartbeat, ended: Callable[[], None], instruments: Instruments, protocol: str, socket: Socket
 ) -> None:
     heartbeat.discard(socket)
-    _ended(socket, ended, instruments, protocol)
+    _report_end(socket, ended, instruments, protocol)
 
 
-def _ended(socket: Socket | AsgiSocket, ended: Callable[[], None], instruments: Instruments, protocol: str) -> None:
+def _report_end(
+    socket: Socket | AsgiSocket, ended: Callable[[], None], instruments: Instruments, protocol: str
+) -> None:
     ended()
     instruments.socket_closed(protocol, socket.code)
     if socket.hit is not None:

@@ -11,10 +11,10 @@ from plait.actor.transport import Frame
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # It is not built for every platform.
+except ImportError:  # It is not built for all platforms.
     from websockets.utils import apply_mask
 
-__all__ = ["Incoming", "is_utf8", "serialize", "serialize_pinged", "shorten"]
+__all__ = ["FrameParser", "is_utf8", "serialize", "serialize_pinged", "shorten"]
 
 
 def serialize(frame: Frame) -> bytes:
@@ -25,7 +25,7 @@ def serialize(frame: Frame) -> bytes:
 def serialize_pinged(frame: Frame, payload: bytes) -> bytes:
     """Encode a frame with a ping directly before its last fragment, one byte (RFC 6455, section 5.4).
 
-    A peer may answer a ping before it has received what follows: the network can split a write anywhere.
+    A ping before the whole frame might be answered while the frame is still arriving.
     """
     data = frame.data
     start = _serialize(0x01 if frame.is_text else 0x02, data[:-1])
@@ -56,11 +56,11 @@ def shorten(reason: str) -> str:
     return reason.encode(errors="backslashreplace")[:123].decode(errors="ignore")
 
 
-# Bytes that the protocol parses at once: about a hundred of the smallest frames, and more if the frames are large.
+# Bytes that the protocol parses at once: about a hundred of the smallest frames, or more if frames are large.
 _SLICE: Final = 2048
 _LARGEST_SLICE: Final = 8192
 _FEW: Final = 8
-# How many messages and pongs are taken at once, and the bytes of the largest that is.
+# The maximum number of messages and pongs that are taken at once, and the maximum bytes of each.
 _MESSAGES: Final = 64
 _LARGEST_MESSAGE: Final = 4096
 _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
@@ -69,7 +69,7 @@ _WHOLE: Final = {0x81: Opcode.TEXT, 0x82: Opcode.BINARY, 0x8A: Opcode.PONG}
 _MASKED: Final = 0x80
 
 
-class Incoming:
+class FrameParser:
     """Parses received bytes into frames, and joins the fragments of a message.
 
     A frame is a message, a control frame, or an empty CONT for a fragment that is not the last. Small messages in one
@@ -95,9 +95,9 @@ class Incoming:
         # The received bytes, and how many of them have been parsed.
         self._unread = b""
         self._at = 0
-        # Whether the others are the beginning of a small message or a pong.
+        # Whether the remaining bytes are the beginning of a small message or a pong.
         self._is_partial = False
-        # Bytes that the protocol was given and has not made a frame of: 0 only where a frame ends.
+        # Bytes that the protocol has received since its last frame; 0 only between frames.
         self._pending = 0
         self._slice = _SLICE
         # Parsed frames, the last first, until they are taken. A list, since an empty deque is large.
@@ -138,7 +138,7 @@ class Incoming:
         return True
 
     def _take_frames(self) -> None:
-        """Take messages and pongs up to the first frame that is neither, or is too large, or has not come whole."""
+        """Take messages and pongs up to the first frame that is of another kind, too large, or incomplete."""
         data, at, frames = self._unread, self._at, self.frames
         end = len(data)
         while at < end and len(frames) < _MESSAGES:
@@ -150,7 +150,7 @@ class Incoming:
                 break
             size, mask = data[at + 1] - _MASKED, at + 2
             if size >= 126:
-                # The length is in the next two bytes, or in eight if it is larger; a pong has a shorter one.
+                # The length is in the next two bytes, or in eight if it is larger; that of a pong is always shorter.
                 if size == 127 or opcode is Opcode.PONG:
                     break
                 size = int.from_bytes(data[mask : mask + 2])
@@ -166,7 +166,7 @@ class Incoming:
         self._at = at
 
     def _parse_slice(self) -> None:
-        """Let the protocol parse some of the bytes."""
+        """Parse some of the bytes with the protocol."""
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
         if end < len(self._unread):
@@ -202,5 +202,5 @@ class Incoming:
 
 
 def _measure(size: int) -> int:
-    """Return the shortest length of a frame from a client with a payload of `size` bytes; it may have been longer."""
+    """Return the minimum length of a client's frame with a payload of `size` bytes."""
     return 6 + size + (0 if size < 126 else 2 if size < 65536 else 8)

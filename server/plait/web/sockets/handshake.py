@@ -33,7 +33,7 @@ EXTENSION: Final = "plait.handshake"
 
 log = logging.getLogger("plait.sockets")
 
-# Otherwise websockets logs each socket that opens or closes.
+# By default, websockets would log each socket that opens or closes.
 _protocol_log = logging.getLogger("plait.sockets.protocol")
 _protocol_log.setLevel(logging.WARNING)
 
@@ -55,7 +55,7 @@ class Handshake(asyncio.Protocol):
         self._app_state = app_state
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._key = ""
-        # Data that the peer has sent before the answer.
+        # Data that the peer sent before the answer.
         self._early = b""
         self._is_over = False
         # Whether the app has received `websocket.connect`, and whether the peer has disconnected.
@@ -109,7 +109,7 @@ class Handshake(asyncio.Protocol):
         self._server.connections.add(cast(Any, self))
 
     def data_received(self, data: bytes) -> None:
-        """Receive the request, which uvicorn has parsed and writes out again in one piece."""
+        """Receive the request, which uvicorn has parsed and serialized again."""
         if self._key:
             self._transport.pause_reading()
             self._early += data
@@ -205,7 +205,7 @@ class Handshake(asyncio.Protocol):
             await app(scope, self._receive, self._send)
         except Exception:
             log.exception("the app raised while opening a WebSocket")
-        finally:  # Even after a CancelledError of the app's code, as nothing else closes the connection.
+        finally:  # Answer even after a CancelledError of the app's code, as nothing else closes the connection.
             self._answer(500, [], b"Internal Server Error\n")
 
     async def _receive(self) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from typing import Protocol
 __all__ = ["Heartbeat"]
 
 
-class Watched(Protocol):
-    """A socket, as far as the heartbeat uses it."""
+class WatchedSocket(Protocol):
+    """A socket, as the heartbeat sees it."""
 
-    # When the peer last sent something, and whether it was pinged since.
+    # When the peer last sent something, and whether it was pinged after that.
     heard: float
     is_asked: bool
 
@@ -33,14 +33,14 @@ class Heartbeat:
     def __init__(self, interval: float, timeout: float) -> None:
         self._interval = interval
         self._timeout = timeout
-        self._sockets: dict[Watched, None] = {}
+        self._sockets: dict[WatchedSocket, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, socket: Watched) -> None:
+    def add(self, socket: WatchedSocket) -> None:
         """Watch a socket."""
         self._sockets[socket] = None
 
-    def discard(self, socket: Watched) -> None:
+    def discard(self, socket: WatchedSocket) -> None:
         """Stop watching a socket."""
         self._sockets.pop(socket, None)
 

@@ -20,7 +20,7 @@ _MOMENT: Final = 0.1
 
 
 async def run_unless_disconnected(work: Awaitable[T], receive: Receive) -> T | None:
-    """Return the result of `work`, or None if the peer disconnects first. Nothing else may receive meanwhile."""
+    """Return the result of `work`, or None if the peer disconnects first. Nothing else may use `receive` until then."""
     opening = asyncio.current_task()
     assert opening is not None
     watching: asyncio.Task[None] | None = None

@@ -11,22 +11,22 @@ from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
 from plait.web.fairness import AT_ONCE, LARGE, FairScheduler, Ticket
-from plait.web.sockets.framing import Incoming
+from plait.web.sockets.framing import FrameParser
 
 __all__ = ["Reader"]
 
-# How many frames of one peer are handled in one iteration of the loop.
+# Maximum number of frames of one peer that are handled in one iteration of the loop.
 _FRAMES: Final = 96
-# Seconds after frames that took long in which the peer's next ones are measured, or count as costly.
+# Seconds after slow frames during which the peer's next frames are measured, or count as costly.
 _REMEMBERED: Final = 10.0
-# Maximum seconds of not reading a peer that sends too much, so that a disconnect is noticed.
+# Maximum seconds for which a peer that sends too much is not read, so that a disconnect is noticed.
 _LONGEST_PAUSE: Final = 1.0
 
 
 class Reader:
     """Hands over the messages and control frames of one peer, and reads no more until they are handled.
 
-    `handle` is called with each frame. `parsed` is called after some frames and returns whether more may follow.
+    `handle` is called with each frame, and `parsed` after some frames; it returns whether more frames may follow.
     `disconnected` is called when the peer has disconnected and its last frame is handled.
     """
 
@@ -35,7 +35,6 @@ class Reader:
         "_costly_until",
         "_disconnected",
         "_handle",
-        "_incoming",
         "_is_closed",
         "_is_disconnected",
         "_is_held",
@@ -43,6 +42,7 @@ class Reader:
         "_loop",
         "_next",
         "_parsed",
+        "_parser",
         "_scheduler",
         "_transport",
         "_watched_until",
@@ -62,18 +62,18 @@ class Reader:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._incoming = Incoming(protocol, max_size)
+        self._parser = FrameParser(protocol, max_size)
         # Limits the frames that no session counts: pings, unsolicited pongs, and fragments.
         self._bucket = bucket
-        # The queue for costly work, and until when everything that the peer sends counts as costly. What took long by
-        # the clock is measured in processor time first, as the clock includes other processes; that is slow to read.
+        # The queue for costly work, the time until which all frames of the peer count as costly, and the time until
+        # which their processor time is measured: only after frames that took long by the clock, as it is slow to read.
         self._scheduler = scheduler
         self._costly_until = -math.inf
         self._watched_until = -math.inf
         self._handle = handle
         self._parsed = parsed
         self._disconnected = disconnected
-        # Continues with what was received, after other work.
+        # Continues with the received data, after other work.
         self._next: asyncio.Handle | Ticket | None = None
         # Whether reading is paused, as it is at first, or stopped for good.
         self._is_held = True
@@ -89,14 +89,14 @@ class Reader:
 
     def feed(self, data: bytes) -> None:
         """Handle received bytes."""
-        self._incoming.feed(data)
+        self._parser.feed(data)
         if self.is_held:
             self._pause_transport()
         else:
             self._read()
 
     def charge(self, count: int) -> None:
-        """Charge frames to the peer; a negative count credits frames that it is asked to send."""
+        """Charge frames to the peer; a negative count is a credit for frames that it was asked to send."""
         if self._bucket is not None:
             self._bucket.charge(count)
 
@@ -129,8 +129,8 @@ class Reader:
         return self._scheduler.run(work)
 
     def drop(self) -> None:
-        """Drop what is not handled yet."""
-        self._incoming.drop()
+        """Drop the frames that are not handled yet."""
+        self._parser.drop()
 
     def end(self) -> None:
         """Call `disconnected` when everything received is handled, as the peer has disconnected."""
@@ -143,10 +143,10 @@ class Reader:
     # Inside
 
     def _read(self, *, is_scheduled: bool = False) -> None:
-        """Handle some of the received frames; costly ones only when they are scheduled."""
+        """Handle some of the received frames; costly ones only if `is_scheduled`."""
         self._next = None
-        incoming, scheduler = self._incoming, self._scheduler
-        frames, handle, clock = incoming.frames, self._handle, scheduler.clock
+        parser, scheduler = self._parser, self._scheduler
+        frames, handle, clock = parser.frames, self._handle, scheduler.clock
         start = now = clock()
         if start < self._costly_until and not is_scheduled and not scheduler.is_free:
             self._go_on(is_costly=True)
@@ -156,7 +156,7 @@ class Reader:
         worked = scheduler.work_clock() if is_watched else 0.0
         left, is_costly = _FRAMES, False
         while left > 0 and now <= end and not self._is_held:
-            if not frames and not incoming.parse():
+            if not frames and not parser.parse():
                 break
             while frames and now <= end and not self._is_held:
                 if len(frames[-1][1]) >= LARGE:
@@ -178,15 +178,15 @@ class Reader:
             self._go_on(is_costly=is_costly)
 
     def _go_on(self, *, is_costly: bool = False) -> None:
-        """Continue with what was received, later if the peer has sent too much."""
+        """Continue with the received data, after a pause if the peer has sent too much."""
         if self._next is not None:
             return
         wait = 0.0 if self._bucket is None else min(self._bucket.seconds_until(0, self._loop.time()), _LONGEST_PAUSE)
-        if self._is_disconnected and (self._is_held or not self._incoming.is_waiting):
+        if self._is_disconnected and (self._is_held or not self._parser.is_waiting):
             self._disconnected()
         elif self._is_held:
             pass
-        elif self._incoming.is_waiting or wait:
+        elif self._parser.is_waiting or wait:
             self._pause_transport()
             if wait:
                 self._next = self._loop.call_later(wait, self._read)

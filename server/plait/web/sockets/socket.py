@@ -25,7 +25,7 @@ __all__ = ["ABNORMAL", "Socket"]
 
 
 _CLOSE_TIMEOUT: Final = 5.0
-# If more bytes wait in one iteration of the loop, changes are held back, to be sent as one.
+# If more bytes wait in one iteration of the loop, changes are held back, and then sent as one.
 _AT_ONCE: Final = 256 * 1024
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
@@ -83,7 +83,7 @@ class Socket(asyncio.Protocol):
         # Frames to write at the end of this iteration of the loop; None if there are none.
         self._out: list[bytes] | None = None
         self._out_size = 0
-        # How many bytes may wait for the peer.
+        # Maximum bytes that may wait for the peer.
         self._limit = write_buffer
         # Called when the socket is closed, and when the server shuts down.
         self._ended = ended
@@ -96,11 +96,11 @@ class Socket(asyncio.Protocol):
             bucket=bucket,
             scheduler=scheduler,
             handle=self._handle,
-            parsed=self._parsed,
+            parsed=self._send_replies,
             disconnected=disconnected,
         )
         self._is_closing = False
-        # The code that it is closed with, and the limit that its peer has exceeded, if one is the reason.
+        # The close code, and the exceeded limit if that is the reason.
         self.code = ABNORMAL
         self.hit: str | None = None
         # Whether the transport's buffer is full.
@@ -117,7 +117,7 @@ class Socket(asyncio.Protocol):
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether too much waits for the peer or in this iteration of the loop."""
+        """Whether too many bytes wait for the peer or for the end of this iteration of the loop."""
         return self._is_paused or self._out_size > _AT_ONCE
 
     @property
@@ -126,7 +126,7 @@ class Socket(asyncio.Protocol):
         return self._reader.is_held
 
     def attach(self, receiver: Receiver) -> None:
-        """Pass what the peer sends to `receiver` from now on; nothing is read before the first one."""
+        """Pass the peer's frames to `receiver` from now on; nothing is read before the first call."""
         is_first = self._receiver is None
         self._receiver = receiver
         if is_first:
@@ -161,7 +161,7 @@ class Socket(asyncio.Protocol):
         self._end(code, reason)
 
     def ping(self) -> None:
-        """Ping the peer, to learn whether it still answers."""
+        """Ping the peer, to find out whether it still answers."""
         if not self._is_closing:
             self._reader.charge(-1)
             self._write(b"\x89\x00")
@@ -248,7 +248,7 @@ class Socket(asyncio.Protocol):
             case _:
                 pass  # The protocol answers pings itself.
 
-    def _parsed(self) -> bool:
+    def _send_replies(self) -> bool:
         """Send the protocol's own answers; return whether the peer may send more."""
         self._take_output()
         if self._protocol.parser_exc is not None:

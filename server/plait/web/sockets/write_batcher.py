@@ -1,4 +1,4 @@
-"""Writes the frames of each socket once an iteration of the loop, with one system call."""
+"""Writes the frames of each socket once in an iteration of the loop, with one system call."""
 
 import asyncio
 from typing import Protocol
@@ -7,7 +7,7 @@ __all__ = ["WriteBatcher"]
 
 
 class Writer(Protocol):
-    """Has something to write."""
+    """A socket with frames to write."""
 
     def flush(self) -> None:
         """Write the waiting frames."""
@@ -15,13 +15,13 @@ class Writer(Protocol):
 
 
 class WriteBatcher:
-    """Lets sockets write at the end of an iteration of the loop."""
+    """Calls sockets to write at the end of an iteration of the loop."""
 
     def __init__(self) -> None:
         self._waiting: list[Writer] = []
 
     def add(self, socket: Writer) -> None:
-        """Let `socket` write at the end of this iteration of the loop."""
+        """Call `flush` of a socket at the end of this iteration of the loop."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.append(socket)

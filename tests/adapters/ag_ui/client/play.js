@@ -1,6 +1,6 @@
 /**
  * One HttpAgent: runs or watches an agent, and writes a line of JSON for each event and one for how it ended. A line on
- * stdin lets it come back after the cut, or leave.
+ * stdin makes it come back after the cut, or leave.
  */
 import { createInterface } from "node:readline";
 import { HttpAgent } from "@ag-ui/client";

@@ -11,7 +11,7 @@ function about(peer) {
   return { name, agent, identified, state };
 }
 
-/** Returns what a client knows when `ready` resolves, and what it got by then. */
+/** Returns what a client knows when `ready` resolves, and the frames that it got before. */
 export async function ready(address, options) {
   const peer = await join(address, options);
   const known = about(peer);

@@ -118,7 +118,7 @@ export async function strict(address) {
   return { mounted: mounted.length, left: left.length, text: text() };
 }
 
-/** Loses its socket; the state is changed meanwhile; comes back. */
+/** Loses its socket; another client changes the state; reconnects. */
 export async function reconnect(address, options) {
   const cable = await Cable.lay(address);
   const other = await join(address);
@@ -136,7 +136,7 @@ export async function reconnect(address, options) {
   return { before, after };
 }
 
-/** Writes while it is offline, and another client writes meanwhile. */
+/** Writes while it is offline, and so does another client. */
 export async function offline(address) {
   const cable = await Cable.lay(address);
   const other = await join(address);
@@ -168,7 +168,7 @@ export async function restart(address) {
   return { text: text(), stored: await stored(address) };
 }
 
-/** Writes quickly, as when somebody types; returns the states that were rendered. */
+/** Writes quickly, as a user types; returns the states that were rendered. */
 export async function typing(address, { count }) {
   const page = await open(address);
   await page.sync();

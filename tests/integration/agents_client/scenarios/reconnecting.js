@@ -51,7 +51,7 @@ export async function calls(address) {
   return { lost, queued: await queued };
 }
 
-/** Cuts the socket of one of two clients, with `meanwhile` while it is offline; returns where both end. */
+/** Cuts the socket of one of two clients, calls a function while it is offline, and returns both final states. */
 async function offline(address, meanwhile, { how = "cut", before = () => {} } = {}) {
   const cable = await Cable.lay(address);
   const away = await join(cable.address);
@@ -95,12 +95,12 @@ export function offline_over_server(address) {
   });
 }
 
-/** Writes offline while nobody else changes the state. */
+/** Writes offline while no other client changes the state. */
 export function offline_alone(address, { how }) {
   return offline(address, (away) => write(away, { text: "one" }, { text: "two" }), { how });
 }
 
-/** Writes, is cut before the store, which the test holds up, has that write, and writes again; nobody else does. */
+/** Writes, is cut before the store, which the test holds up, has that write, and writes again, alone. */
 export function offline_after_own_write(address) {
   const before = async (away, here, cable) => {
     await step("hold");
@@ -115,7 +115,7 @@ export function offline_after_own_write(address) {
   return offline(address, meanwhile, { before });
 }
 
-/** Writes offline and, back again, writes on; meanwhile another client has changed the state. */
+/** Writes offline and after it reconnects; in between, another client has changed the state. */
 export async function offline_then_on(address) {
   return offline(address, async (away, here) => {
     write(away, { text: "stale" });

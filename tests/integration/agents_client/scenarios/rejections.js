@@ -60,7 +60,7 @@ export async function readonly(address) {
   return { afterWrite, writing, reading, received: reader.state, stored: await stored(address) };
 }
 
-/** A connection is made readonly, and let write again, while it is open. */
+/** A connection is made readonly, and writable again, while it is open. */
 export async function switched(address) {
   const [one, other] = await gather(address, 2);
   const set = async (readonly) => other.call("set_readonly", await one.call("whoami"), readonly);

@@ -77,7 +77,7 @@ export async function typing(address, { count }) {
   };
 }
 
-/** Two clients write at the same moment, `rounds` times; returns the rounds in which somebody was wrong. */
+/** Two clients write at the same moment, `rounds` times; returns the rounds in which a client was wrong. */
 export async function race(address, { rounds }) {
   const [left, right] = await gather(address, 2);
   const wrong = [];
@@ -160,7 +160,7 @@ export async function crossing_bursts(address, { bursts, writes }) {
 }
 
 /**
- * Readers of one thread, of which each writes once, while another client changes the state every `every` milliseconds.
+ * Readers of one thread write once each, while another client changes the state every `every` milliseconds.
  * All add to one list; returns how often each element is there.
  */
 export async function first_writes(address, { readers, every }) {

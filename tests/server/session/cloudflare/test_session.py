@@ -329,7 +329,7 @@ async def test_a_client_that_is_gone_while_it_joins_is_taken_out_again() -> None
 
 
 class Doorkeeper(Room):
-    """Thinks about who comes, then closes it, lets it in, or raises."""
+    """Waits with each connection, then closes it, accepts it, or raises."""
 
     kind = "room"
     verdict: str
@@ -692,7 +692,7 @@ async def test_a_pong_that_answers_no_ping_is_nothing_that_was_seen() -> None:
 
 @contextmanager
 def a_minute_later() -> Iterator[None]:
-    """Let the loop's clock show another time."""
+    """Set the loop's clock to another time."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     with pytest.MonkeyPatch.context() as patch:

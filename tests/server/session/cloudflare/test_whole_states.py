@@ -1,4 +1,4 @@
-"""Whole states that clients of the Cloudflare protocol write: merged with what others have changed meanwhile."""
+"""Whole states that clients of the Cloudflare protocol write: merged with the concurrent changes of others."""
 
 import asyncio
 import random
@@ -417,7 +417,7 @@ async def test_clients_that_add_to_one_list_lose_and_double_nothing(seed: int) -
             sent[number] += zip(pings, transport.take(), strict=True)
 
         def read_frames(number: int, most: int) -> None:
-            """Let a client read some frames, each of which comes after its ping."""
+            """Read some frames as a client, each after its ping."""
             take(number)
             for ping, frame in sent[number][read[number] :][:most]:
                 read[number] += 1

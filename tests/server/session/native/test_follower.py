@@ -1,4 +1,4 @@
-"""One reader kept up to date: each change, or one frame for many; whoever shares it."""
+"""One reader kept up to date: each change, or one frame for many, and frames that readers share."""
 
 from collections.abc import AsyncIterator
 from typing import Any

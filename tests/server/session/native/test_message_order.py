@@ -52,6 +52,6 @@ def test_whatever_is_refused_a_client_that_sends_again_from_there_is_heard_once_
                     order.refuse()
                 elif order.take():
                     heard.append(number)
-            # What the client has learned by then may be old.
+            # The client's information may be old at that point.
             start = dice.randint(start, order.taken + 1)
         assert heard == list(range(1, 51))

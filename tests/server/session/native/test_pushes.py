@@ -708,7 +708,7 @@ async def test_what_a_push_was_made_on_is_read_only_where_others_may_have_change
         assert actor.thread.state["n"] == [1, 2]
 
 
-# Bases that are not in memory any more
+# Bases that have left the memory
 
 
 async def test_a_base_that_is_only_in_the_store_is_read_and_the_pushes_after_it_keep_their_order() -> None:
@@ -995,7 +995,7 @@ async def test_a_client_that_is_gone_while_the_past_is_read_for_it_changes_nothi
         assert actor.thread.state["n"] == 399
 
 
-# Lists that the server builds anew
+# Lists that the server rebuilds
 
 
 class Slugs(Thread[dict[str, Any]]):

@@ -135,7 +135,7 @@ async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for
         actor = await house.actor(Gated)
         thread: Any = actor.thread
         client = Guest(actor, "a") if protocol == "native" else CloudflareClient(actor, "a")
-        # Somebody else has kept the server busy, so that what costs much waits.
+        # Another client has kept the server busy, so that costly work waits.
         scheduler = client.transport.scheduler = FairScheduler()
         if isinstance(client, Guest):
             await client.open()
@@ -987,7 +987,7 @@ async def test_who_goes_on_regardless_is_closed_though_each_now_and_then_is_take
 
 
 def _refill(guest: Guest) -> None:
-    """Let all of the guest's messages be long ago."""
+    """Advance the clock, so that all of the guest's messages are long ago."""
     assert guest.session._limiter is not None
     guest.session._limiter = guest.actor.limits.make_limiter(asyncio.get_running_loop().time())
 

@@ -14,12 +14,12 @@ from plait.errors import Forbidden, Unauthenticated, Unavailable
 
 
 def known(id: str = "ada", *, left: float | None = None, **claims: Any) -> Principal:
-    """Return somebody whose token is good for so many seconds more."""
+    """Return a principal whose token expires in `left` seconds."""
     return Principal(id, claims, None if left is None else time.time() + left)
 
 
 async def renew(token: str) -> Rights:
-    """Look at a token: `name seconds`, and `reader` or `mute` for who may not write or call."""
+    """Check a token: `name seconds`, with `reader` if it may not write, and `mute` if it may not call."""
     match token.split():
         case ["nobody"]:
             raise Unauthenticated("who is that?")

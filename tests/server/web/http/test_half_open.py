@@ -93,6 +93,6 @@ async def test_an_address_has_so_many_that_wait_and_a_proxys_are_not_counted() -
     addresses.enter("10.0.0.1")
     with pytest.raises(TooMany):
         addresses.enter("10.0.0.1")
-    # A socket is no connection that waits: whoever is over the limit with it is told so by its close code.
+    # A socket does not count as a waiting connection: one over the limit is refused by its close code.
     assert half_open.admit(Peer())
     assert not half_open.admit(Peer())

@@ -8,7 +8,7 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from plait.web.sockets.framing import Incoming
+from plait.web.sockets.framing import FrameParser
 
 MOST = 200_000
 
@@ -20,7 +20,7 @@ class Peer:
 
     def __init__(self, *, max_size: int = MOST) -> None:
         self.protocol = ServerProtocol(state=State.OPEN, max_size=max_size)
-        self.incoming = Incoming(self.protocol, max_size)
+        self.incoming = FrameParser(self.protocol, max_size)
         self.frames: Frames = []
 
     @property

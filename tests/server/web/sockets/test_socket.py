@@ -125,7 +125,7 @@ def texts(count: int) -> bytes:
 
 
 async def settled(peer: Peer) -> None:
-    """Let the socket have all its turns."""
+    """Run the loop until the socket has handled everything."""
     await until(lambda: peer.pipe.is_read)
 
 
@@ -430,7 +430,7 @@ class Office:
         self._scheduler = FairScheduler(self._clock, self._working)
 
     def peer(self, name: str, seconds: float, *, works: bool = True) -> Peer:
-        """Return a socket whose messages take so long, or seem to, as other processes run meanwhile."""
+        """Return a socket whose messages take that long, or only seem to, because of other processes."""
         clocks = [self._clock, self._working] if works else [self._clock]
         return Peer(session=Worker(name, self.order, clocks, seconds), scheduler=self._scheduler)
 

@@ -1,0 +1,111 @@
+"""What threads with schedules cost: 100,000 that are asleep, and 1,000 that are due in one second."""
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.contest import Effort
+from benchmarks.records import Reading
+from plait import Schedule, SqliteStore, Thread, ThreadKey, Values, effect
+from plait.actor.timer import read_clock
+from plait.limits import DEFAULT_LIMITS
+from plait.node.node import Node
+from plait.parts.schedule.rows import Row
+from plait.store.protocol import Record, Write
+
+__all__ = ["schedules"]
+
+PENDING = 100_000
+DUE = 1_000
+# Milliseconds that an effect may be late, and of processor time for each: to wake the thread, run it, and stop.
+LATE_AIM = 250
+EACH_AIM = 1
+# MiB for all that wait, beside what the store's cache takes.
+MEMORY_AIM = 8
+
+_SECOND = 1_000_000
+_AT_ONCE = 5_000
+# Seconds before the first is due, in which the node begins.
+_LEAD = 3
+
+
+class _Reminder(Thread[None]):
+    """Writes a value when it is due."""
+
+    kind = "reminder"
+    idle_timeout = 0.2
+    values = Values()
+    schedule = Schedule()
+
+    @effect
+    async def remind(self, late: str) -> None:
+        run = self.schedule.current
+        assert run is not None
+        _late.append((read_clock() - run.due) / 1000)
+        await self.values.set(late, 1)
+
+
+_late: list[float] = []
+
+
+def schedules(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Reading]:
+    """Fill a store in each round, and wait until what is due has run."""
+    pending = PENDING // 10 if effort.is_quick else PENDING
+    due = DUE // 10 if effort.is_quick else DUE
+    readings = [
+        Reading(f"{due:,} due in one second, 99th percentile late: ms", [], LATE_AIM),
+        Reading("the same, the median: ms", []),
+        Reading("the same, processor time each: ms", [], EACH_AIM),
+        Reading(f"{pending:,} pending, memory: MiB", [], MEMORY_AIM),
+    ]
+    for number in range(effort.rounds):
+        found = asyncio.run(_measure(folder / f"schedules-{number}.db", pending, due))
+        for reading, value in zip(readings, found, strict=True):
+            reading.rounds.append(value)
+            tell(f"{reading.title}: {value:.2f}")
+    return readings
+
+
+async def _measure(path: Path, pending: int, due: int) -> tuple[float, float, float, float]:
+    _late.clear()
+    async with SqliteStore(path) as store:
+        await _fill(store, pending, first=read_clock() + 3600 * _SECOND)
+        begin = read_clock() + _LEAD * _SECOND
+        await _fill(store, due, first=begin, prefix="due ", step=_SECOND // due)
+    async with SqliteStore(path) as store:
+        node = Node([_Reminder._kind], store, DEFAULT_LIMITS)
+        before = _memory()
+        node.start()
+        while read_clock() < begin:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        grown = _memory() - before
+        used = time.process_time()
+        while len(_late) < due or node.actors:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        each = (time.process_time() - used) / due * 1000
+        await node.stop(1)
+    late = sorted(_late)
+    assert late[0] >= 0
+    assert len(late) == due
+    return late[int(due * 0.99)], late[due // 2], each, max(grown, 0.0)
+
+
+async def _fill(store: SqliteStore, count: int, *, first: int, prefix: str = "", step: int = 1) -> None:
+    """Store sleeping threads with a schedule each."""
+    for start in range(0, count, _AT_ONCE):
+        writes = []
+        for number in range(start, min(start + _AT_ONCE, count)):
+            at = first + number * step
+            row = Row(f"{number}", "remind", msgspec.Raw(b'["late"]'), first, at, at)
+            record = Record("schedule", row.id, row.encode())
+            writes.append(Write(ThreadKey("reminder", f"{prefix}{number}"), "e", None, 0, records=[record], due=at))
+        await asyncio.gather(*(store.submit(write) for write in writes))
+
+
+def _memory() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20

@@ -1,0 +1,143 @@
+/** The conversations of a thread that a client sees and sends to, over all its sockets: no I/O. */
+
+import { Conversation } from "./conversation.js";
+import type { ThreadMessage } from "./conversation.js";
+import { PlaitError } from "./errors.js";
+import type { JsonObject } from "./json.js";
+import { tooLarge } from "./messages.js";
+import type { Close, Open, Page, Part, Send, Sent, Unopened, Unsent } from "./protocol.js";
+import { SentMessages } from "./sent-messages.js";
+import type { SentMessage } from "./sent-messages.js";
+
+/** What a server sends of parts. */
+export type PartFrame = Page | Part | Unopened | Sent | Unsent;
+
+export type PartEvent =
+  // What is shown of a part may be different, or whether it can be opened.
+  | { type: "part_changed"; part: string }
+  // A message that was sent here is durable, or was refused.
+  | { type: "delivered"; message: SentMessage; id: string }
+  | { type: "undelivered"; message: SentMessage; error: PlaitError };
+
+/** One conversation for each part that is asked for, and the messages that are being sent to them. */
+export class Conversations {
+  readonly #now: () => number;
+  readonly #parts = new Map<string, Conversation>();
+  readonly #sent = new SentMessages();
+  // Messages that the server has, but that a page is still to bring.
+  #answered: SentMessage[] = [];
+  #epoch: string | undefined = undefined;
+  // What is shown of parts, until it may be different.
+  readonly #shown = new Map<string, readonly ThreadMessage[]>();
+  #events: PartEvent[] = [];
+
+  constructor(now: () => number) {
+    this.#now = now;
+  }
+
+  /** Returns the conversation of a part. */
+  of(part: string): Conversation {
+    let found = this.#parts.get(part);
+    if (!found) {
+      this.#parts.set(part, (found = new Conversation(part)));
+      if (this.#epoch !== undefined) found.join(this.#epoch);
+    }
+    return found;
+  }
+
+  /** Returns the messages of a part as they are shown: the same list as long as they are. */
+  show(part: string): readonly ThreadMessage[] {
+    const shown = this.#shown.get(part) ?? this.of(part).show([...this.#answered, ...this.#sent.all]);
+    this.#shown.set(part, shown);
+    return shown;
+  }
+
+  /** Wants no more of a part. */
+  close(part: string): void {
+    this.of(part).close();
+    this.#tellChanged(part);
+  }
+
+  /** Sends a message to a part as soon as possible. Throws a PlaitError when it is too large. */
+  send(part: string, content: string, key: string, attachments: readonly JsonObject[], maxFrame: number): SentMessage {
+    const message = { part, content, key, attachments, ref: 0 };
+    this.#sent.add(message, maxFrame);
+    this.#tellChanged(part);
+    return message;
+  }
+
+  /** The messages that the server is not known to have. */
+  get unanswered(): readonly SentMessage[] {
+    return this.#sent.all;
+  }
+
+  /** Whether a message is not known to be durable. */
+  get isBusy(): boolean {
+    return this.#sent.all.length > 0;
+  }
+
+  /** Returns what has happened since the last time. */
+  takeEvents(): PartEvent[] {
+    return this.#events.splice(0);
+  }
+
+  // The socket
+
+  /** A new socket: nothing was sent on it. */
+  reset(): void {
+    this.#sent.reset();
+    for (const each of this.#parts.values()) each.reset();
+  }
+
+  /** The thread is joined. */
+  join(epoch: string): void {
+    this.#epoch = epoch;
+    for (const each of this.#parts.values()) each.join(epoch);
+  }
+
+  /** When there may be something to send. */
+  get due(): number {
+    return Math.min(this.#sent.due, ...[...this.#parts.values()].map(({ due }) => due));
+  }
+
+  /** Returns what may be sent by now. */
+  take(maxFrame: number): (Open | Close | Send)[] {
+    const now = this.#now();
+    const opens = [...this.#parts.values()].flatMap((each) => each.take(now));
+    const [sends, dropped] = this.#sent.take(now, maxFrame);
+    for (const message of dropped) this.#refuse(message, tooLarge("message"));
+    return [...opens, ...sends];
+  }
+
+  /** Takes in a frame. */
+  receive(frame: PartFrame): void {
+    if (frame.type === "sent") {
+      const message = this.#sent.end(frame.ref);
+      if (message) this.#deliver(message, frame.id);
+    } else if (frame.type === "unsent") {
+      const { code, message: text, path } = frame;
+      if (this.#sent.delay(frame, this.#now())) return;
+      const message = this.#sent.end(frame.ref);
+      if (message) this.#refuse(message, new PlaitError(code, text, { path: path ?? undefined }));
+    } else if (this.of(frame.part).receive(frame, this.#now())) {
+      this.#answered = this.#answered.filter(({ part }) => this.of(part).keepsAnswered);
+      this.#tellChanged(frame.part);
+    }
+  }
+
+  #deliver(message: SentMessage, id: string): void {
+    if (this.of(message.part).keepsAnswered) this.#answered.push(message);
+    this.#events.push({ type: "delivered", message, id });
+    this.#tellChanged(message.part);
+  }
+
+  #refuse(message: SentMessage, error: PlaitError): void {
+    this.#events.push({ type: "undelivered", message, error });
+    this.#tellChanged(message.part);
+  }
+
+  #tellChanged(part: string): void {
+    this.#shown.delete(part);
+    this.#events.push({ type: "part_changed", part });
+  }
+}

@@ -1,0 +1,134 @@
+"""The conversations of a thread that a client sees and sends to, over all its sockets: no I/O."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+from plait_client.conversation import Conversation
+from plait_client.errors import TooLarge
+from plait_client.sent_messages import SentMessage, SentMessages
+from plait_schemas.conversation import Item
+from plait_schemas.messages import Close, Open, Page, Part, Send, Sent, Unopened, Unsent
+
+__all__ = ["Conversations", "Delivered", "PartChanged", "PartEvent", "PartFrame", "Undelivered"]
+
+PartFrame = Page | Part | Unopened | Sent | Unsent
+"""What a server sends of parts."""
+
+
+class PartChanged(NamedTuple):
+    """What is shown of a part may be different, or whether it can be opened."""
+
+    part: str
+
+
+class Delivered(NamedTuple):
+    """A message that was sent here is durable, with the id `id`."""
+
+    message: SentMessage
+    id: str
+
+
+class Undelivered(NamedTuple):
+    """A message that was sent here was refused by the server, or is larger than it takes."""
+
+    message: SentMessage
+    answer: Unsent
+
+
+PartEvent = PartChanged | Delivered | Undelivered
+"""Something has happened with a part."""
+
+
+class Conversations:
+    """One conversation for each part that is asked for, and the messages that are being sent to them."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._parts: dict[str, Conversation] = {}
+        self._sent = SentMessages()
+        # Messages that the server has, but that a page is still to bring.
+        self._answered: list[SentMessage] = []
+        self._epoch: str | None = None
+
+    def of(self, part: str) -> Conversation:
+        """Return the conversation of a part."""
+        if part not in self._parts:
+            self._parts[part] = found = Conversation(part)
+            if self._epoch is not None:
+                found.join(self._epoch)
+        return self._parts[part]
+
+    def show(self, part: str) -> list[Item]:
+        """Return the messages of a part as they are shown."""
+        return self.of(part).show((*self._answered, *self._sent.all))
+
+    def send(
+        self, part: str, content: str, key: str, attachments: Iterable[Mapping[str, Any]], max_frame: float
+    ) -> SentMessage:
+        """Send a message to a part as soon as possible. Raises TooLarge."""
+        message = SentMessage(part, content, key, attachments)
+        self._sent.add(message, max_frame)
+        return message
+
+    @property
+    def unanswered(self) -> list[SentMessage]:
+        """The messages that the server is not known to have."""
+        return self._sent.all
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message is not known to be durable."""
+        return len(self._sent.all) > 0
+
+    # The socket
+
+    def reset(self) -> None:
+        """A new socket: nothing was sent on it."""
+        self._sent.reset()
+        for each in self._parts.values():
+            each.reset()
+
+    def join(self, epoch: str) -> None:
+        """The thread is joined."""
+        self._epoch = epoch
+        for each in self._parts.values():
+            each.join(epoch)
+
+    @property
+    def due(self) -> float:
+        """When there may be something to send."""
+        return min((self._sent.due, *(each.due for each in self._parts.values())), default=inf)
+
+    def take(self, max_frame: float) -> tuple[list[Open | Close | Send], list[PartEvent]]:
+        """Return the frames that may be sent now, and the outcomes of messages that are too large for the socket."""
+        now = self._now()
+        opens = [frame for each in self._parts.values() for frame in each.take(now)]
+        sends, dropped = self._sent.take(now, max_frame)
+        events: list[PartEvent] = []
+        for each in dropped:
+            error = TooLarge(int(max_frame))
+            events += [Undelivered(each, Unsent(0, error.code, str(error))), PartChanged(each.part)]
+        return [*opens, *sends], events
+
+    def receive(self, frame: PartFrame) -> list[PartEvent]:
+        """Take in a frame; return what has happened."""
+        match frame:
+            case Sent():
+                message = self._sent.end(frame.ref)
+                return [] if message is None else self._deliver(message, frame.id)
+            case Unsent():
+                if self._sent.delay(frame, self._now()) or (message := self._sent.end(frame.ref)) is None:
+                    return []
+                return [Undelivered(message, frame), PartChanged(message.part)]
+            case _:
+                if not self.of(frame.part).receive(frame, self._now()):
+                    return []
+                self._answered = [each for each in self._answered if self.of(each.part).keeps_answered]
+                return [PartChanged(frame.part)]
+
+    def _deliver(self, message: SentMessage, id: str) -> list[PartEvent]:
+        message.id = id
+        if self.of(message.part).keeps_answered:
+            self._answered.append(message)
+        return [Delivered(message, id), PartChanged(message.part)]

@@ -1,0 +1,39 @@
+"""A message of a conversation, as clients see it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["Item", "Role", "Status"]
+
+Role = Literal["system", "user", "assistant", "tool"]
+"""Who wrote a message."""
+
+Status = Literal["completed", "pending", "streaming", "failed", "sending"]
+"""Whether a message is history, is queued for the agent, is being written, or was given up.
+
+A message that a client has sent is "sending" there until the server has it; the server never sends this.
+"""
+
+
+class Item(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One message. `position` orders those of the history, and those of the queue; `created_at` is in microseconds.
+
+    While it is streaming, `taken` has the ids of the pending messages that it is an answer to: it is shown after them.
+    """
+
+    id: str
+    role: Role
+    content: str | None = None
+    name: str | None = None
+    tool_calls: Sequence[Mapping[str, Any]] | None = None
+    tool_call_id: str | None = None
+    created_at: int = 0
+    parent_id: str | None = None
+    depth: int = 0
+    metadata: Mapping[str, Any] = {}
+    attachments: Sequence[Mapping[str, Any]] = []
+    position: int = 0
+    status: Status = "completed"
+    taken: Sequence[str] = []

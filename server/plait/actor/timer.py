@@ -1,0 +1,127 @@
+"""The timer of an awake thread, which calls its parts when they are due."""
+
+import asyncio
+import time
+from contextvars import Context
+from typing import Final, Protocol
+
+__all__ = ["Timed", "Timer", "read_clock"]
+
+# Seconds after which a part that was called is called again if it is still due.
+_PATIENCE: Final = 1.0
+
+
+def read_clock() -> int:
+    """Return the time of day in microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+class Timed(Protocol):
+    """A part of a thread that acts at certain times, in microseconds since the epoch."""
+
+    @property
+    def due(self) -> int:
+        """When the thread must be awake for the part; 0 for never. Stored with each write of the thread."""
+        ...
+
+    @property
+    def wakes_at(self) -> int:
+        """When `on_due` must be called, which begins work that has not begun; 0 for never."""
+        ...
+
+    @property
+    def kept_until(self) -> int:
+        """The time before which the thread must not expire; 0 if there is none."""
+        ...
+
+    def on_due(self, now: int) -> None:
+        """Begin the work that is due at `now`, and return at once. Must not raise."""
+
+    def terminate(self) -> None:
+        """Remove later work, in an open transaction, and cancel running work: the thread is never due again."""
+
+
+class Timer:
+    """Calls the parts of one thread that are due, at most `interval` seconds after their time.
+
+    It reads the clock at least every `interval` seconds, as the clock may be set and the machine may sleep.
+    """
+
+    __slots__ = ("_armed", "_handle", "_interval", "_loop", "is_terminated", "parts")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, interval: float) -> None:
+        self._loop = loop
+        self._interval = interval
+        self.parts: tuple[Timed, ...] = ()
+        # Whether the thread was terminated, and so is never due.
+        self.is_terminated = False
+        self._handle: asyncio.TimerHandle | None = None
+        # The time for which the timer is set; 0 if it is not set, and None while the timer is stopped.
+        self._armed: int | None = None
+
+    def add(self, part: Timed) -> None:
+        """Call a part, from now on, when it is due."""
+        self.parts += (part,)
+
+    @property
+    def due(self) -> int | None:
+        """When the thread must be awake next; 0 for never, None if it has no part that acts at certain times."""
+        if not self.parts:
+            return None
+        return 0 if self.is_terminated else min([due for part in self.parts if (due := part.due)], default=0)
+
+    @property
+    def wakes_at(self) -> int:
+        """When the next part must be called; 0 for never."""
+        return 0 if self.is_terminated else min([at for part in self.parts if (at := part.wakes_at)], default=0)
+
+    @property
+    def kept_until(self) -> int:
+        """The time before which the thread must not expire; 0 if there is none."""
+        return 0 if self.is_terminated else max([part.kept_until for part in self.parts], default=0)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a part must be called now."""
+        return bool(self.parts) and 0 < self.wakes_at <= read_clock()
+
+    def start(self) -> None:
+        """Begin to call the parts."""
+        if self._armed is None:
+            self._armed = 0
+            self.arm()
+
+    def stop(self) -> None:
+        """Stop calling the parts, until `start`."""
+        self._cancel()
+        self._armed = None
+
+    def arm(self) -> None:
+        """Set the timer for the next part, after a part has changed its time."""
+        if self._armed is not None and self.parts and (at := self.wakes_at) != self._armed:
+            self._cancel()
+            self._set(at)
+
+    # Inside
+
+    def _cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _set(self, at: int, *, patience: float = 0.0) -> None:
+        self._armed = at
+        if at:
+            delay = min(self._interval, max(patience, (at - read_clock()) / 1e6))
+            # An empty context: the calls are no part of the turn that has set the timer.
+            self._handle = self._loop.call_later(delay, self._fire, context=Context())
+
+    def _fire(self) -> None:
+        self._handle, now = None, read_clock()
+        called = [part for part in self.parts if 0 < part.wakes_at <= now]
+        for part in called:
+            part.on_due(now)
+        if self._armed is not None:
+            is_still_due = any(0 < part.wakes_at <= now for part in called)
+            self._cancel()
+            self._set(self.wakes_at, patience=_PATIENCE if is_still_due else 0.0)

@@ -1,0 +1,109 @@
+"""What adapters share that keep the history of a framework in a thread's `messages`."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from plait import Message, ThreadMessages
+
+__all__ = ["Fields", "Format", "call_tool", "load_history", "read_call"]
+
+# Messages that are read at first, and the most there can be.
+_FIRST: Final = 100
+_ALL: Final = 1 << 30
+
+Item = dict[str, Any]
+
+
+class Fields(NamedTuple):
+    """What a framework's message is for all who read the thread's messages."""
+
+    role: Any
+    content: str | None = None
+    tool_calls: Sequence[Mapping[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    # Whether it is only for agents, such as what a model has thought.
+    silent: bool = False
+
+
+class Format:
+    """How the items of a framework, JSON objects, are kept as messages, and come back as they were.
+
+    `tell` returns the fields of an item, and `make` returns the items of some fields; what they do not give back is in
+    the metadata, by the name of the format. If a message was changed since, `make` alone tells what it is.
+    """
+
+    def __init__(self, name: str, tell: Callable[[Item], Fields], make: Callable[[Fields], list[Item]]) -> None:
+        self._name = name
+        self._tell = tell
+        self._make = make
+
+    def write(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of `inject` for an item."""
+        whole = copy.deepcopy(dict(item))
+        fields = self._tell(whole)
+        made = self._make(fields)
+        plain = made[0] if len(made) == 1 else {}
+        rest = {
+            "more": {key: value for key, value in whole.items() if key not in plain or plain[key] != value},
+            "less": [key for key in plain if key not in whole],
+        }
+        kept = {key: value for key, value in rest.items() if value}
+        return {**fields._asdict(), "metadata": {self._name: kept} if kept or len(made) != 1 else {}}
+
+    def read(self, message: Message) -> list[Item]:
+        """Return the items of a message: one if it was written as one."""
+        fields = _read_fields(message)
+        made = copy.deepcopy(self._make(fields))
+        kept = message.metadata.get(self._name)
+        if kept is None:
+            return made
+        plain = made[0] if len(made) == 1 else {}
+        less = kept.get("less", ())
+        whole = {key: value for key, value in plain.items() if key not in less}
+        whole |= copy.deepcopy(dict(kept.get("more", {})))
+        return [whole] if self._tell(whole) == fields else made
+
+
+async def load_history(messages: ThreadMessages, most: int | None = None, *, after: int = 0) -> list[Message]:
+    """Return what is completed, silent messages, too: approximately the last `most`, beginning with one of the user.
+
+    So every result of a tool comes with its call.
+    """
+    count = _ALL if most is None else max(most + 1, _FIRST)
+    while True:
+        page = await messages.list(count, include_silent=True, after=after)
+        found = [each for each in page.messages if each.status == "completed"]
+        first = 0 if most is None or len(found) <= most else _find_first(found, most)
+        if first is not None or not page.has_more:
+            return found[first or 0 :]
+        count *= 4
+
+
+def call_tool(id: str | None, name: str, arguments: str) -> dict[str, Any]:
+    """Return a call of a tool, as messages have it."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def read_call(call: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the id, the name and the arguments of a call of a tool."""
+    function = call.get("function") or {}
+    return str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or "")
+
+
+def _find_first(found: Sequence[Message], most: int) -> int | None:
+    """Return where the last messages begin, None if no message of the user was read."""
+    starts = [at for at, each in enumerate(found) if each.role == "user" and not each.silent]
+    return next((at for at in starts if at >= len(found) - most), starts[-1] if starts else None)
+
+
+def _read_fields(message: Message) -> Fields:
+    return Fields(
+        message.role,
+        message.content,
+        message.tool_calls,
+        message.tool_call_id,
+        message.name,
+        message.silent,
+    )

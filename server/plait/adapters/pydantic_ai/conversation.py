@@ -1,0 +1,138 @@
+"""The messages of a thread in one run of an agent of Pydantic AI."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from pydantic_ai import AgentRunEvents
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
+
+from plait import Message, MessageStream, ThreadMessages
+from plait.adapters.history import load_history
+from plait.adapters.pydantic_ai.format import NAME, read_messages, write_message
+
+__all__ = ["Conversation"]
+
+
+class Conversation:
+    """Reads what an agent is to know, and writes what becomes of it, each message at its place."""
+
+    def __init__(self, messages: ThreadMessages, most: int | None) -> None:
+        self._messages = messages
+        self._most = most
+        # The messages that are the prompt, and whether they are to be removed if the agent does not begin.
+        self._prompts: list[Message] = []
+        self._is_own_prompt = False
+        # How many messages of the run were written.
+        self._written = 0
+        # The texts that were shown while they came, by the number of their message in the run; the last may be open.
+        self._said: dict[int, MessageStream] = {}
+        self._open = AsyncExitStack()
+
+    async def begin(self, prompt: Any) -> tuple[list[ModelMessage], Any]:
+        """Return the messages before the prompt, and the prompt: without one, what the user has said last."""
+        messages = self._messages
+        if prompt is None:
+            await messages.take()
+        else:
+            self._is_own_prompt = True
+            (written,) = write_message(ModelRequest([UserPromptPart(prompt)]))
+            await messages.inject(**written)
+        found = await load_history(messages, self._most)
+        count = next((at for at, each in enumerate(reversed(found)) if not _is_prompt(each)), len(found))
+        first = len(found) - count
+        self._prompts = found[first:]
+        return read_messages(found[:first]), _read_prompt(self._prompts)
+
+    async def say(self, text: str, run: AgentRunEvents[Any]) -> None:
+        """Show text of the model, in a message after the new ones that the run has so far."""
+        new = run.new_messages()
+        if len(new) not in self._said:
+            await self._end(new)
+            await self.write(new)
+            self._said[len(new)] = await self._open.enter_async_context(self._messages.stream())
+        self._said[len(new)].append(text)
+
+    async def write(self, new: Sequence[ModelMessage]) -> None:
+        """Write those of the new messages of the run that were not written; it may be called again when it raised."""
+        while self._written < len(new):
+            message = new[self._written]
+            if self._written == 0 and self._prompts and isinstance(message, ModelRequest):
+                message = _split_prompt(message, self._prompts)
+                there = [each.id for each in self._prompts]
+            else:
+                there = [self._said[self._written].id] if self._is_said(message) else []
+            await self._write(message, there)
+            self._written += 1
+
+    async def finish(self, messages: Sequence[ModelMessage], new: Sequence[ModelMessage]) -> None:
+        """Write all that is left when the agent has ended; without new messages it has not begun."""
+        await self._end(new)
+        if not new and self._is_own_prompt:
+            for each in self._prompts:
+                await self._messages.delete(each.id)
+        await self.write(new)
+
+    async def fail(self, error: Exception) -> None:
+        """Leave a text that was shown as failed."""
+        await self._open.__aexit__(type(error), error, error.__traceback__)
+
+    # Inside
+
+    def _is_said(self, message: ModelMessage) -> bool:
+        return self._written in self._said and _read_text(message) is not None
+
+    async def _end(self, new: Sequence[ModelMessage]) -> None:
+        """End the text that is shown, with what has come since."""
+        number = next(reversed(self._said), len(new))
+        if number < len(new) and (text := _read_text(new[number])) is not None:
+            stream = self._said[number]
+            if text.startswith(stream.text) and text != stream.text:
+                stream.append(text[len(stream.text) :])
+        await self._open.aclose()
+
+    async def _write(self, message: ModelMessage, there: Sequence[str]) -> None:
+        """Write a message; the first of what it is in the thread are there already."""
+        written = write_message(message, is_said=bool(there))
+        first = there[0] if there else None
+        for id, fields in zip(there, written, strict=False):
+            await self._messages.update(id, metadata=_link(fields["metadata"], None if id == first else first))
+        for fields in written[len(there) :]:
+            result = self._messages.inject(**{**fields, "metadata": _link(fields["metadata"], first)})
+            first = first or result.value.id
+
+
+def _link(metadata: Mapping[str, Any], first: str | None) -> Mapping[str, Any]:
+    """Return metadata with the id of the first message of those that belong together."""
+    return metadata if first is None else {NAME: {**metadata[NAME], "of": first}}
+
+
+def _read_text(message: ModelMessage) -> str | None:
+    """Return the text of a response, None if it has none."""
+    parts = message.parts if isinstance(message, ModelResponse) else ()
+    texts = [part.content for part in parts if isinstance(part, TextPart)]
+    return "".join(texts) if texts else None
+
+
+def _is_prompt(message: Message) -> bool:
+    return message.role == "user" and not message.silent
+
+
+def _read_prompt(prompts: Sequence[Message]) -> Any:
+    """Return the content of the messages that are the prompt: of one as it is, of several in a list; None if none."""
+    contents = [
+        part.content for message in read_messages(prompts) for part in message.parts if isinstance(part, UserPromptPart)
+    ]
+    if len(contents) < 2:
+        return contents[0] if contents else None
+    return [each for content in contents for each in ([content] if isinstance(content, str) else content)]
+
+
+def _split_prompt(request: ModelRequest, prompts: Sequence[Message]) -> ModelRequest:
+    """Return a request in which each message of the prompt is a part."""
+    if len(prompts) == 1:
+        return request
+    own = [part for message in read_messages(prompts) for part in message.parts if isinstance(part, UserPromptPart)]
+    others = [part for part in request.parts if not isinstance(part, UserPromptPart)]
+    return replace(request, parts=[*others, *own])

@@ -1,0 +1,174 @@
+"""The messages of Pydantic AI as messages of a thread, and back."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+
+from plait import Message
+from plait.adapters.history import call_tool, read_call
+
+__all__ = ["NAME", "read_messages", "write_message"]
+
+NAME: Final = "pydantic_ai"
+"""The member of a message's metadata that has what its fields do not tell."""
+
+# Who says the content of a part. What other parts have is for agents only, except calls of tools.
+_ROLES: Final = {
+    "system-prompt": "system",
+    "user-prompt": "user",
+    "tool-return": "tool",
+    "retry-prompt": "tool",
+    "text": "assistant",
+}
+_CALL: Final = "tool-call"
+
+Part = dict[str, Any]
+
+
+def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[str, Any]]:
+    """Return a message of Pydantic AI as the arguments of one `inject` or more.
+
+    The parts of a request are messages, and so are the texts and calls of a response together, with `is_said` texts by
+    themselves. Each has its parts in its metadata, and the first one has the rest, except the instructions of a
+    request: each run gets them from its agent. Prompts come first.
+    """
+    (whole,) = ModelMessagesTypeAdapter.dump_python([message], mode="json")
+    parts: list[Part] = whole.pop("parts")
+    whole = {key: value for key, value in whole.items() if value is not None and key != "instructions"}
+    groups = _group_request(parts) if whole["kind"] == "request" else _group_response(parts, is_said=is_said)
+    written = []
+    for number, places in enumerate(groups):
+        fields, kept = _write_parts([parts[at] for at in places])
+        metadata = {"at": places, "parts": kept} if number else {"message": whole, "at": places, "parts": kept}
+        written.append({**fields, "metadata": {NAME: metadata}})
+    return written
+
+
+def read_messages(found: Sequence[Message]) -> list[ModelMessage]:
+    """Return messages of a thread as those of Pydantic AI, also messages that others have written."""
+    made: list[dict[str, Any]] = []
+    # The parts of each message that has several, by their places, by the id of the first one.
+    open: dict[str, dict[int, Part | None]] = {}
+    for each in found:
+        kept = each.metadata.get(NAME, {})
+        if "message" in kept:
+            places = open[each.id] = dict[int, Part | None]()
+            made.append({**kept["message"], "parts": places})
+        elif (others := open.get(kept.get("of", ""))) is not None:
+            places = others
+        else:
+            made += _make_plain(each)
+            continue
+        places.update(zip(kept["at"], _read_parts(each, kept["parts"]), strict=True))
+    for message in made:
+        if isinstance(places := message["parts"], dict):
+            message["parts"] = [part for _, part in sorted(places.items()) if part is not None]
+    return ModelMessagesTypeAdapter.validate_python(made)
+
+
+def _group_request(parts: Sequence[Part]) -> list[list[int]]:
+    """Return the places of each message's part, the prompts first, as they are there before the rest is known."""
+    return [[at] for at in sorted(range(len(parts)), key=lambda at: parts[at]["part_kind"] != "user-prompt")] or [[]]
+
+
+def _group_response(parts: Sequence[Part], *, is_said: bool) -> list[list[int]]:
+    texts = [at for at, part in enumerate(parts) if part["part_kind"] == "text"]
+    calls = [at for at, part in enumerate(parts) if part["part_kind"] == _CALL]
+    others = [at for at in range(len(parts)) if at not in (*texts, *calls)]
+    groups = [texts, calls, others] if is_said else [[*texts, *calls], others]
+    return [group for group in groups if group] or [[]]
+
+
+def _write_parts(parts: Sequence[Part]) -> tuple[dict[str, Any], list[Part]]:
+    """Return the fields of a message that has some parts, and what these have besides."""
+    texts = [part for part in parts if part["part_kind"] in _ROLES]
+    calls = [part for part in parts if part["part_kind"] == _CALL]
+    kept = [_shorten(part, is_only=len(texts) == 1) for part in parts]
+    if not texts:
+        return {"role": "assistant", "tool_calls": _write_calls(calls), "silent": not calls}, kept
+    role, first = _ROLES[texts[0]["part_kind"]], texts[0]
+    fields: dict[str, Any] = {"role": role, "content": _read_contents(texts), "tool_calls": _write_calls(calls)}
+    if role == "tool" and first["tool_name"] is None:  # It tells the model what is wrong with its answer.
+        return fields | {"role": "user", "silent": True}, kept
+    if role == "tool":
+        return fields | {"name": first["tool_name"], "tool_call_id": first["tool_call_id"]}, kept
+    return fields | {"silent": role == "system"}, kept
+
+
+def _write_calls(calls: Sequence[Part]) -> list[dict[str, Any]] | None:
+    return [
+        call_tool(part["tool_call_id"], part["tool_name"], _write_arguments(part["args"])) for part in calls
+    ] or None
+
+
+def _write_arguments(args: Any) -> str:
+    return args if isinstance(args, str) else json.dumps(args or {}, ensure_ascii=False)
+
+
+def _shorten(part: Part, *, is_only: bool) -> Part:
+    """Return a part without what its message has in its fields."""
+    told: set[str] = set()
+    if part["part_kind"] == _CALL:
+        told = {"tool_call_id", "tool_name"} | ({"args"} if isinstance(part["args"], str) else set())
+    elif part["part_kind"] in _ROLES and is_only and isinstance(part["content"], str):
+        told = {"content"}
+    return {
+        key: value
+        for key, value in part.items()
+        if key not in told and (value is not None or key in ("args", "content"))
+    }
+
+
+def _read_parts(message: Message, kept: Sequence[Part]) -> Iterator[Part | None]:
+    """Yield the parts of a message, None for one that is gone; if its content was changed, that is in the first one."""
+    texts = [part for part in kept if part["part_kind"] in _ROLES]
+    said = message.content or ""
+    is_changed = _read_contents(texts, said) != said
+    calls = list(map(read_call, message.tool_calls or ()))
+    for part in kept:
+        if part["part_kind"] == _CALL:
+            id, name, arguments = calls.pop(0)
+            yield {"tool_call_id": id, "tool_name": name, "args": arguments, **part}
+        elif part["part_kind"] not in _ROLES:
+            yield part
+        elif not is_changed:
+            yield {"content": said, **part}
+        else:
+            yield {**part, "content": said} if part is texts[0] else None
+
+
+def _read_contents(texts: Sequence[Part], said: str = "") -> str:
+    """Return what parts say together; `said` is the content of one that has none."""
+    return "".join(_read_text(part.get("content", said)) for part in texts)
+
+
+def _read_text(content: Any) -> str:
+    """Return a content as a text: the texts in a list, and JSON of all else."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts = [each.get("content") if isinstance(each, dict) else each for each in content]
+        if any(isinstance(each, str) for each in texts):
+            return "\n".join(each for each in texts if isinstance(each, str))
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _make_plain(message: Message) -> list[dict[str, Any]]:
+    """Return what the fields of a message tell; nothing if they are empty."""
+    at = {"timestamp": message.created_at / 1_000_000}
+    text = message.content or ""
+    if message.role == "assistant":
+        parts: list[Part] = [{"part_kind": "text", "content": text}] if text else []
+        for id, name, arguments in map(read_call, message.tool_calls or ()):
+            parts.append({"part_kind": _CALL, "tool_name": name, "args": arguments, "tool_call_id": id})
+        return [{"kind": "response", "parts": parts, **at}] if parts else []
+    part: Part = {"part_kind": f"{message.role}-prompt", "content": text, **at}
+    if message.role == "tool":
+        part |= {
+            "part_kind": "tool-return",
+            "tool_name": message.name or "",
+            "tool_call_id": message.tool_call_id or "",
+        }
+    return [{"kind": "request", "parts": [part]}]

@@ -1,0 +1,190 @@
+"""Wakes the threads that are due while they are asleep."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from heapq import heappop, heappush, nsmallest
+from math import inf
+from typing import Final
+
+from plait.actor.timer import read_clock
+from plait.errors import PlaitError, StoreError, operator_message
+from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey
+
+__all__ = ["Alarms"]
+
+log = logging.getLogger("plait.node")
+
+# Maximum number of threads that are read from the store at once, and that are woken at the same time.
+_AT_ONCE: Final = 100
+# Maximum number of threads in memory; the others are read from the store later.
+_MOST_KNOWN: Final = 1000
+# Seconds before a thread is woken again after a failure to wake it or to do its work: doubled each time, up to the
+# longest. The delays of at most `_MOST_RESTING` threads are kept.
+_REST: Final = 1.0
+_LONGEST_REST: Final = 300.0
+_MOST_RESTING: Final = 10_000
+
+
+class _Rest:
+    """A thread that is woken again later."""
+
+    __slots__ = ("count", "until")
+
+    def __init__(self) -> None:
+        self.count = 0
+        # The time by the clock of the loop.
+        self.until = inf
+
+
+class Alarms:
+    """Asks the store which threads of some kinds are due, and calls `wake` for those that are not awake.
+
+    It has read the times up to a horizon, at most `interval` seconds ahead, and is told those of threads that go to
+    sleep. A thread that is awake has a timer of its own.
+    """
+
+    def __init__(
+        self,
+        kinds: Collection[str],
+        store: Store,
+        wake: Callable[[ThreadKey], Awaitable[object]],
+        is_awake: Callable[[ThreadKey], bool],
+        *,
+        interval: float,
+    ) -> None:
+        self._kinds = kinds
+        self._store = store
+        self._wake = wake
+        self._is_awake = is_awake
+        self._interval = interval
+        # A heap of threads to wake before the horizon, and the last one that was read, if there are more before it.
+        self._known: list[DueThread] = []
+        self._horizon = 0
+        self._cursor: DueThread | None = None
+        self._resting: dict[ThreadKey, _Rest] = {}
+        self._rests: list[tuple[float, ThreadKey]] = []
+        # The number of failed reads in a row.
+        self._failures = 0
+        self._changed = asyncio.Event()
+        self._waking: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to wake threads."""
+        self._known, self._horizon, self._cursor = [], 0, None
+        self._resting, self._rests = {}, []
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name="plait alarms")
+
+    async def stop(self) -> None:
+        """Stop waking threads; a wake that has begun continues."""
+        tasks = [*self._waking, *(() if self._task is None else (self._task,))]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._task = None
+
+    def tell(self, key: ThreadKey, *, due: int, wakes_at: int) -> None:
+        """Record that a thread has gone to sleep, when it is due, and when it can begin its work."""
+        if wakes_at:
+            self._resting.pop(key, None)
+            if wakes_at <= self._horizon:
+                self._know(DueThread(wakes_at, key))
+        elif due:
+            self._rest(key)
+        else:
+            self._resting.pop(key, None)
+
+    # Inside
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            while self._rests and self._rests[0][0] <= loop.time():
+                _, key = heappop(self._rests)
+                if (rest := self._resting.get(key)) is not None and rest.until <= loop.time():
+                    rest.until = inf
+                    await self._begin(key)
+            while self._known and self._known[0].due <= read_clock():
+                key = heappop(self._known).key
+                if key not in self._resting:
+                    await self._begin(key)
+            if not self._known or self._horizon <= read_clock():
+                await self._read()
+            await self._sleep(loop)
+
+    async def _sleep(self, loop: asyncio.AbstractEventLoop) -> None:
+        until = min(self._horizon, self._known[0].due) if self._known else self._horizon
+        delay = (until - read_clock()) / 1e6
+        if self._rests:
+            delay = min(delay, self._rests[0][0] - loop.time())
+        if delay > 0:
+            try:
+                async with asyncio.timeout(min(delay, self._interval)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _read(self) -> None:
+        """Read the next threads from the store; start over when all have been read."""
+        now = read_clock()
+        until = now + int(self._interval * 1e6)
+        if self._cursor is None and now < self._horizon:
+            return
+        try:
+            found = await self._store.due_threads(until=until, after=self._cursor, limit=_AT_ONCE)
+        except StoreError as error:
+            self._failures += 1
+            rest = min(self._interval, _REST * 2.0 ** min(self._failures - 1, 16))
+            log.error("threads that are due are not woken: %s", operator_message(error))
+            self._horizon = now + int(rest * 1e6)
+            return
+        self._failures = 0
+        is_all = len(found) < _AT_ONCE
+        self._cursor = None if is_all else found[-1]
+        self._horizon = until if is_all else found[-1].due
+        for each in found:
+            if each.key.kind in self._kinds and each.due != INCOMPLETE:
+                self._know(each)
+
+    def _know(self, thread: DueThread) -> None:
+        heappush(self._known, thread)
+        if len(self._known) > _MOST_KNOWN:
+            # The dropped threads are read from the store again.
+            self._known = nsmallest(_MOST_KNOWN // 2, self._known)
+            self._cursor = self._known[-1]
+            self._horizon = self._cursor.due
+        if self._known[0] == thread:
+            self._changed.set()
+
+    async def _begin(self, key: ThreadKey) -> None:
+        """Begin to wake a thread that is asleep."""
+        if self._is_awake(key):
+            return
+        while len(self._waking) >= _AT_ONCE:
+            await asyncio.wait(self._waking, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(self._wake_one(key), name=f"wake due {key}")
+        self._waking.add(task)
+        task.add_done_callback(self._waking.discard)
+
+    async def _wake_one(self, key: ThreadKey) -> None:
+        try:
+            await self._wake(key)
+        except Exception as error:  # `on_start` may raise anything.
+            self._rest(key)
+            what = operator_message(error) if isinstance(error, PlaitError) else repr(error)
+            log.error("%s is due, but could not be woken: %s", key, what)
+
+    def _rest(self, key: ThreadKey) -> None:
+        rest = self._resting.get(key)
+        if rest is None:
+            if len(self._resting) >= _MOST_RESTING:
+                return
+            rest = self._resting[key] = _Rest()
+        rest.until = asyncio.get_running_loop().time() + min(_LONGEST_REST, _REST * 2.0 ** min(rest.count, 16))
+        rest.count += 1
+        heappush(self._rests, (rest.until, key))
+        self._changed.set()

@@ -1,0 +1,203 @@
+"""Calls the agent of a thread for its queue, and repeats failed attempts."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from plait.actor.logs import about
+from plait.actor.timer import read_clock
+from plait.errors import PlaitError
+from plait.parts.messages.attempts import CRASHES, FAILURES, Attempts, find_pause
+from plait.parts.messages.changes import Changes
+from plait.parts.messages.writer import Writer
+from plait.state.commit import Commit
+
+__all__ = ["AgentCaller"]
+
+log = logging.getLogger("plait.agents")
+
+
+class AgentCaller:
+    """Begins runs of an agent, one at a time, while messages are queued."""
+
+    def __init__(self, writer: Writer, agent: str) -> None:
+        self._writer = writer
+        self._agent = agent
+        # Whether an attempt is running, from before it is stored until its end is stored.
+        self._is_busy = False
+        # Whether the app has no such agent.
+        self._is_missing = False
+        # When the next attempt may be made after attempts that do not count, and the number of these in a row.
+        self._paused_until = 0
+        self._pauses = 0
+        # Done when the attempt that runs alone in the process has ended.
+        self._alone: asyncio.Future[None] | None = None
+
+    # Called by the thread's timer
+
+    @property
+    def due(self) -> int:
+        """When the thread must be awake to call the agent; 0 for never."""
+        return 0 if self._is_missing else self._writer.state.head.attempts.due
+
+    @property
+    def wakes_at(self) -> int:
+        """When the next attempt must be made; 0 for never."""
+        due = self.due
+        return 0 if self._is_busy or not due else max(due, self._paused_until)
+
+    @property
+    def kept_until(self) -> int:
+        """The time before which the thread must not expire."""
+        return _FOREVER if self._writer.state.queue or self.due else 0
+
+    def terminate(self) -> None:
+        """Do nothing, as queued messages stay pending."""
+
+    def on_due(self, now: int) -> None:
+        """Make an attempt, or give up the oldest message."""
+        state = self._writer.state
+        attempts = state.head.attempts
+        self._is_busy = True
+        if attempts.is_given_up:
+            self._give_up(attempts, RuntimeError(f"the agent {self._agent} has ended the process {CRASHES} times"))
+        elif attempts.is_suspect and state.oldest == attempts.oldest:
+            self._writer.actor.begin(f"queue for {self._agent}", self._attempt_alone, self._end_alone)
+        else:
+            self._attempt()
+
+    # An attempt
+
+    def recover(self) -> None:
+        """Count an attempt that has ended with its process, when the thread wakes."""
+        writer, state = self._writer, self._writer.state
+        writer.load(state.with_attempts(state.head.attempts.recover(state.oldest, read_clock(), writer.actor.process)))
+
+    def begin_with(self, changes: Changes) -> bool:
+        """Begin an attempt in the write that queues a message, if nothing else must come first; return if it has begun.
+
+        `follow` must then be called with that write.
+        """
+        if self._is_busy or self._is_missing or changes.attempts.due or self._paused_until > read_clock():
+            return False
+        changes.attempts = Attempts(due=read_clock()).begin(changes.oldest, self._writer.actor.process)
+        self._is_busy = True
+        return True
+
+    def follow(self, commit: Commit) -> None:
+        """Call the agent when the attempt that a write has begun is durable."""
+        commit.then(self._call)
+
+    def _attempt(self) -> None:
+        process = self._writer.actor.process
+
+        def work(changes: Changes) -> None:
+            changes.attempts = changes.attempts.begin(changes.oldest, process)
+
+        if (commit := self._write(work)) is not None:
+            self.follow(commit)
+
+    def _call(self, error: PlaitError | None) -> None:
+        """Call the agent, as the attempt is durable."""
+        if error is not None:
+            self._pause()
+            return
+        try:
+            self._writer.actor.begin_run(self._agent, self._end)
+        except (ValueError, PlaitError) as failure:  # The agent does not exist, or takes an input.
+            log.error("queued messages are not handled: %s", failure, extra=about(self._writer.actor.key))
+            self._is_missing = True
+            self._settle(self._writer.state.head.attempts.postpone(self._writer.state.oldest))
+
+    def _end(self, error: BaseException | None, is_cut: bool) -> None:
+        """Store the outcome of an attempt."""
+        state, now = self._writer.state, read_clock()
+        attempts, oldest = state.head.attempts, state.oldest
+        if error is None and attempts.has_taken(oldest):
+            self._pauses = 0
+            self._settle(attempts.succeed(oldest, now))
+        elif is_cut:
+            self._pause_later()
+            self._settle(attempts.postpone(oldest))
+        else:
+            error = error or RuntimeError(
+                f"the agent {self._agent} has ended without taking the queued messages: it must call `messages.take()`"
+            )
+            after = attempts.fail(oldest, now)
+            text = "the agent %s failed to handle queued messages, attempt %d of %d"
+            about_it = about(self._writer.actor.key)
+            log.error(text, self._agent, after.failures, FAILURES, exc_info=error, extra=about_it)
+            if after.is_given_up:
+                self._give_up(after, error)
+            else:
+                self._settle(after)
+
+    def _settle(self, after: Attempts) -> None:
+        """Store the end of an attempt; after that, the next one may be made."""
+
+        def work(changes: Changes) -> None:
+            changes.attempts = after
+
+        self._finish(self._write(work))
+
+    def _give_up(self, attempts: Attempts, error: BaseException) -> None:
+        """Move the oldest message to the history as failed, and continue with the next one."""
+
+        def work(changes: Changes) -> None:
+            if changes.oldest == attempts.oldest:
+                changes.give_up(changes.queue[0])
+            changes.attempts = attempts.succeed(changes.oldest, read_clock())
+
+        commit = self._write(work)
+        if commit is not None:
+            report = self._writer.actor.turns.report
+            commit.then(lambda failure: report(error, None) if failure is None else None)
+        self._finish(commit)
+
+    def _write(self, work: Callable[[Changes], None]) -> Commit | None:
+        """Write a step of an attempt; if it is refused, as the thread has been stopped, end the attempt."""
+        try:
+            return self._writer.write(work)[1]
+        except PlaitError:
+            self.free()
+            return None
+
+    def _finish(self, commit: Commit | None) -> None:
+        if commit is not None:
+            commit.then(lambda error: self.free() if error is None else self._pause())
+
+    # Between attempts
+
+    def _pause(self) -> None:
+        """Delay the next attempt, as this one could not be stored."""
+        self._pause_later()
+        self.free()
+
+    def _pause_later(self) -> None:
+        self._pauses += 1
+        self._paused_until = read_clock() + find_pause(self._pauses)
+
+    def free(self) -> None:
+        """Record that no attempt is running."""
+        self._is_busy = False
+        if self._alone is not None and not self._alone.done():
+            self._alone.set_result(None)
+        self._writer.actor.arm()
+
+    # Attempts that run alone in the process
+
+    async def _attempt_alone(self) -> None:
+        async with self._writer.actor.suspects:
+            self._alone = self._writer.actor.loop.create_future()
+            self._attempt()
+            await self._alone
+
+    def _end_alone(self, _: object, error: BaseException | None) -> None:
+        if self._alone is None and self._is_busy:
+            self._pause()  # It was cancelled while it waited for others.
+        self._alone = None
+
+
+# A time after all others, as queued messages keep their thread from expiring.
+_FOREVER: Final = 1 << 62

@@ -1,0 +1,258 @@
+"""One write to the messages of a thread: its records, and the frames for clients. No I/O."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from plait.parts.messages.frames import Delete, End, Frame, Insert, Take, Update
+from plait.parts.messages.message import Message, Status, encode_message, history_key, id_key, queue_key
+from plait.parts.messages.state import HEAD, KEPT, LOG, Head, Numbers, State, StreamPlace, count_key, encode_head
+from plait.store.protocol import Record
+from plait_schemas.codec import encode_json
+
+__all__ = ["Changes"]
+
+
+class Changes:
+    """Makes a new state from a state, which is not changed; `finish` returns it.
+
+    `limit` is the maximum bytes of a record. If `is_live`, clients get frames, but never for silent messages.
+    """
+
+    def __init__(self, part: str, state: State, numbers: Numbers, *, limit: int, is_live: bool) -> None:
+        head = state.head
+        self._part = part
+        self._state = state
+        self._numbers = numbers
+        self._limit = limit
+        self._is_live = is_live
+        self._last = head.last
+        self._revision = head.revision
+        self._lines = head.lines
+        self._counts: dict[str, int] = {}
+        self._queued_bytes = head.queued_bytes
+        self._streams: Sequence[StreamPlace] = head.streams
+        self._records: dict[str, bytes | None] = {}
+        self.queue: Sequence[Message] = state.queue
+        self.keys = state.keys
+        self.attempts = head.attempts
+        # The written messages of the history, by id.
+        self.written: dict[str, Message] = {}
+        # The frames for clients, in order.
+        self.frames: list[Frame] = []
+        # Whether the history has changed elsewhere than at its end.
+        self.is_edit = False
+
+    @property
+    def oldest(self) -> int:
+        """The position of the first message in the queue, 0 if there is none."""
+        return self.queue[0].position if self.queue else 0
+
+    # The history
+
+    def add(self, message: Message) -> Message:
+        """Add a message at its position, and return the stored message."""
+        is_told, is_last = self._tells(message), message.position > self._last
+        if is_told:
+            self._revision += 1
+            message = replace(message, revision=self._revision if is_last else 0)
+            self.frames.append(Insert(self._revision, message))
+            if not is_last:
+                self._log(message.position)
+        self._put(message)
+        if message.status == "streaming":
+            self._streams = (*self._streams, StreamPlace(message.position, message.id, message.depth, message.silent))
+        return message
+
+    def change(self, after: Message) -> Message:
+        """Replace a message of the history, and return the stored message."""
+        self.is_edit = True
+        self._write(after)
+        if self._tells(after):
+            self._tell_changed(after.position)
+            self.frames.append(Update(self._revision, after))
+        return after
+
+    def end_stream(self, message: Message) -> Message:
+        """Write the last text of a streaming message, with its final status."""
+        self._write(message)
+        place = next((each for each in self._streams if each.position == message.position), None)
+        if place is not None:
+            self._end(place, message.status)
+        return message
+
+    def remove(self, message: Message) -> None:
+        """Remove a message of the history."""
+        self.is_edit = True
+        self._records[history_key(message.position)] = self._records[id_key(message.id)] = None
+        self.written.pop(message.id, None)
+        self._count(message, -1)
+        self._tell_removed(message)
+
+    def lose_streams(self, lost: Iterable[StreamPlace]) -> None:
+        """Give up streaming messages; readers see in the head that they have failed."""
+        for place in lost:
+            self._end(place, "failed")
+
+    # The queue
+
+    def queue_message(self, message: Message) -> Message:
+        """Add a message to the queue at its position, and return the stored message."""
+        if self._tells(message):
+            self._revision += 1
+            message = replace(message, revision=self._revision)
+            self.frames.append(Insert(self._revision, message))
+        self._put_pending(message)
+        self._count(message, 1)
+        return message
+
+    def change_pending(self, after: Message) -> Message:
+        """Replace a message of the queue, and return the stored message."""
+        before = next(each for each in self.queue if each.position == after.position)
+        self._queued_bytes -= self._measure(before)
+        if self._tells(after):
+            self._revision += 1
+            after = replace(after, revision=self._revision)
+            self.frames.append(Update(self._revision, after))
+        self._put_pending(after)
+        return after
+
+    def cancel(self, message: Message) -> None:
+        """Remove a message from the queue."""
+        self._drop_pending(message)
+        self._tell_removed(message)
+
+    def take(self, moves: Iterable[tuple[Message, int]]) -> list[Message]:
+        """Move messages from the queue to positions of the history, and return them."""
+        moves, revision = list(moves), self._revision + 1
+        taken, found = list[tuple[str, int]](), list[Message]()
+        self._drop_pending(*(before for before, _ in moves))
+        for before, position in moves:
+            is_last = position > self._last
+            message = replace(before, position=position, status="completed", revision=0)
+            if self._tells(message):
+                self._revision = revision
+                taken.append((message.id, position))
+                if is_last:
+                    message = replace(message, revision=revision)
+                else:
+                    self._log(position)
+            self._put(message)
+            found.append(message)
+        if taken:
+            self.frames.append(Take(revision, taken))
+        return found
+
+    def give_up(self, before: Message) -> Message:
+        """Move a message from the queue to the history as failed, and return it."""
+        self._drop_pending(before)
+        position = self._numbers.next_position()
+        message = replace(before, position=position, status="failed", revision=0)
+        if self._tells(message):
+            self._revision += 1
+            message = replace(message, revision=self._revision)
+            self.frames.append(Update(self._revision, message))
+        self._put(message)
+        return message
+
+    def remember(self, id: str) -> None:
+        """Remember the id of a message that was sent with a key."""
+        self.keys, records = self.keys.add(id)
+        self._records.update(records)
+
+    # The end
+
+    def finish(self) -> tuple[State, list[Record]]:
+        """Return the new state, and the records to store."""
+        counts = dict(self._state.head.counts)
+        for key, number in self._counts.items():
+            if total := counts.get(key, 0) + number:
+                counts[key] = total
+            else:
+                counts.pop(key, None)
+        head = Head(
+            position=self._numbers.position,
+            at=self._numbers.at,
+            last=self._last,
+            revision=self._revision,
+            lines=self._lines,
+            counts=counts,
+            queued_bytes=max(self._queued_bytes, 0) if self.queue else 0,
+            streams=self._streams,
+            attempts=self.attempts,
+        )
+        part, self._records[HEAD] = self._part, encode_head(head)
+        records = [Record(part, key, value) for key, value in self._records.items()]
+        return State(head, self.queue, self.keys), records
+
+    # Inside
+
+    def _tells(self, message: Message) -> bool:
+        return self._is_live and not message.silent
+
+    def _end(self, place: StreamPlace, status: Status) -> None:
+        self.is_edit = True
+        self._streams = tuple(each for each in self._streams if each is not place)
+        for key, number in (("streaming", -1), (status, 1)):
+            self._add(count_key(place.depth, key, silent=place.silent), number)
+        if self._is_live and not place.silent:
+            self._tell_changed(place.position)
+            self.frames.append(End(self._revision, place.id, "failed" if status == "failed" else "completed"))
+
+    def _tell_changed(self, position: int) -> None:
+        self._revision += 1
+        self._log(position)
+
+    def _tell_removed(self, message: Message) -> None:
+        if self._tells(message):
+            self._revision += 1
+            self._log(message.id)
+            self.frames.append(Delete(self._revision, message.id))
+
+    def _log(self, what: int | str) -> None:
+        """Log, with the revision, the position that was written or the id that was removed."""
+        self._lines += 1
+        self._records[f"{LOG}{self._lines:016x}"] = encode_json((self._revision, what))
+        if self._lines > KEPT:
+            self._records[f"{LOG}{self._lines - KEPT:016x}"] = None
+
+    def _write(self, message: Message) -> None:
+        self._records[history_key(message.position)] = encode_message(message, self._limit)
+        self.written[message.id] = message
+
+    def _put(self, message: Message) -> None:
+        self._write(message)
+        self._records[id_key(message.id)] = b"%d" % message.position
+        self._last = max(self._last, message.position)
+        self._count(message, 1)
+
+    def _put_pending(self, message: Message) -> None:
+        data = self._records[queue_key(message.position)] = encode_message(message, self._limit)
+        self._queued_bytes += len(data)
+        queue = [each for each in self.queue if each.position != message.position]
+        queue.append(message)
+        if len(queue) > 1 and queue[-2].position > message.position:
+            queue.sort(key=_place)
+        self.queue = queue
+
+    def _drop_pending(self, *messages: Message) -> None:
+        self.is_edit = True
+        gone = {message.position for message in messages}
+        self._records.update((queue_key(position), None) for position in gone)
+        self.queue = [each for each in self.queue if each.position not in gone]
+        for message in messages:
+            self._queued_bytes -= self._measure(message)
+            self._count(message, -1)
+
+    def _measure(self, message: Message) -> int:
+        return len(encode_json(message))
+
+    def _count(self, message: Message, number: int) -> None:
+        self._add(count_key(message.depth, message.status, silent=message.silent), number)
+
+    def _add(self, key: str, number: int) -> None:
+        self._counts[key] = self._counts.get(key, 0) + number
+
+
+def _place(message: Message) -> int:
+    return message.position

@@ -1,0 +1,231 @@
+"""The writes of a run to the messages of its thread, until they are committed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from plait.parts.messages.changes import Changes
+from plait.parts.messages.message import Message
+from plait.parts.messages.stream import MessageStream
+from plait.parts.messages.view import View
+from plait.parts.messages.writer import Writer
+
+__all__ = ["MessagesDraft", "edit_message"]
+
+Bases = Mapping[str, Message | None]
+
+
+class _Op:
+    """One operation of a run."""
+
+    # The message that must be read first, if any.
+    id: str | None = None
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        """Carry out the operation, with the messages that were read."""
+        raise NotImplementedError
+
+
+class _Add(_Op):
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        changes.add(self._message)
+
+
+class _Queue(_Op):
+    def __init__(self, message: Message, *, is_keyed: bool) -> None:
+        self._message = message
+        self._is_keyed = is_keyed
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        if self._is_keyed:
+            if changes.keys.has(self._message.id):
+                return  # The message was also sent outside of the run.
+            changes.remember(self._message.id)
+        changes.queue_message(self._message)
+
+
+class _Take(_Op):
+    def __init__(self, places: Mapping[int, int]) -> None:
+        # The new positions, by the positions in the queue.
+        self._places = places
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        places = self._places
+        changes.take([(each, places[each.position]) for each in changes.queue if each.position in places])
+
+
+class _End(_Op):
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        changes.end_stream(self._message)
+
+
+class _Edit(_Op):
+    def __init__(self, id: str, content: str | None, metadata: Mapping[str, Any]) -> None:
+        self.id = self._id = id
+        self._content = content
+        self._metadata = metadata
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        message, is_pending = _find(self._id, changes, bases)
+        if message is not None:
+            edited = edit_message(message, self._content, self._metadata)
+            (changes.change_pending if is_pending else changes.change)(edited)
+
+
+class _Remove(_Op):
+    def __init__(self, id: str) -> None:
+        self.id = self._id = id
+
+    def apply(self, changes: Changes, bases: Bases) -> None:
+        message, is_pending = _find(self._id, changes, bases)
+        if message is not None:
+            (changes.cancel if is_pending else changes.remove)(message)
+
+
+class MessagesDraft:
+    """The operations of one run on messages, and the view of the messages after them."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._ops: list[_Op] = []
+        # The messages that were read for the operations, and the value of `Writer.edits` at that time.
+        self._bases: dict[str, Message | None] = {}
+        self._read_at = -1
+        self.view = View()
+        # The messages that were written in pieces.
+        self._streams: list[MessageStream] = []
+        # Whether the run has raised, or its writes could not be stored.
+        self.is_dropped = False
+
+    # Called by the run
+
+    def add(self, message: Message) -> None:
+        """Add a message to the history. Raises TooLarge and TypeError."""
+        self._writer.check(message)
+        self._ops.append(_Add(message))
+        self.view.show(message)
+
+    def queue(self, message: Message, *, is_keyed: bool) -> None:
+        """Add a message to the queue; only once, if it was sent with a key. Raises TooLarge and TypeError."""
+        self._writer.check(message)
+        self._ops.append(_Queue(message, is_keyed=is_keyed))
+        self.view.queued.append(message)
+
+    def take(self) -> list[Message]:
+        """Take the queued messages that are not taken, and return them with their new positions."""
+        writer, places, found = self._writer, dict[int, int](), list[Message]()
+        for message in self.view.find_untaken(writer.state.queue, writer.taken):
+            places[message.position] = writer.numbers.next_position()
+            found.append(replace(message, position=places[message.position], status="completed", revision=0))
+        if places:
+            writer.taken.update(places)
+            self.view.taken.update(places)
+            self.view.queued.clear()
+            self._ops.append(_Take(places))
+        for message in found:
+            self.view.show(message)
+        return found
+
+    def find_taken(self) -> list[str]:
+        """Return the ids of the taken messages, in order, for a message that is shown before the commit."""
+        places = {place: position for position, place in self.view.taken.items()}
+        return [self.view.rows[place].id for place in sorted(places) if place in self.view.rows]
+
+    def end(self, stream: MessageStream, message: Message) -> None:
+        """Add a message that was written in pieces to the history."""
+        self._ops.append(_End(message))
+        self._streams.append(stream)
+        self.view.show(message)
+
+    def edit(self, before: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
+        """Change a message, and return it. Raises TooLarge and TypeError."""
+        after = edit_message(before, content, metadata)
+        self._writer.check(after)
+        self._ops.append(_Edit(before.id, content, metadata))
+        if before.status == "pending":
+            self.view.edited[after.position] = after
+        else:
+            self.view.hide(before)
+            self.view.show(after)
+        return after
+
+    def remove(self, message: Message) -> None:
+        """Remove a message."""
+        self._ops.append(_Remove(message.id))
+        self.view.removed.add(message.id)
+        if message.status != "pending":
+            self.view.hide(message)
+
+    # Called by the stage
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are operations to store."""
+        return bool(self._ops)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the current versions of the changed messages are known."""
+        return self._read_at == self._writer.edits or not self._find_needed()
+
+    async def prepare(self) -> None:
+        """Read the changed messages. Raises StoreError."""
+        read_at = self._writer.edits
+        self._bases = {id: await self._writer.history.find(id) for id in self._find_needed()}
+        self._read_at = read_at
+
+    def write(self) -> None:
+        """Carry out the operations on the stored messages; if that is rolled back, they are staged again."""
+        writer, ops, view, streams, bases = self._writer, self._ops, self.view, self._streams, self._bases
+
+        def work(changes: Changes) -> None:
+            for op in ops:
+                op.apply(changes, bases)
+
+        def undo() -> None:
+            self._ops, self._streams = [*ops, *self._ops], [*streams, *self._streams]
+            self.view.put_over(view)
+            writer.taken.update(view.taken)
+            writer.streams.update((stream.position, stream) for stream in streams)
+
+        writer.write(work, undo=undo)
+        self._clear()
+        writer.forget(view.taken, streams)
+
+    def drop(self) -> None:
+        """Forget the operations; a message that was shown while it was written becomes failed."""
+        self.is_dropped, streams = True, self._streams
+        self._writer.forget(self.view.taken, ())
+        self._clear()
+        for stream in streams:
+            stream.fail()
+
+    # Inside
+
+    def _clear(self) -> None:
+        self._ops, self._streams, self.view = [], [], View()
+
+    def _find_needed(self) -> list[str]:
+        return [op.id for op in self._ops if op.id is not None]
+
+
+def edit_message(message: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
+    """Return a message with new content, if it is given, and with more metadata."""
+    if content is not None:
+        message = replace(message, content=content)
+    return replace(message, metadata={**message.metadata, **metadata}) if metadata else message
+
+
+def _find(id: str, changes: Changes, bases: Bases) -> tuple[Message | None, bool]:
+    """Return a message after some changes, and whether it is pending."""
+    if (written := changes.written.get(id)) is not None:
+        return written, False
+    pending = next((each for each in changes.queue if each.id == id), None)
+    return (bases.get(id), False) if pending is None else (pending, True)

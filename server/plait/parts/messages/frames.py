@@ -1,0 +1,70 @@
+"""The frames about messages that clients get, in order of their revisions and without gaps."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from plait.parts.messages.message import Message
+
+__all__ = ["Chunk", "Delete", "End", "Frame", "Insert", "Missed", "Take", "Update"]
+
+
+class Insert(msgspec.Struct, frozen=True, tag_field="op", tag="insert"):
+    """A message that was added, to the history or, if it is pending, to the queue."""
+
+    revision: int
+    message: Message
+
+
+class Update(msgspec.Struct, frozen=True, tag_field="op", tag="update"):
+    """A message that has changed; its position may have changed, too."""
+
+    revision: int
+    message: Message
+
+
+class Delete(msgspec.Struct, frozen=True, tag_field="op", tag="delete"):
+    """A message that was removed, from the history or the queue."""
+
+    revision: int
+    id: str
+
+
+class Take(msgspec.Struct, frozen=True, tag_field="op", tag="take"):
+    """Pending messages that moved to the history: the id and the new position of each."""
+
+    revision: int
+    taken: Sequence[tuple[str, int]]
+
+
+class Chunk(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
+    """Text at the end of a message that is streaming; `at` is the number of characters before it.
+
+    It has the revision of the frame before it. A client that already has the text drops it.
+    """
+
+    revision: int
+    id: str
+    position: int
+    at: int
+    text: str
+
+
+class End(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
+    """The end of a streaming message; its text is that of the chunks."""
+
+    revision: int
+    id: str
+    status: Literal["completed", "failed"]
+
+
+Frame = Insert | Update | Delete | Take | Chunk | End
+"""One frame for clients."""
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """The frames that a client has missed up to a revision, in order, and then the messages that are streaming."""
+
+    revision: int
+    frames: list[Insert | Update | Delete]

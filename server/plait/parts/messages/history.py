@@ -1,0 +1,161 @@
+"""Reads the messages of a thread: the stored ones, with the staged changes of a run."""
+
+import bisect
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.errors import CorruptThread
+from plait.parts.messages.frames import Delete, Insert, Missed, Update
+from plait.parts.messages.message import Message, decode_message, history_key, id_key, measure_message, read_position
+from plait.parts.messages.state import KEPT, LOG, State
+from plait.state.records import Records
+from plait.store.protocol import Record
+from plait_schemas.codec import decode_json
+
+__all__ = ["History", "Order"]
+
+Order = Literal["asc", "desc"]
+"""Oldest or newest first. Without an order, the newest messages are returned, the oldest of them first."""
+
+# Maximum number and bytes of records that are read at once.
+_PAGE: Final = 500
+_PAGE_BYTES: Final = 1 << 20
+# A client that has missed more bytes of messages reads the newest ones instead.
+_MOST_MISSED: Final = 1 << 20
+_NOTHING: Final[Mapping[int, Message]] = {}
+
+
+class History:
+    """Reads the messages of one thread; `is_streaming` tells whether the message at a position is being written."""
+
+    def __init__(self, records: Records, part: str, is_streaming: Callable[[int], bool]) -> None:
+        self._records = records
+        self._part = part
+        self._is_streaming = is_streaming
+
+    async def find(self, id: str) -> Message | None:
+        """Return a message of the history by its id. Raises StoreError."""
+        data = await self._records.read(self._part, id_key(id))
+        return None if data is None else await self.at(int(data))
+
+    async def at(self, position: int) -> Message | None:
+        """Return the message at a position. Raises StoreError."""
+        data = await self._records.read(self._part, history_key(position))
+        return None if data is None else self._decode(data)
+
+    async def pages(
+        self,
+        *,
+        reverse: bool,
+        after: int = 0,
+        before: int,
+        count: int = _PAGE,
+        staged: Mapping[int, Message] = _NOTHING,
+        removed: Collection[str] = (),
+    ) -> AsyncIterator[list[Message]]:
+        """Yield the messages between two positions in batches, the first with about `count`.
+
+        Messages of `staged` replace the stored ones at their positions, and messages of `removed` are left out.
+        """
+        places = sorted(position for position in staged if after < position < before)
+        while True:
+            limit = max(1, min(count, _PAGE))
+            found = await self._read(reverse=reverse, after=after, before=before, limit=limit)
+            messages = [self._decode(record.value or b"") for record in found]
+            if found:
+                last = read_position(found[-1].key)
+                after, before = (after, last) if reverse else (last, before)
+            # The staged messages up to the last one that was read; at the end, all that are left.
+            cut = bisect.bisect_left(places, before) if reverse else bisect.bisect_right(places, after)
+            if not found:
+                cut = 0 if reverse else len(places)
+            now, places = (places[cut:], places[:cut]) if reverse else (places[:cut], places[cut:])
+            if now or removed:
+                merged = {each.position: each for each in messages if each.id not in removed}
+                merged.update((position, staged[position]) for position in now)
+                messages = [merged[position] for position in sorted(merged, reverse=reverse)]
+            if messages:
+                yield messages
+            if not found:
+                return
+            count = _PAGE
+
+    async def since(self, state: State, revision: int) -> Missed | None:
+        """Return the frames after a revision, up to that of a durable state; None if they are too many or too large."""
+        head = state.head
+        if not 0 <= head.revision - revision <= KEPT:
+            return None
+        found: list[tuple[int, Insert | Update | Delete]] = [
+            (each.revision, Insert(each.revision, each)) for each in state.queue if each.revision > revision
+        ]
+        size, seen = 0, set[int]()
+        async for message in self._read_after(head.last, revision):
+            if message.revision <= head.revision:
+                size += measure_message(message)
+                seen.add(message.position)
+                found.append((message.revision, Insert(message.revision, message)))
+            if size > _MOST_MISSED:
+                return None
+        async for number, what in self._read_log(revision):
+            if isinstance(what, str):
+                found.append((number, Delete(number, what)))
+            elif number <= head.revision and what not in seen and (changed := await self.at(what)) is not None:
+                size += measure_message(changed)
+                seen.add(what)
+                found.append((number, Update(number, changed)))
+            if size > _MOST_MISSED:
+                return None
+        frames = [frame for _, frame in sorted(found, key=_revision) if frame.revision <= head.revision]
+        places = [each.position for each in head.streams if not each.silent and each.position not in seen]
+        streaming = [await self.at(position) for position in places]
+        frames += [Update(head.revision, each) for each in streaming if each is not None]
+        return Missed(head.revision, frames)
+
+    # Inside
+
+    async def _read(self, *, reverse: bool, after: int, before: int, limit: int) -> list[Record]:
+        return await self._records.list(
+            self._part,
+            prefix="m/",
+            after=history_key(after),
+            before=history_key(before),
+            reverse=reverse,
+            limit=limit,
+            size=_PAGE_BYTES,
+        )
+
+    async def _read_after(self, last: int, revision: int) -> AsyncIterator[Message]:
+        """Yield the messages that were added at the end after a revision, newest first."""
+        async for messages in self.pages(reverse=True, before=last + 1):
+            for message in messages:
+                if message.revision > revision:
+                    yield message
+                elif message.revision:
+                    return
+
+    async def _read_log(self, revision: int) -> AsyncIterator[tuple[int, int | str]]:
+        """Yield the lines of the log after a revision, newest first: the written position or the removed id."""
+        before: str | None = None
+        while page := await self._records.list(self._part, prefix=LOG, before=before, reverse=True, limit=KEPT // 4):
+            for record in page:
+                number, what = decode_json(record.value or b"")
+                if number <= revision:
+                    return
+                yield number, what
+            before = page[-1].key
+
+    def _decode(self, data: bytes) -> Message:
+        try:
+            message = decode_message(data)
+        except msgspec.DecodeError as error:
+            raise CorruptThread(f"the {self._part} of a thread are damaged") from error
+        if message.status == "streaming" and not self._is_streaming(message.position):
+            return replace(message, status="failed", taken=())  # Its writer has ended without finishing it.
+        return message
+
+
+def _revision(frame: tuple[int, object]) -> int:
+    return frame[0]

@@ -1,0 +1,106 @@
+"""Lists messages: the history, then the pending ones, filtered for the reader."""
+
+from collections.abc import AsyncIterator
+
+from plait.parts.messages.history import Order
+from plait.parts.messages.message import Message, Page, measure_message
+from plait.parts.messages.view import View
+from plait.parts.messages.writer import Writer
+
+__all__ = ["Listing"]
+
+
+class Listing:
+    """The messages with some statuses, given by their first letters, with the changes of a run if there is a view."""
+
+    def __init__(self, writer: Writer, view: View | None, *, statuses: str, is_silent: bool, max_depth: int) -> None:
+        self._writer = writer
+        # The messages at one moment; a message that moves to the history during the read is listed as pending.
+        self._state = writer.state
+        self._end = writer.numbers.position + 1
+        self._view = view
+        self._statuses = statuses
+        self._is_silent = is_silent
+        self._max_depth = max_depth
+
+    async def read(
+        self,
+        limit: int,
+        offset: int,
+        order: Order | None,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        size: int | None = None,
+    ) -> Page:
+        """Return a page, of `size` bytes at most or of one message. Raises ValueError and StoreError."""
+        if order not in (None, "asc", "desc"):
+            raise ValueError(f'order must be "asc", "desc" or None, not {order!r}')
+        for name, value in (("limit", limit), ("offset", offset), ("max_depth", self._max_depth)):
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
+        end = offset + limit
+        found: list[Message] = []
+        async for messages in self._walk(order != "asc", after, before, end + 1):
+            found += messages
+            if size is not None:
+                found, end = _cut(found, end, size)
+            if len(found) > end:
+                break
+        page = found[offset:end]
+        return Page(page[::-1] if order is None else page, self._count(), len(found) > end)
+
+    # Inside
+
+    async def _walk(
+        self, is_reverse: bool, after: int | None, before: int | None, count: int
+    ) -> AsyncIterator[list[Message]]:
+        """Yield the matching messages in batches."""
+        pending = [each for each in self._state.queue if self._fits(each)] if before is None else []
+        if is_reverse and pending:
+            yield pending[::-1]
+        view = self._view
+        pages = self._writer.history.pages(
+            reverse=is_reverse,
+            after=after or 0,
+            before=self._end if before is None else min(before, self._end),
+            count=count - (len(pending) if is_reverse else 0),
+            staged={} if view is None else view.rows,
+            removed=() if view is None else view.removed,
+        )
+        known = {each.id for each in pending}
+        async for messages in pages:
+            fitting = [each for each in messages if self._fits(each)]
+            if known:
+                fitting = [each for each in fitting if each.id not in known]
+            yield fitting
+        if not is_reverse and pending:
+            yield pending
+
+    def _fits(self, message: Message) -> bool:
+        return (
+            (self._is_silent or not message.silent)
+            and message.depth <= self._max_depth
+            and message.status[0] in self._statuses
+        )
+
+    def _count(self) -> int:
+        """Return the number of matching messages."""
+        counts = [self._state.head.counts]
+        if self._view is not None:
+            counts.append(self._view.counts)
+        return sum(number for each in counts for key, number in each.items() if self._counts(key))
+
+    def _counts(self, key: str) -> bool:
+        """Whether messages that are counted under a `count_key` match."""
+        is_silent, status, depth = key[0] == "s", key[1], int(key[2:])
+        return (self._is_silent or not is_silent) and depth <= self._max_depth and status in self._statuses
+
+
+def _cut(found: list[Message], end: int, size: int) -> tuple[list[Message], int]:
+    """Return as many messages as have `size` bytes and one more, and how many are to be returned of them."""
+    for number, message in enumerate(found):
+        size -= measure_message(message)
+        if size < 0 and number > 0:
+            return found[: number + 1], min(end, number)
+    return found, end

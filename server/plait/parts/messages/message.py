@@ -1,0 +1,147 @@
+"""A message, and the keys of its records."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from plait.errors import TooLarge
+from plait_schemas.codec import encode_json, has_non_finite
+
+__all__ = [
+    "Message",
+    "Page",
+    "Role",
+    "Status",
+    "check_size",
+    "decode_message",
+    "encode_message",
+    "history_key",
+    "id_key",
+    "measure_message",
+    "queue_key",
+    "read_position",
+]
+
+Role = Literal["system", "user", "assistant", "tool"]
+"""The author of a message."""
+
+Status = Literal["completed", "pending", "streaming", "failed"]
+"""Whether a message is in the history, is queued for the agent, is being written, or was given up."""
+
+_ROLES: Final = get_args(Role)
+_TEXTS: Final = ("content", "name", "tool_call_id", "parent_id")
+# The maximum depth of messages of agents that call agents.
+_DEEPEST: Final = 1000
+# Bytes by which a message may grow when it moves to the history.
+_SPARE: Final = 256
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One message of a thread. Times are in microseconds since the epoch."""
+
+    id: str
+    role: Role
+    content: str | None = None
+    # The tool that a result is from.
+    name: str | None = None
+    # Calls of tools: {"id": …, "type": "function", "function": {"name": …, "arguments": …}}.
+    tool_calls: Sequence[Mapping[str, Any]] | None = None
+    # The call that a result answers.
+    tool_call_id: str | None = None
+    # When it was made; later than all earlier messages of the thread.
+    created_at: int = 0
+    # The message in which this one is nested, and its depth; 0 is the conversation itself.
+    parent_id: str | None = None
+    depth: int = 0
+    # Whether clients never see it.
+    silent: bool = False
+    metadata: Mapping[str, Any] = {}
+    attachments: Sequence[Mapping[str, Any]] = ()
+    # Its position in the history. A pending message has one in the queue, and gets a new one when it moves.
+    position: int = 0
+    status: Status = "completed"
+    # The ids of pending messages that its run has taken, and that come before it; only while it is streaming.
+    taken: Sequence[str] = ()
+    # The revision of its frame for clients; 0 if there was none, or if the log has it.
+    revision: int = 0
+
+    @property
+    def tool_call_ids(self) -> set[str]:
+        """The ids of its tool calls."""
+        return {id for call in self.tool_calls or () if isinstance(id := call.get("id"), str)}
+
+    def check(self) -> None:
+        """Raise ValueError or TypeError if this is not a valid message."""
+        if self.role not in _ROLES:
+            raise ValueError(f"role must be one of {', '.join(_ROLES)}, not {self.role!r}")
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} must be a str or None, not {value!r}")
+        if type(self.depth) is not int or not 0 <= self.depth <= _DEEPEST:
+            raise ValueError(f"depth must be a whole number from 0 to {_DEEPEST}, not {self.depth!r}")
+        if self.metadata or self.tool_calls or self.attachments:
+            self._check_parts()
+
+    def _check_parts(self) -> None:
+        if not isinstance(self.metadata, Mapping):
+            raise TypeError(f"metadata must be a dict, not {self.metadata!r}")
+        for name in ("tool_calls", "attachments"):
+            value = getattr(self, name) or ()
+            if isinstance(value, str | Mapping) or not all(isinstance(each, Mapping) for each in value):
+                raise TypeError(f"{name} must be a list of dicts, not {value!r}")
+        for name in ("tool_calls", "metadata", "attachments"):
+            if (value := getattr(self, name)) and has_non_finite(value):
+                raise ValueError(f"{name} has a number that is infinite or not a number: it is not JSON")
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some messages of a thread; `total` counts all that match, and `has_more` tells whether more of them follow."""
+
+    messages: list[Message]
+    total: int
+    has_more: bool
+
+
+decode_message: Final = msgspec.json.Decoder(Message).decode
+"""Returns a message from its record. Raises msgspec.DecodeError."""
+
+
+def encode_message(message: Message, most: int) -> bytes:
+    """Return the record of a message, of at most `most` bytes. Raises TooLarge and TypeError."""
+    data = encode_json(message)
+    check_size(len(data), most)
+    return data
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise TooLarge if a message of `size` bytes does not fit into a record."""
+    if size > most - _SPARE:
+        text = f"the message has {size} bytes; a record may have {most}, and {_SPARE} are kept for its place"
+        raise TooLarge(text, limit="record")
+
+
+def measure_message(message: Message) -> int:
+    """Return the bytes of a message."""
+    return len(encode_json(message))
+
+
+def history_key(position: int) -> str:
+    """Return the key of the record of a message of the history."""
+    return f"m/{position:016x}"
+
+
+def queue_key(position: int) -> str:
+    """Return the key of the record of a pending message."""
+    return f"q/{position:016x}"
+
+
+def id_key(id: str) -> str:
+    """Return the key of the record that tells the position of a message of the history."""
+    return f"i/{id}"
+
+
+def read_position(key: str) -> int:
+    """Return the position in the key of a record."""
+    return int(key[2:], 16)

@@ -1,0 +1,363 @@
+"""`messages = Messages()`: the conversation of a thread."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
+
+from plait.actor.actor import Actor
+from plait.actor.thread import ThreadActor, check_may_write
+from plait.actor.timer import read_clock
+from plait.errors import NotFound
+from plait.parts.messages.caller import AgentCaller
+from plait.parts.messages.changes import Changes
+from plait.parts.messages.draft import MessagesDraft, edit_message
+from plait.parts.messages.feed import Feed
+from plait.parts.messages.history import Order
+from plait.parts.messages.listing import Listing
+from plait.parts.messages.message import Message, Page, Role
+from plait.parts.messages.queue import Queue, find_sender
+from plait.parts.messages.reader import Reader
+from plait.parts.messages.sent_keys import SENT, make_sent_id
+from plait.parts.messages.state import HEAD, load_state
+from plait.parts.messages.stream import MessageStream
+from plait.parts.messages.view import View
+from plait.parts.messages.writer import Writer
+from plait.parts.part import Part
+from plait.parts.stage import find_stage
+from plait.parts.written import STAGED, Result, Written
+from plait.state.commit import Commit
+from plait.store.protocol import Record, RecordRange
+
+__all__ = ["Messages", "ThreadMessages"]
+
+T = TypeVar("T")
+
+# In the class, `list` is a method.
+_Messages = list[Message]
+
+_ALL: Final = 1 << 30
+
+
+class Messages(Part["ThreadMessages"]):
+    """Declares messages: `messages = Messages(agent="support", live=True)` gives each thread a `ThreadMessages`.
+
+    The agent is called while messages are queued, and takes them. With `live`, clients see the messages.
+    """
+
+    reading: ClassVar = frozenset({"list", "get", "pending"})
+
+    is_timed: ClassVar = True
+
+    def __init__(self, agent: str | None = None, *, live: bool = False) -> None:
+        super().__init__()
+        self.agent = agent
+        self.is_live = live
+
+    def bind(self, actor: ThreadActor) -> "ThreadMessages":
+        assert isinstance(actor, Actor)
+        return ThreadMessages(actor, self.name, agent=self.agent, is_live=self.is_live)
+
+    def ranges(self) -> list[RecordRange]:
+        keys = (HEAD, "q/", SENT)
+        return [RecordRange(self.name, key, limit=_ALL) for key in keys]
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        self.of(actor).load(*records)
+
+
+class ThreadMessages:
+    """The messages of one thread: a history, and a queue for its agent.
+
+    The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
+    and `delete` read first, so they are coroutines and cannot be used in a transaction. In a run of an agent, writes
+    are staged, and stored with the run; the history is then as the agent needs it: without pending and failed messages,
+    and with silent ones.
+    """
+
+    def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
+        self._actor = actor
+        self._writer = Writer(actor, part, agent=agent, is_live=is_live)
+        self._reader = Reader(self._writer, self._find_view)
+        # The messages that clients see.
+        self.feed = Feed(self._writer)
+        self._caller = None if agent is None else AgentCaller(self._writer, agent)
+        self._queue = Queue(self._writer, self._caller)
+        if self._caller is not None:
+            actor.timer.add(self._caller)
+
+    def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
+        """Load the stored records of a waking thread. Raises CorruptThread."""
+        self._writer.load(load_state(self._writer.part, head, queue, keys))
+        if self._caller is not None:
+            self._caller.recover()
+
+    # Reading
+
+    async def list(
+        self,
+        limit: int = 100,
+        offset: int = 0,
+        *,
+        order: Order | None = None,
+        include_silent: bool | None = None,
+        max_depth: int = 0,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> Page:
+        """Return the newest messages, oldest first, without the last `offset`.
+
+        With `order` "asc", returns the oldest messages; with "desc", the newest first. Silent messages are left out
+        outside of runs, unless `include_silent` says otherwise; so are messages nested more than `max_depth` deep. The
+        messages are between the positions `after` and `before`; pending ones follow the history.
+        """
+        await self._actor.records.wait_for_shown()
+        is_run = self._is_run()
+        listing = Listing(
+            self._writer,
+            self._find_view(),
+            statuses="c" if is_run else "cpsf",
+            is_silent=is_run if include_silent is None else include_silent,
+            max_depth=max_depth,
+        )
+        return await listing.read(limit, offset, order, after=after, before=before)
+
+    async def get(self, id: str) -> Message | None:
+        """Return a message by its id, even if it is silent or nested; None if there is none."""
+        await self._actor.records.wait_for_shown()
+        return await self._reader.find(id)
+
+    async def pending(self) -> _Messages:
+        """Return the queued messages, in order; in a run, those that it has not taken."""
+        await self._actor.records.wait_for_shown()
+        return self._reader.find_untaken() if self._is_run() else [*self._writer.state.queue]
+
+    # Writing
+
+    def inject(
+        self,
+        role: Role,
+        content: str | None = None,
+        *,
+        name: str | None = None,
+        tool_calls: Sequence[Mapping[str, Any]] | None = None,
+        tool_call_id: str | None = None,
+        parent_id: str | None = None,
+        depth: int = 0,
+        silent: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        attachments: Sequence[Mapping[str, Any]] = (),
+    ) -> Result[Message]:
+        """Add a message at the end of the history. No agent is called for it.
+
+        Raises ValueError and TypeError for an invalid message, TooLarge, and Terminated.
+        """
+        self._check_may_add()
+        draft = self._use_draft()
+        message = self._make(
+            role,
+            content,
+            name=name,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            parent_id=parent_id,
+            depth=depth,
+            silent=silent,
+            metadata=metadata or {},
+            attachments=attachments,
+        )
+        if draft is not None:
+            draft.add(message)
+            return Result(message, STAGED)
+        return self._write(lambda changes: changes.add(message))
+
+    def queue(
+        self,
+        content: str,
+        role: Role = "user",
+        key: str | None = None,
+        *,
+        name: str | None = None,
+        silent: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        attachments: Sequence[Mapping[str, Any]] = (),
+        sender: str | None = None,
+    ) -> Result[Message]:
+        """Add a message to the queue, from which the agent takes it: at once, or when the current run has ended.
+
+        If the sender has used the `key` among the last 10,000 keys, nothing is added, and the result has the id of the
+        first message. The sender is the client that the calling code runs for, or `sender`. Raises TooMany if 1,000
+        messages are queued, and what `inject` raises.
+        """
+        if not isinstance(content, str):
+            raise TypeError(f"content must be a str, not {content!r}")
+        if role == "tool":
+            raise ValueError("the result of a tool cannot be queued: use `inject`")
+        id = None if key is None else make_sent_id(sender or find_sender(), key)
+        self._check_may_add()
+        draft = self._use_draft()
+        message = self._make(
+            role,
+            content,
+            id=id,
+            name=name,
+            silent=silent,
+            metadata=metadata or {},
+            attachments=attachments,
+            status="pending",
+        )
+        if id is not None and self._writer.state.keys.has(id):
+            return Result(self._writer.state.find_pending(id) or message, self._written(None))
+        if id is not None and draft is not None and any(each.id == id for each in draft.view.queued):
+            return Result(message, STAGED)
+        self._queue.check_room(message, () if draft is None else draft.view.queued)
+        if draft is not None:
+            draft.queue(message, is_keyed=id is not None)
+            return Result(message, STAGED)
+        stored, commit = self._queue.add(message, is_keyed=id is not None)
+        return Result(stored, self._written(commit))
+
+    def take(self) -> Result[_Messages]:
+        """Move all queued messages to the end of the history, in order, and return them.
+
+        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled.
+        """
+        self._check_may_write()
+        draft = self._use_draft()
+        if draft is not None:
+            return Result(draft.take(), STAGED)
+        untaken = self._reader.find_untaken()
+        if not untaken:
+            return Result([], self._written(None))
+        moves = [(each, self._writer.numbers.next_position()) for each in untaken]
+        return self._write(lambda changes: changes.take(moves))
+
+    async def update(
+        self, id: str, content: str | None = None, *, metadata: Mapping[str, Any] | None = None
+    ) -> Message:
+        """Change the content of a message, or add to its metadata, and return it.
+
+        Raises NotFound, Conflict for a message that is being written, and what `inject` raises.
+        """
+        self._check_may_write()
+        before, _ = await self._reader.find_present(id)
+        self._check_may_write()
+        if before is None:
+            raise NotFound(f"there is no message {id}")
+        after = edit_message(before, content, metadata or {})
+        after.check()
+        if (draft := self._use_draft()) is not None:
+            return draft.edit(before, content, metadata or {})
+        is_pending = before.status == "pending"
+        return await self._write(lambda changes: changes.change_pending(after) if is_pending else changes.change(after))
+
+    async def delete(self, id: str) -> bool:
+        """Remove a message, and the results of its tool calls; return whether it existed.
+
+        A pending message is cancelled, unless a run has taken it. Raises Conflict for one that is being written.
+        """
+        self._check_may_write()
+        message, results = await self._reader.find_present(id)
+        self._check_may_write()
+        draft = self._use_draft()
+        if message is None or (message.status == "pending" and message.position in self._writer.taken):
+            return False
+        if draft is not None:
+            for each in (message, *results):
+                draft.remove(each)
+            return True
+
+        def work(changes: Changes) -> None:
+            for each in (message, *results):
+                (changes.cancel if each.status == "pending" else changes.remove)(each)
+
+        await self._write(work)
+        return True
+
+    def stream(
+        self,
+        role: Role = "assistant",
+        *,
+        name: str | None = None,
+        parent_id: str | None = None,
+        depth: int = 0,
+        silent: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> MessageStream:
+        """Write a message in pieces: `async with messages.stream() as m: m.append(text)`.
+
+        It is shown and durable while it grows. In a run, it joins the history with the run, at the position that it
+        gets now, after the messages that the run has taken.
+        """
+        self._check_may_add()
+        draft = self._use_draft()
+        message = self._make(
+            role,
+            "",
+            name=name,
+            parent_id=parent_id,
+            depth=depth,
+            silent=silent,
+            metadata=metadata or {},
+            status="streaming",
+            taken=[] if draft is None else draft.find_taken(),
+        )
+        return MessageStream(self._writer, message, draft)
+
+    # Inside
+
+    def _is_run(self) -> bool:
+        """Whether the calling code is a part of a run, and is not in a transaction."""
+        return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
+
+    def _find_draft(self) -> MessagesDraft | None:
+        """Return the draft of the run; None outside of runs, or if the run has written nothing."""
+        stage = find_stage(self._actor)
+        draft = None if stage is None else stage.drafts.get(self)
+        assert draft is None or isinstance(draft, MessagesDraft)
+        return draft
+
+    def _find_view(self) -> View | None:
+        draft = self._find_draft()
+        return None if draft is None else draft.view
+
+    def _use_draft(self) -> MessagesDraft | None:
+        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
+        stage = find_stage(self._actor)
+        if stage is None or self._actor.state.find_own_transaction() is not None:
+            return None
+        stage.check()
+        if (draft := self._find_draft()) is None:
+            draft = stage.drafts[self] = MessagesDraft(self._writer)
+        return draft
+
+    def _check_may_write(self) -> None:
+        """Raise the errors of `set_state`: Readonly, and Destroyed if the thread is destroyed."""
+        check_may_write(self._actor.key)
+        self._actor.state.check_open()
+
+    def _check_may_add(self) -> None:
+        """Raise the errors of `_check_may_write`, and Terminated."""
+        self._check_may_write()
+        self._actor.check_active()
+
+    def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
+        """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
+        numbers = self._writer.numbers
+        message = Message(
+            id=id or secrets.token_hex(12),
+            role=role,
+            content=content,
+            position=numbers.next_position(),
+            created_at=numbers.next_time(read_clock()),
+            **fields,
+        )
+        message.check()
+        return message
+
+    def _write(self, work: Callable[[Changes], T]) -> Result[T]:
+        result, commit = self._writer.write(work)
+        return Result(result, self._written(commit))
+
+    def _written(self, commit: Commit | None) -> Written:
+        """Return an awaitable write; without a commit, it stands for all writes so far."""
+        return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())

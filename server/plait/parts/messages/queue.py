@@ -1,0 +1,70 @@
+"""The queue of a thread: adds messages to it, and calls the agent for them."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from plait.actor.turn import find_client_turn
+from plait.errors import TooMany
+from plait.parts.messages.caller import AgentCaller
+from plait.parts.messages.changes import Changes
+from plait.parts.messages.message import Message, measure_message
+from plait.parts.messages.writer import Writer
+from plait.state.commit import Commit
+
+__all__ = ["MOST_QUEUED", "Queue", "find_sender"]
+
+MOST_QUEUED: Final = 1000
+"""The maximum number of queued messages of a thread."""
+
+# The maximum bytes of all queued messages, as a multiple of the maximum bytes of a record.
+_MOST_RECORDS: Final = 8
+
+
+class Queue:
+    """Adds messages to the queue of one thread; without a `caller`, no agent is called for them."""
+
+    def __init__(self, writer: Writer, caller: AgentCaller | None) -> None:
+        self._writer = writer
+        self._caller = caller
+
+    def check_room(self, message: Message, others: Iterable[Message]) -> None:
+        """Raise TooMany if a message may not be added to the queue, with `others` that are staged."""
+        state, added = self._writer.state, [*others, message]
+        most = _MOST_RECORDS * self._writer.actor.limits.record
+        size = sum(map(measure_message, added)) + state.head.queued_bytes
+        if len(state.queue) + len(added) > MOST_QUEUED or size > most:
+            many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
+            raise TooMany(many, retry_after=1.0)
+
+    def add(self, message: Message, *, is_keyed: bool) -> tuple[Message, Commit]:
+        """Queue a message, and call the agent for it if it is not busy; return the stored message."""
+        caller, has_begun = self._caller, False
+
+        def work(changes: Changes) -> Message:
+            nonlocal has_begun
+            if is_keyed:
+                changes.remember(message.id)
+            stored = changes.queue_message(message)
+            has_begun = caller is not None and caller.begin_with(changes)
+            return stored
+
+        try:
+            stored, commit = self._writer.write(work)
+        except BaseException:
+            if caller is not None and has_begun:
+                caller.free()
+            raise
+        if caller is not None and has_begun:
+            caller.follow(commit)
+        return stored, commit
+
+
+def find_sender() -> str:
+    """Return the party that the calling code runs for: a principal, a connection, an address, or the server."""
+    turn = find_client_turn()
+    if turn is None:
+        return "server"
+    if turn.connection is None:
+        return f"party {turn.party!r}"
+    principal = turn.connection.principal
+    return f"connection {turn.connection.id}" if principal is None else f"principal {principal.id}"

@@ -1,0 +1,116 @@
+"""The data about a thread's messages that is kept in memory, so that writers need not read. No I/O."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.errors import CorruptThread
+from plait.parts.messages.attempts import Attempts
+from plait.parts.messages.message import Message, decode_message
+from plait.parts.messages.sent_keys import SentKeys
+from plait.store.protocol import Record
+from plait_schemas.codec import encode_json
+
+__all__ = ["HEAD", "KEPT", "LOG", "Head", "Numbers", "State", "StreamPlace", "count_key", "encode_head", "load_state"]
+
+HEAD: Final = "head"
+"""The key of the record with the head."""
+
+LOG: Final = "u/"
+"""The prefix of the keys of the log's records."""
+
+KEPT: Final = 1000
+"""The number of revisions that are kept for clients that reconnect."""
+
+Counts = Mapping[str, int]
+
+
+class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A streaming message: its position, and its `count_key`."""
+
+    position: int
+    id: str
+    depth: int
+    silent: bool
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The stored data that writing needs."""
+
+    # The last position and time that were assigned.
+    position: int = 0
+    at: int = 0
+    # The last position in the history.
+    last: int = 0
+    # The last revision, and the number of lines ever written to the log.
+    revision: int = 0
+    lines: int = 0
+    # The number of messages by `count_key`, and the bytes of the queued ones.
+    counts: Counts = {}
+    queued_bytes: int = 0
+    streams: Sequence[StreamPlace] = ()
+    attempts: Attempts = Attempts()
+
+
+class State(msgspec.Struct, frozen=True):
+    """The messages at one moment. Immutable."""
+
+    head: Head = Head()
+    queue: Sequence[Message] = ()
+    keys: SentKeys = SentKeys()
+
+    @property
+    def oldest(self) -> int:
+        """The position of the first message in the queue; 0 if there is none."""
+        return self.queue[0].position if self.queue else 0
+
+    def with_attempts(self, attempts: Attempts) -> "State":
+        """Return a copy with other attempts."""
+        return replace(self, head=replace(self.head, attempts=attempts))
+
+    def find_pending(self, id: str) -> Message | None:
+        """Return a pending message by its id."""
+        return next((each for each in self.queue if each.id == id), None)
+
+
+class Numbers:
+    """Assigns increasing positions and times, none of them twice, even after a failed write."""
+
+    def __init__(self, head: Head) -> None:
+        self.position = head.position
+        self.at = head.at
+
+    def next_position(self) -> int:
+        """Return the next position."""
+        self.position += 1
+        return self.position
+
+    def next_time(self, now: int) -> int:
+        """Return the next time, at `now` or later."""
+        self.at = max(self.at + 1, now)
+        return self.at
+
+
+def count_key(depth: int, status: str, *, silent: bool) -> str:
+    """Return the key by which a message is counted: whether it is silent, its status, and its depth."""
+    return f"{'s' if silent else 'v'}{status[0]}{depth}"
+
+
+def load_state(part: str, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> State:
+    """Return the stored state. Raises CorruptThread."""
+    try:
+        found = _decode_head(head[0].value or b"") if head else Head()
+        pending = [decode_message(record.value or b"") for record in queue]
+    except msgspec.DecodeError as error:
+        raise CorruptThread(f"the {part} of a thread are damaged") from error
+    return State(found, pending, SentKeys.load(keys))
+
+
+def encode_head(head: Head) -> bytes:
+    """Return the record of a head."""
+    return encode_json(head)
+
+
+_decode_head: Final = msgspec.json.Decoder(Head).decode

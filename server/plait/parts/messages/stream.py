@@ -1,0 +1,198 @@
+"""A message that is shown and durable while it is being written."""
+
+import asyncio
+from contextlib import suppress
+from contextvars import Context
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from msgspec.structs import replace
+
+from plait.errors import PlaitError
+from plait.parts.messages.frames import Chunk
+from plait.parts.messages.message import Message, Status, check_size, encode_message, history_key
+from plait.parts.messages.writer import Writer
+from plait.state.commit import Commit
+from plait.store.protocol import Record
+from plait_schemas.codec import encode_json
+
+__all__ = ["MessageStream"]
+
+# Seconds between two writes, so that their cost does not grow with the number of pieces.
+_INTERVAL: Final = 0.04
+
+
+class StreamDraft(Protocol):
+    """The part of a run's draft that its streams use."""
+
+    is_dropped: bool
+
+    def end(self, stream: "MessageStream", message: Message) -> None:
+        """Add the message of a stream to the history, with the run."""
+        ...
+
+
+class MessageStream:
+    """A message that is written in pieces: `async with messages.stream() as m: m.append("Hello")`.
+
+    Text is stored and shown at most 40 ms after it was added, or when the store has written the text before it. When
+    the block ends, the message is complete; in a run, it joins the history with the run. When the block or the run
+    raises, the message is failed, with its text.
+    """
+
+    def __init__(self, writer: Writer, message: Message, draft: StreamDraft | None) -> None:
+        self._writer = writer
+        self._message = message
+        # The draft of its run, if it is written in one.
+        self._draft = draft
+        self._pieces: list[str] = []
+        self._text = ""
+        # The bytes of the record, and the number of characters that clients have.
+        self._size = len(encode_json(message)) + 16
+        self._told = 0
+        self._length = 0
+        self._commit: Commit | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wrote_at = 0.0
+        self._is_open = False
+        # The error for further text, if none can be added.
+        self._error: PlaitError | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return self._message.id
+
+    @property
+    def position(self) -> int:
+        """The position of the message in the history."""
+        return self._message.position
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        if self._pieces:
+            self._text += "".join(self._pieces)
+            self._pieces.clear()
+        return self._text
+
+    def append(self, text: str) -> None:
+        """Add text. Raises TooLarge above `Limits.record`, and StoreError when an earlier piece could not be stored."""
+        if not self._is_open:
+            raise RuntimeError("a message can only be written in the block of its stream: `async with … as m:`")
+        if self._error is not None:
+            raise self._error
+        size = self._size + len(encode_json(text)) - 2
+        check_size(size, self._writer.actor.limits.record)
+        self._size = size
+        self._length += len(text)
+        self._pieces.append(text)
+        if self._timer is None and (self._commit is None or self._commit.is_done):
+            self._plan()
+
+    async def __aenter__(self) -> Self:
+        if self._commit is not None:
+            raise RuntimeError("this stream has been entered before")
+        writer, message = self._writer, self._message
+
+        def undo() -> None:
+            writer.streams.pop(message.position, None)
+
+        writer.streams[message.position] = self
+        try:
+            self._message, self._commit = writer.write(lambda changes: changes.add(message), undo=undo)
+        except BaseException:
+            undo()
+            raise
+        self._commit.then(self._continue)
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        self._stop()
+        if error is not None or self._error is not None or (self._draft is not None and self._draft.is_dropped):
+            self.fail()
+            if error is None and self._error is not None:
+                raise self._error
+            return
+        self._write()
+        writer, message = self._writer, self._finished("completed")
+        if self._draft is not None:
+            self._draft.end(self, message)
+            return
+        _, commit = writer.write(lambda changes: changes.end_stream(message))
+        writer.forget((), [self])
+        await commit
+
+    def fail(self) -> None:
+        """End the message as failed, with its text."""
+        self._stop()
+        writer = self._writer
+        if self.position not in writer.streams:
+            return
+        with suppress(PlaitError):  # Readers see it as failed in any case, as it has no writer.
+            self._write()
+            message = self._finished("failed")
+            writer.write(lambda changes: changes.end_stream(message))
+        writer.streams.pop(self.position, None)
+
+    # Inside
+
+    def _finished(self, status: Status) -> Message:
+        return replace(self._message, content=self.text, status=status, taken=())
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self) -> None:
+        """Write the added text, now or when enough time has passed since the last write."""
+        loop = self._writer.actor.loop
+        wait = self._wrote_at + _INTERVAL - loop.time()
+        if wait <= 0:
+            self._write_safely()
+        else:
+            # An empty context: the timer belongs to no run.
+            self._timer = loop.call_later(wait, self._write_safely, context=Context())
+
+    def _write_safely(self) -> None:
+        self._timer = None
+        try:
+            self._write()
+        except PlaitError as error:
+            self._error = error
+
+    def _write(self) -> None:
+        """Store and show the text that was added since the last write."""
+        start, text = self._told, self.text
+        if start == len(text):
+            return
+        writer = self._writer
+        message = replace(self._message, content=text)
+        data = encode_message(message, writer.actor.limits.record)
+
+        def undo() -> None:
+            self._told = min(self._told, start)
+
+        frame = None
+        if writer.is_live and not message.silent:
+            revision = writer.state.head.revision
+            frame = Chunk(revision, message.id, message.position, start, text[start:])
+        record = Record(writer.part, history_key(message.position), data)
+        self._told, self._wrote_at = len(text), writer.actor.loop.time()
+        try:
+            commit = self._commit = writer.write_row(record, frame, undo=undo)
+        except BaseException:
+            undo()
+            raise
+        commit.then(self._continue)
+
+    def _continue(self, error: PlaitError | None) -> None:
+        if error is not None:
+            self._error = error
+        elif self._is_open and self._timer is None and self._told < self._length:
+            self._plan()

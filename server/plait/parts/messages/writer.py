@@ -1,0 +1,112 @@
+"""Writes the messages of one thread, in order, from one state to the next."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from plait.actor.actor import Actor
+from plait.actor.timer import read_clock
+from plait.parts.messages.changes import Changes
+from plait.parts.messages.frames import Frame
+from plait.parts.messages.history import History
+from plait.parts.messages.message import Message, encode_message
+from plait.parts.messages.state import Numbers, State
+from plait.state.commit import Commit
+from plait.store.protocol import Record
+
+__all__ = ["Writer"]
+
+T = TypeVar("T")
+
+
+class Writer:
+    """Holds the state of a thread's messages, and makes all changes of it.
+
+    `agent` takes the queued messages, None if no agent is called for them; with `is_live`, clients get frames.
+    """
+
+    def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
+        self.actor = actor
+        self.part = part
+        self.agent = agent
+        self.is_live = is_live
+        self.state = State()
+        self.numbers = Numbers(self.state.head)
+        # The positions in the queue of messages that a run has taken, until it commits or raises.
+        self.taken: set[int] = set()
+        # The messages that are being written, by position: streams.
+        self.streams: dict[int, Any] = {}
+        # The number of writes that were rolled back.
+        self.losses = 0
+        # Changes whenever an existing message of the history or the queue changes.
+        self.edits = 0
+        self.history = History(actor.records, part, self.streams.__contains__)
+        # Called with the frames for clients, in order, when they are durable.
+        self.viewers: list[Callable[[list[Frame]], None]] = []
+
+    def check(self, message: Message) -> None:
+        """Raise TooLarge or TypeError for a message that cannot be stored."""
+        encode_message(message, self.actor.limits.record)
+
+    def load(self, state: State) -> None:
+        """Begin with a stored state."""
+        self.state = state
+        self.numbers = Numbers(state.head)
+
+    def write(self, work: Callable[[Changes], T], *, undo: Callable[[], None] | None = None) -> tuple[T, Commit]:
+        """Store the changes that `work` makes, and return its result.
+
+        If the write is rolled back, the earlier state is restored, and `undo` is called. Raises what `work` and
+        `Pipeline.store` raise; then nothing is changed.
+        """
+        self.actor.state.check_open()
+        before, edits = self.state, self.edits
+        limit = self.actor.limits.record
+        changes = Changes(self.part, before, self.numbers, limit=limit, is_live=self.is_live)
+        if before.head.streams:
+            changes.lose_streams([each for each in before.head.streams if each.position not in self.streams])
+        result = work(changes)
+        if self.agent is not None:
+            changes.attempts = changes.attempts.follow(changes.oldest, read_clock())
+
+        def take_back() -> None:
+            self.state = before
+            self.losses += 1
+            self.edits += 1
+            if undo is not None:
+                undo()
+
+        # Set the state before the write, which also stores when the thread is due.
+        self.state, records = changes.finish()
+        self.edits += changes.is_edit
+        try:
+            commit = self.actor.records.write(records, undo=take_back)
+        except BaseException:
+            self.state, self.edits = before, edits
+            raise
+        self.tell(changes.frames)
+        return result, commit
+
+    def write_row(self, record: Record, frame: Frame | None, *, undo: Callable[[], None]) -> Commit:
+        """Store one record of a message that is being written, and nothing else."""
+        commit = self.actor.records.write([record], undo=undo)
+        if frame is not None:
+            self.tell([frame])
+        return commit
+
+    def tell(self, frames: list[Frame]) -> None:
+        """Pass frames to the viewers when all changes so far are durable."""
+        if not frames or not self.viewers:
+            return
+
+        def hand_on(error: Exception | None) -> None:
+            if error is None:
+                for viewer in self.viewers:
+                    viewer(frames)
+
+        self.actor.state.after(hand_on)
+
+    def forget(self, taken: Iterable[int], streams: Iterable[Any]) -> None:
+        """Record that a run has released messages that it took, and that streams have ended."""
+        self.taken.difference_update(taken)
+        for stream in streams:
+            self.streams.pop(stream.position, None)

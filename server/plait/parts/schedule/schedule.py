@@ -1,0 +1,332 @@
+"""`schedule = Schedule()`: work that a thread does later, even if it sleeps or the server restarts before."""
+
+import logging
+import math
+import secrets
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.actor.logs import about
+from plait.actor.thread import Thread, ThreadActor, check_may_write
+from plait.actor.timer import read_clock
+from plait.actor.turn import current_turn
+from plait.errors import CorruptThread, TooMany
+from plait.parts.part import Part
+from plait.parts.schedule.agenda import Agenda
+from plait.parts.schedule.draft import EffectRun, ScheduleDraft
+from plait.parts.schedule.effect import Effect, find_effects
+from plait.parts.schedule.rows import Row, decode_row
+from plait.parts.schedule.rules import Cron, Every, Rule, to_microseconds
+from plait.parts.schedule.running import Runner
+from plait.parts.stage import find_stage
+from plait.parts.values_ops import encode_named
+from plait.parts.written import STAGED, Result, Written
+from plait.state.commit import Commit
+from plait.store.protocol import Record, RecordRange
+from plait_schemas.codec import decode_json
+
+__all__ = ["MOST_ROWS", "Planned", "Schedule", "Scheduled", "ThreadSchedule"]
+
+log = logging.getLogger("plait.schedule")
+
+MOST_ROWS: Final = 10_000
+"""The maximum number of schedules of a thread."""
+
+_SECOND: Final = 1_000_000
+
+
+class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as `list` returns it. Times are in microseconds since the epoch."""
+
+    id: str
+    name: str
+    args: list[Any]
+    due: int
+    created_at: int
+    key: str | None = None
+    # For a recurring one: the seconds of `every`, or the rule and the time zone of `cron`.
+    every: float | None = None
+    cron: str | None = None
+    tz: str | None = None
+    # Whether it waits for the ones that were queued before it.
+    is_queued: bool = False
+    # The number of its next attempt, or of the running one.
+    attempt: int = 1
+    # A `failed` one does not recur: it has ended the process three times.
+    status: Literal["pending", "running", "failed"] = "pending"
+
+
+class Planned(Result[str]):
+    """The result of scheduling: awaiting it returns the id when the schedule is durable."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        """The id of the schedule, even before it is durable."""
+        return self.value
+
+    def __await__(self) -> Generator[Any, None, str]:
+        return super().__await__()
+
+
+class Schedule(Part["ThreadSchedule"]):
+    """Declares a schedule: `schedule = Schedule()` in a Thread class gives each thread a `ThreadSchedule`."""
+
+    reading = frozenset({"list"})
+    is_timed = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._effects: dict[type[Thread[Any]], Mapping[str, Effect]] = {}
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        super().__set_name__(owner, name)
+        find_effects(owner)  # Raises for an invalid effect.
+
+    def bind(self, actor: ThreadActor) -> "ThreadSchedule":
+        assert isinstance(actor, Actor)
+        cls = type(actor.thread)
+        if (effects := self._effects.get(cls)) is None:
+            effects = self._effects[cls] = find_effects(cls)
+        return ThreadSchedule(actor, self.name, effects)
+
+    def ranges(self) -> Sequence[RecordRange]:
+        # Runs that end at the same time may add more than the limit.
+        return (RecordRange(self.name, limit=2 * MOST_ROWS),)
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        self.of(actor).load(records[0])
+
+
+class ThreadSchedule:
+    """The schedule of one thread: at most 10,000 effects that will run later.
+
+    The methods that write return at once; awaiting the result waits until the write is durable. In a transaction, the
+    write is a part of it. In a run of an agent or of an effect, it is staged, and stored with the run. The methods
+    raise Readonly and Destroyed as `set_state` does; the ones that add also raise Terminated.
+    """
+
+    def __init__(self, actor: Actor, part: str, effects: Mapping[str, Effect]) -> None:
+        self._actor = actor
+        self._part = part
+        self._effects = effects
+        self._agenda = Agenda(is_known=effects.__contains__)
+        self._runner = Runner(self, actor, self._agenda, effects, self.put)
+        # The newest time at which a row was created.
+        self._newest = 0
+        actor.timer.add(self)
+
+    # Scheduling
+
+    def after(self, seconds: float, name: str, *args: Any, key: str | None = None) -> Planned:
+        """Run an effect once, after some seconds.
+
+        While one with the same name and key is waiting, nothing is added, and the id of that one is returned. Raises
+        ValueError for an unknown effect, InvalidArguments for arguments that do not fit, and TooMany.
+        """
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"the number of seconds must be at least 0, not {seconds!r}")
+        return self._add_once(read_clock() + round(seconds * _SECOND), "after", name, args, key)
+
+    def at(self, when: datetime, name: str, *args: Any, key: str | None = None) -> Planned:
+        """Run an effect once, at a time, which must have a time zone; at once if it has passed. Raises as `after`."""
+        if when.utcoffset() is None:
+            raise ValueError(f"{when!r} has no time zone: use, for example, datetime(…, tzinfo=UTC)")
+        return self._add_once(to_microseconds(when), "at", name, args, key)
+
+    def every(self, seconds: float, name: str, *args: Any) -> Planned:
+        """Run an effect repeatedly, at intervals of at least one second; the first time after one interval.
+
+        If there is one with the same name, arguments and interval, nothing is added. Raises as `after`.
+        """
+        return self._add_rule(Every.of(seconds), name, args)
+
+    def cron(self, rule: str, name: str, *args: Any, tz: str = "UTC") -> Planned:
+        """Run an effect by a cron rule of five fields, in a time zone such as "Europe/Berlin".
+
+        If there is one with the same name, arguments, rule and zone, nothing is added. Raises as `after`, and
+        ValueError for an invalid rule or zone.
+        """
+        return self._add_rule(Cron.of(rule, tz, read_clock()), name, args)
+
+    def queue(self, name: str, *args: Any) -> Planned:
+        """Run an effect once, after the earlier queued ones have ended or were given up. Raises as `after`."""
+        now = read_clock()
+        return self._add(self._make_row(name, args, now, is_queued=True))
+
+    def cancel(self, id: str) -> Result[bool]:
+        """Remove a schedule; return whether there was one. A running run continues, and is not repeated."""
+        self._check_may_write()
+        draft = self._find_draft()
+        if draft is not None:
+            return Result(draft.cancel(id), STAGED)
+        has = id in self._agenda.rows
+        return Result(has, self._written({id: None} if has else {}))
+
+    # Reading
+
+    async def list(self, name: str | None = None) -> list[Scheduled]:
+        """Return all schedules in the order of their times, or only those of one effect that may still run."""
+        await self._actor.records.wait_for_shown()
+        rows = self._find_rows()
+        if name is not None:
+            rows = [row for row in rows if row.effect == name and not row.is_failed]
+        return [self._show(row) for row in sorted(rows, key=lambda row: (row.due, row.created_at))]
+
+    @property
+    def current(self) -> EffectRun | None:
+        """The run of an effect that the calling code is a part of; None outside of runs of this schedule."""
+        stage = find_stage(self._actor)
+        draft = None if stage is None else stage.drafts.get(self)
+        return draft.current if isinstance(draft, ScheduleDraft) else None
+
+    # Called by the timer of the thread
+
+    @property
+    def due(self) -> int:
+        """When the first schedule is due; 0 for never."""
+        return self._agenda.due
+
+    @property
+    def wakes_at(self) -> int:
+        """When the first schedule that is not running is due; 0 for never."""
+        return self._runner.wakes_at
+
+    @property
+    def kept_until(self) -> int:
+        """When the last schedule that runs once is due; 0 if there is none."""
+        return self._agenda.kept_until
+
+    def on_due(self, now: int) -> None:
+        """Begin the due schedules."""
+        self._runner.begin_due(now)
+
+    # Called by the part and its runs
+
+    def load(self, records: Sequence[Record]) -> None:
+        """Load the stored rows of a waking thread. Raises CorruptThread."""
+        for record in records:
+            assert record.value is not None
+            try:
+                row = decode_row(record.value).recover(self._actor.process)
+            except msgspec.MsgspecError as error:
+                raise CorruptThread(
+                    f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)
+                ) from None
+            self._newest = max(self._newest, row.created_at)
+            self._agenda.set(row.id, row)
+        if stranded := {row.effect for row in self._agenda.stranded}:
+            names = ", ".join(sorted(stranded))
+            log.warning("there is no effect %s: it waits for a class that has it", names, extra=about(self._actor.key))
+
+    def put(self, rows: Mapping[str, Row | None]) -> Commit:
+        """Store or remove rows, as one write. No row is added to a terminated thread."""
+        if self._actor.terminated is not None:
+            rows = {id: row for id, row in rows.items() if row is None}
+        before = {id: self._agenda.set(id, row) for id, row in rows.items()}
+
+        def undo() -> None:
+            for id, row in reversed(before.items()):
+                self._agenda.set(id, row)
+
+        records = [Record(self._part, id, None if row is None else row.encode()) for id, row in rows.items()]
+        try:
+            return self._actor.records.write(records, undo=undo)
+        except BaseException:
+            undo()
+            raise
+
+    def terminate(self) -> None:
+        """Remove all schedules, and cancel the running effects, except the one that the calling code is a part of."""
+        self.put(dict.fromkeys(self._agenda.rows))
+        self._runner.cancel(besides=self.current)
+
+    # Inside
+
+    def _add_once(self, at: int, method: str, name: str, args: Sequence[Any], key: str | None) -> Planned:
+        if key is None and (turn := current_turn()) is not None and turn.name == "on_start":
+            text = "%s(…, %r) without a key in on_start adds another schedule each time that the thread wakes"
+            log.warning(text, method, name, extra=about(self._actor.key))
+        elif key == "":
+            raise ValueError("a key must not be empty")
+        return self._add(self._make_row(name, args, at, key=key or ""))
+
+    def _add_rule(self, rule: Rule, name: str, args: Sequence[Any]) -> Planned:
+        now = read_clock()
+        return self._add(self._make_row(name, args, rule.next(now, now), rule=rule))
+
+    def _make_row(self, name: str, args: Sequence[Any], at: int, **options: Any) -> Row:
+        effect = self._effects.get(name)
+        if effect is None:
+            names = ", ".join(self._effects) or "none"
+            raise ValueError(f"there is no effect {name!r}; there are: {names}")
+        data = encode_named("args", args)
+        effect.decode(bytes(data), depth=self._actor.limits.depth)
+        return Row(
+            secrets.token_hex(12), name, msgspec.Raw(data), max(read_clock(), self._newest + 1), at, at, **options
+        )
+
+    def _add(self, row: Row) -> Planned:
+        self._check_may_write()
+        self._actor.check_active()
+        draft = self._find_draft()
+        finder = self._agenda if draft is None else draft
+        same = None if row.identity is None else finder.find(row.identity)
+        if same is not None:
+            return Planned(same.id, STAGED if draft is not None else self._written({}))
+        if len(self._find_rows()) >= MOST_ROWS:
+            raise TooMany(f"{self._actor.key} has {MOST_ROWS:,} schedules, and no more may be added")
+        self._newest = row.created_at
+        if draft is not None:
+            draft.changes[row.id] = row
+            return Planned(row.id, STAGED)
+        return Planned(row.id, self._written({row.id: row}))
+
+    def _written(self, rows: Mapping[str, Row | None]) -> Written:
+        return Written(self.put(rows), self._actor.state.find_own_transaction())
+
+    def _check_may_write(self) -> None:
+        check_may_write(self._actor.key)
+        self._actor.state.check_open()
+
+    def _find_draft(self) -> ScheduleDraft | None:
+        """Return the draft of the run; None outside of a run, and in a transaction."""
+        stage = find_stage(self._actor)
+        if stage is None or self._actor.state.find_own_transaction() is not None:
+            return None
+        stage.check()
+        draft = stage.drafts.get(self)
+        if draft is None:
+            draft = stage.drafts[self] = ScheduleDraft(self._agenda, self.put)
+        assert isinstance(draft, ScheduleDraft)
+        return draft
+
+    def _find_rows(self) -> Sequence[Row]:
+        """Return the rows as the calling code sees them."""
+        stage = find_stage(self._actor)
+        draft = None if stage is None else stage.drafts.get(self)
+        rows = self._agenda.rows
+        return [*(draft.rows if isinstance(draft, ScheduleDraft) else rows).values()]
+
+    def _show(self, row: Row) -> Scheduled:
+        rule = row.rule
+        is_running = bool(row.process) and self._runner.has(row.id)
+        return Scheduled(
+            id=row.id,
+            name=row.effect,
+            args=decode_json(bytes(row.args)),
+            due=row.due,
+            created_at=row.created_at,
+            key=row.key or None,
+            every=rule.interval / _SECOND if isinstance(rule, Every) else None,
+            cron=rule.rule if isinstance(rule, Cron) else None,
+            tz=rule.tz if isinstance(rule, Cron) else None,
+            is_queued=row.is_queued,
+            attempt=row.attempt,
+            status="failed" if row.is_failed else "running" if is_running else "pending",
+        )

@@ -1,0 +1,70 @@
+"""Unshared changes of the values of a thread, on top of an index that they do not change."""
+
+from collections.abc import Iterable, Mapping
+
+from plait.parts.value_pieces import Value
+from plait_schemas.codec import encode_json
+
+__all__ = ["Edit", "measure"]
+
+
+def measure(key: str, value: Value) -> int:
+    """Return the bytes that a key and its value add to all values as JSON."""
+    return len(encode_json(key)) + value.size + 2
+
+
+class Edit:
+    """The values after some operations."""
+
+    __slots__ = ("__weakref__", "added", "base", "is_cleared", "metadata", "replaced", "total")
+
+    def __init__(self, base: Mapping[str, Value], total: int) -> None:
+        self.base = base
+        # The sum of what `measure` returns.
+        self.total = total
+        # Whether all keys of the base were removed.
+        self.is_cleared = False
+        # The new values of keys of the base, None for removed ones; and the added keys, in order of insertion.
+        self.replaced: dict[str, Value | None] = {}
+        self.added: dict[str, Value] = {}
+        # The new metadata; None if it does not change.
+        self.metadata: bytes | None = None
+
+    def find(self, key: str) -> Value | None:
+        """Return the value of a key; None if there is none."""
+        if (found := self.added.get(key)) is not None:
+            return found
+        if key in self.replaced:
+            return self.replaced[key]
+        return None if self.is_cleared else self.base.get(key)
+
+    def keys(self) -> list[str]:
+        """Return the keys, in order of insertion."""
+        removed = {key for key, value in self.replaced.items() if value is None}
+        base = () if self.is_cleared else self.base
+        return [*(key for key in base if key not in removed), *self.added]
+
+    def find_unknown(self, keys: Iterable[str]) -> list[str]:
+        """Return the keys, of the given ones, whose values are not known."""
+        return [key for key in keys if (value := self.find(key)) is not None and not value.is_known]
+
+    def put(self, key: str, value: Value) -> None:
+        """Set the value of a key."""
+        before = self.find(key)
+        self.total += measure(key, value) - (0 if before is None else measure(key, before))
+        if before is None or key in self.added:
+            self.added[key] = value
+        else:
+            self.replaced[key] = value
+
+    def remove(self, key: str) -> None:
+        """Remove a key, if it is there."""
+        if (before := self.find(key)) is not None:
+            self.total -= measure(key, before)
+            if self.added.pop(key, None) is None:
+                self.replaced[key] = None
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self.is_cleared, self.total = True, 0
+        self.added, self.replaced = {}, {}

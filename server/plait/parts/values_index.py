@@ -1,0 +1,68 @@
+"""The records of the values of a thread: their keys, and their index."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from plait.errors import CorruptThread
+from plait.parts.value_pieces import Piece, Value
+from plait.store.protocol import Record
+from plait_schemas.codec import encode_json
+
+__all__ = [
+    "HEAD",
+    "INDEX",
+    "METADATA",
+    "VALUES",
+    "decode_index",
+    "decode_object",
+    "encode_line",
+]
+
+HEAD: Final = "head/"
+"""The prefix of the keys of the records that are read on waking."""
+
+METADATA: Final = "head/metadata"
+"""The key of the record with the metadata."""
+
+INDEX: Final = "head/keys/"
+"""The prefix of the keys of the index records."""
+
+VALUES: Final = "value/"
+"""The prefix of the keys of the records that hold the values."""
+
+_NONE: Final = b"{}"
+
+_decode_lines: Final = msgspec.json.Decoder(list[list[Any]]).decode
+decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def encode_line(key: str, value: Value) -> bytes:
+    """Return the line of a key in an index record."""
+    if not value.is_list:
+        return b"[%d,%b,%d]" % (value.position, encode_json(key), value.size)
+    numbers = [value.number, value.skip]
+    for piece in value.pieces:
+        numbers += (piece.count, piece.size)
+    return b"[%d,%b,%b]" % (value.position, encode_json(key), ",".join(map(str, numbers)).encode())
+
+
+def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
+    """Return the values that index records list, in order, with unknown pieces. Raises CorruptThread."""
+    found: list[tuple[str, Value]] = []
+    try:
+        for record in records:
+            for position, key, *numbers in _decode_lines(record.value or b""):
+                if len(numbers) == 1:
+                    value = Value((Piece(1, numbers[0], None),), is_list=False)
+                else:
+                    number, skip, *sizes = numbers
+                    pieces = [Piece(count, size, None) for count, size in zip(sizes[::2], sizes[1::2], strict=True)]
+                    value = Value(pieces, is_list=True, number=number, skip=skip)
+                value.position = position
+                found.append((key, value))
+        found.sort(key=lambda each: each[1].position)
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise CorruptThread(f"the {part} of a thread are damaged") from error
+    return dict(found)

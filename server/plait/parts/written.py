@@ -1,0 +1,49 @@
+"""The results of a part's methods that write."""
+
+from collections.abc import Generator
+from typing import Any, Final, Generic, TypeVar
+
+from plait.state.commit import Commit
+from plait.state.transaction import Transaction
+
+__all__ = ["STAGED", "Result", "Written"]
+
+T = TypeVar("T")
+
+
+class Written:
+    """A write of a part. Awaiting it returns when it is durable, and raises StoreError if it could not be stored.
+
+    In the block of its transaction, awaiting it returns at once, as the block must not wait.
+    """
+
+    __slots__ = ("_commit", "_transaction")
+
+    def __init__(self, commit: Commit | None, transaction: Transaction | None) -> None:
+        self._commit = commit
+        self._transaction = transaction
+
+    def __await__(self) -> Generator[Any, None, None]:
+        transaction = self._transaction
+        if transaction is not None and transaction.is_open:
+            transaction.check()
+        elif self._commit is not None:
+            yield from self._commit.__await__()
+
+
+STAGED: Final = Written(None, None)
+"""A write that a run has staged."""
+
+
+class Result(Generic[T]):
+    """A write with a value. Awaiting it returns the value when the write is durable."""
+
+    __slots__ = ("_written", "value")
+
+    def __init__(self, value: T, written: Written) -> None:
+        self.value = value
+        self._written = written
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from self._written.__await__()
+        return self.value

@@ -1,0 +1,118 @@
+"""Queues the messages that a client of the native protocol sends to a part, and answers them. No I/O."""
+
+from functools import partial
+from typing import Final
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.transport import Frame
+from plait.errors import Forbidden, InvalidArguments, PlaitError, Readonly, StoreError, TooLarge, TooMany
+from plait.instruments.protocol import tell_limit
+from plait.session.native.follower import Follower
+from plait.session.native.opened import find_messages
+from plait_schemas.codec import encode_json, nests_deeper
+from plait_schemas.messages import Send, Sent, Unsent, encode
+
+__all__ = ["Sends"]
+
+# The most characters of a key.
+_LONGEST_KEY: Final = 256
+# Seconds after which a message that could not be stored is sent again.
+_PAUSE: Final = 1.0
+
+
+class Sends:
+    """The messages that were sent on one socket.
+
+    They are numbered, so that they stay in order when one is refused for the time being: those after it are refused,
+    too, until it is sent again.
+    """
+
+    __slots__ = ("_actor", "_connection", "_follower", "_next")
+
+    def __init__(self, actor: Actor, connection: Connection, follower: Follower) -> None:
+        self._actor = actor
+        self._connection = connection
+        # Sends the answers after the changes before them.
+        self._follower = follower
+        self._next = 1
+
+    def receive(self, frame: Send) -> None:
+        """Queue a message, once, and answer when it is durable."""
+        actor, connection = self._actor, self._connection
+        if frame.ref > self._next:
+            self._tell(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
+            return
+        connection.begin_message("send", actor.instruments, actor.key)
+        trace = connection.trace
+        try:
+            id = self._queue(frame)
+        except TooMany as error:
+            self.limit(frame, error.retry_after or _PAUSE, error)
+            actor.instruments.message_ended(trace, error.code)
+            return
+        except PlaitError as error:
+            self._refuse(frame, error)
+            actor.instruments.message_ended(trace, error.code)
+            return
+        self._next = max(self._next, frame.ref + 1)
+        actor.state.after(partial(self._answer, frame, id, trace))
+
+    def refuse(self, frame: Send, error: PlaitError) -> None:
+        """Refuse a message for good, in its turn."""
+        if frame.ref > self._next:
+            self._tell(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
+        else:
+            self._refuse(frame, error)
+
+    def limit(self, frame: Send, wait: float, error: TooMany) -> None:
+        """Refuse a message, which the client sends again after `wait` seconds."""
+        tell_limit(self._actor.instruments, error)
+        self._tell(Unsent(frame.ref, error.code, str(error), retry_after=wait))
+
+    # Inside
+
+    def _queue(self, frame: Send) -> str:
+        """Queue a message, and return its id. Raises why it may not be sent."""
+        connection = self._connection
+        found = find_messages(self._actor, frame.part)
+        if not connection.rights.may_send:
+            raise Forbidden("Forbidden")
+        if connection.readonly:
+            raise Readonly("Connection is readonly")
+        if not 1 <= len(frame.key) <= _LONGEST_KEY:
+            raise InvalidArguments(f"a key has 1 to {_LONGEST_KEY} characters, this one has {len(frame.key)}")
+        depth = self._actor.limits.depth
+        if frame.attachments and nests_deeper(encode_json(frame.attachments), depth):
+            raise TooLarge(f"JSON is nested more than {depth} deep", limit="depth")
+        principal = connection.principal
+        metadata = {"connection": connection.id, "key": frame.key}
+        if principal is not None:
+            metadata["user"] = principal.id
+        sender = f"connection {connection.id}" if principal is None else f"principal {principal.id}"
+        try:
+            queued = found.queue(
+                frame.content, key=frame.key, sender=sender, metadata=metadata, attachments=frame.attachments
+            )
+        except (ValueError, TypeError) as error:
+            raise InvalidArguments(str(error)) from error
+        return queued.value.id
+
+    def _answer(self, frame: Send, id: str, trace: object, error: PlaitError | None) -> None:
+        if error is None:
+            self._follower.send(Frame(encode(Sent(frame.ref, id))))
+        elif isinstance(error, StoreError):  # It was not stored, nor were those after it; they come again, in order.
+            self._next = min(self._next, frame.ref)
+            self._follower.send(Frame(encode(Unsent(frame.ref, error.code, str(error), retry_after=_PAUSE))))
+        else:
+            self._follower.send(Frame(encode(Unsent(frame.ref, error.code, str(error), error.path))))
+        self._actor.instruments.message_ended(trace, "ok" if error is None else error.code)
+
+    def _refuse(self, frame: Send, error: PlaitError) -> None:
+        tell_limit(self._actor.instruments, error)
+        self._next = max(self._next, frame.ref + 1)
+        self._tell(Unsent(frame.ref, error.code, str(error), error.path))
+
+    def _tell(self, answer: Unsent) -> None:
+        data = Frame(encode(answer))
+        self._actor.state.after(lambda _: self._follower.send(data))

@@ -1,0 +1,194 @@
+"""Effects on a server that is killed: a transaction is there whole or not at all, and each effect's writes once."""
+
+import asyncio
+import random
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.integration.socket_client import http
+from tests.running import Process
+
+ROUNDS = 10
+THREADS = 4
+PATIENCE = 60.0
+APP = """
+import asyncio
+
+from plait import Plait, Schedule, Thread, Values, effect, rpc
+
+
+class Tally(Thread[dict]):
+    idle_timeout = 0.1
+    initial_state = {"sent": 0}
+    values = Values()
+    schedule = Schedule()
+
+    @rpc
+    async def send(self) -> int:
+        with self.transaction():
+            sent = self.state["sent"] + 1
+            self.set_state({"sent": sent})
+            self.values.set("sent", sent)
+            self.schedule.after(0.02, "count", sent)
+            self.schedule.queue("step", sent)
+        return sent
+
+    @effect(attempts=100, base=0.001)
+    async def count(self, number: int) -> None:
+        await self.values.push("counted", number)
+        await asyncio.sleep(0.005)
+        await self.values.update("count", lambda count: count + 1, 0)
+        if number % 5 == 0 and self.schedule.current.attempt == 1:
+            raise RuntimeError("try again")
+
+    @effect
+    async def step(self, number: int) -> None:
+        await self.values.push("steps", number)
+        await asyncio.sleep(0.001)
+        if number % 3 == 0:
+            self.schedule.after(0.01, "third", number)
+
+    @effect
+    async def third(self, number: int) -> None:
+        await self.values.push("thirds", number)
+
+    @rpc
+    async def look(self) -> dict:
+        left = [each.name for each in await self.schedule.list()]
+        return {**self.state, "left": left, "values": dict(await self.values.items())}
+
+
+app = Plait(Tally, store="sqlite:///tally.db", limits=None)
+"""
+
+
+class Sender:
+    """A client that sends to one thread until the server is gone."""
+
+    def __init__(self, number: int) -> None:
+        self._url = f"/threads/tally/{number}/rpc/"
+        self.answered = 0
+        self.first = asyncio.Event()
+
+    async def play(self, address: str) -> None:
+        async with http(address) as client:
+            while True:
+                answer = await client.post(f"{self._url}send", json={})
+                assert answer.status_code == 200, answer.text
+                self.answered = answer.json()["result"]
+                self.first.set()
+
+    async def look(self, address: str) -> dict[str, Any]:
+        async with http(address) as client:
+            answer = await client.post(f"{self._url}look", json={})
+            found: dict[str, Any] = answer.json()["result"]
+        return found
+
+    async def check(self, address: str) -> None:
+        """Compare what is stored with what was answered, while effects may still be waiting."""
+        found = await self.look(address)
+        sent, values = found["sent"], found["values"]
+        assert self.answered <= sent <= self.answered + 1
+        assert values.get("sent", 0) == sent
+        counted = values.get("counted", [])
+        assert len(counted) == len(set(counted)) == values.get("count", 0)
+        assert len(counted) + found["left"].count("count") == sent
+        steps = values.get("steps", [])
+        assert steps == [*range(1, len(steps) + 1)]
+        assert len(steps) + found["left"].count("step") == sent
+        assert len(values.get("thirds", [])) + found["left"].count("third") == len(steps) // 3
+        self.answered = sent
+
+    async def check_end(self, address: str) -> None:
+        """Wait until nothing is left to run, and compare what has run with what was sent."""
+        async with asyncio.timeout(PATIENCE):
+            while (found := await self.look(address))["left"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        sent, values = found["sent"], found["values"]
+        assert sorted(values["counted"]) == values["steps"] == [*range(1, sent + 1)]
+        assert sorted(values["thirds"]) == [*range(3, sent + 1, 3)]
+
+
+@pytest.mark.timeout(300)
+async def test_a_killed_server_runs_each_effect_once_in_the_store_and_loses_none(tmp_path: Path) -> None:
+    (tmp_path / "tally_app.py").write_text(APP)
+    senders, chance = [Sender(number) for number in range(THREADS)], random.Random(4)
+    for _ in range(ROUNDS):
+        with Process("tally_app:app", cwd=tmp_path, environment={"PLAIT_SECRET": "test"}) as server:
+            for sender in senders:
+                await sender.check(server.address)
+                sender.first.clear()
+            tasks = [asyncio.create_task(sender.play(server.address)) for sender in senders]
+            await asyncio.gather(*(sender.first.wait() for sender in senders))
+            await asyncio.sleep(chance.random() * 0.3)  # The moment at which it is killed.
+            server.end(signal.SIGKILL)
+            for task in tasks:
+                with suppress(httpx.HTTPError):
+                    await task
+    with Process("tally_app:app", cwd=tmp_path, environment={"PLAIT_SECRET": "test"}) as server:
+        for sender in senders:
+            await sender.check_end(server.address)
+    assert min(sender.answered for sender in senders) >= ROUNDS
+
+
+DEADLY_APP = """
+import asyncio
+import os
+
+from plait import Plait, Schedule, Thread, Values, effect, rpc
+
+
+class Risky(Thread[dict]):
+    values = Values()
+    schedule = Schedule()
+
+    @rpc
+    async def begin(self) -> None:
+        with self.transaction():
+            self.schedule.after(0.05, "die")
+            for number in range(3):
+                self.schedule.after(0.05, "live", number)
+
+    @effect
+    async def die(self) -> None:
+        await asyncio.sleep(0.5)  # The server says that it listens first.
+        os._exit(9)
+
+    @effect
+    async def live(self, number: int) -> None:
+        await self.values.push("lived", number)
+
+    def on_error(self, error: BaseException, connection: object) -> None:
+        self.values.set("error", str(error))
+
+    @rpc
+    async def look(self) -> list:
+        left = [each.name for each in await self.schedule.list()]
+        return [left, await self.values.get("lived", []), await self.values.get("error")]
+
+
+app = Plait(Risky, store="sqlite:///risky.db")
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_an_effect_that_ends_its_process_is_given_up_after_three_times(tmp_path: Path) -> None:
+    (tmp_path / "risky_app.py").write_text(DEADLY_APP)
+    with Process("risky_app:app", cwd=tmp_path) as server:
+        async with http(server.address) as web:
+            with suppress(httpx.HTTPError):
+                await web.post("/threads/risky/one/rpc/begin", json={})
+        server.wait()
+        for _ in range(2):
+            server.start()
+            server.wait()
+        server.start()
+        async with http(server.address) as web, asyncio.timeout(PATIENCE):
+            while (found := (await web.post("/threads/risky/one/rpc/look", json={})).json()["result"])[0]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert sorted(found[1]) == [0, 1, 2]
+    assert found[2] == "the effect die has ended the process 3 times, and is not tried again"

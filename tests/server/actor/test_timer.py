@@ -1,0 +1,111 @@
+"""The timer of an awake thread."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.server.parts.workshop import SECOND, SOON, Clock, until
+
+from plait.actor.timer import Timer
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Part:
+    """Is due when a test says so."""
+
+    def __init__(self, wakes_at: int, due: int | None = None) -> None:
+        self.wakes_at = wakes_at
+        self.due = wakes_at if due is None else due
+        self.kept_until = 0
+        self.calls: list[int] = []
+        self.then: Callable[[], object] = lambda: setattr(self, "wakes_at", 0)
+
+    def on_due(self, now: int) -> None:
+        self.calls.append(now)
+        self.then()
+
+    def terminate(self) -> None: ...
+
+
+def make_timer(*parts: Any, interval: float = SOON) -> Timer:
+    timer = Timer(asyncio.get_running_loop(), interval)
+    for part in parts:
+        timer.add(part)
+    return timer
+
+
+async def watched() -> None:
+    await asyncio.sleep(4 * SOON)
+
+
+async def test_parts_are_called_at_their_times_and_not_before(clock: Clock) -> None:
+    early, late = Part(clock.now + SECOND), Part(clock.now + 2 * SECOND)
+    timer = make_timer(early, late)
+    timer.start()
+    await watched()
+    assert early.calls == []
+    clock.move(1)
+    await until(lambda: early.calls == [clock.now])
+    assert late.calls == []
+    clock.move(1)
+    await until(lambda: late.calls == [clock.now])
+    assert len(early.calls) == 1
+
+
+async def test_a_clock_that_is_set_is_seen_within_the_interval(clock: Clock) -> None:
+    part = Part(clock.now + 3600 * SECOND)
+    timer = make_timer(part)
+    timer.start()
+    clock.move(-3600)
+    await watched()
+    clock.move(2 * 3600)
+    await until(lambda: len(part.calls) == 1)
+
+
+async def test_nothing_is_called_before_start_and_after_stop(clock: Clock) -> None:
+    part = Part(clock.now)
+    timer = make_timer(part)
+    timer.arm()
+    await watched()
+    assert part.calls == []
+    timer.start()
+    timer.stop()
+    await watched()
+    assert part.calls == []
+    timer.start()
+    await until(lambda: len(part.calls) == 1)
+
+
+async def test_a_part_that_stays_due_is_not_called_in_a_loop(clock: Clock) -> None:
+    part = Part(clock.now)
+    part.then = lambda: None
+    timer = make_timer(part, interval=3600)
+    timer.start()
+    await until(lambda: len(part.calls) == 1)
+    for _ in range(5):
+        await watched()
+    assert len(part.calls) == 1
+    timer.stop()
+
+
+async def test_arming_again_finds_an_earlier_time(clock: Clock) -> None:
+    part = Part(clock.now + 3600 * SECOND)
+    timer = make_timer(part, interval=3600)
+    timer.start()
+    part.wakes_at = clock.now
+    timer.arm()
+    await until(lambda: len(part.calls) == 1)
+
+
+async def test_the_earliest_due_time_counts_and_none_if_no_part_acts_at_times(clock: Clock) -> None:
+    assert make_timer().due is None
+    timer = make_timer(Part(0, due=7), Part(9), Part(0))
+    assert (timer.due, timer.wakes_at) == (7, 9)
+    assert make_timer(Part(0)).due == 0
+    timer.is_terminated = True
+    assert (timer.due, timer.wakes_at, timer.is_due) == (0, 0, False)

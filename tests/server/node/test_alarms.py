@@ -1,0 +1,412 @@
+"""Threads that are asleep when they are due."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, Workshop, make_store, open_workshop, until
+
+from plait.actor.thread import Thread
+from plait.errors import StoreError
+from plait.node.alarms import Alarms
+from plait.parts.schedule.effect import effect
+from plait.parts.schedule.schedule import Schedule
+from plait.parts.values import Values
+from plait.store.protocol import DueThread, ThreadKey
+
+HOUR = 3600.0
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
+    async with make_store(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Sleeper(Thread[Any]):
+    """Falls asleep at once."""
+
+    idle_timeout = 0.0
+    values = Values()
+    schedule = Schedule()
+    starts: list[str]
+
+    @effect
+    async def ring(self) -> None:
+        await self.values.update("rings", lambda rings: rings + 1, 0)
+
+    @effect
+    async def plan(self, seconds: float) -> None:
+        await self.schedule.after(seconds, "ring")
+
+    def on_start(self) -> None:
+        self.starts.append(self.name)
+
+
+class Draft(Sleeper):
+    """Expires an hour after its last use."""
+
+    expires_after = HOUR
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    Sleeper.starts = []
+
+
+async def rings(shop: Workshop, name: str = "one", cls: type[Thread[Any]] = Sleeper) -> int:
+    found: int = await (await shop.thread(cls, name)).values.get("rings", 0)
+    return found
+
+
+def has_rung(shop: Workshop, cls: type[Thread[Any]]) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        return await rings(shop, cls=cls) == 1
+
+    return check
+
+
+async def plan(shop: Workshop, *names: str, seconds: float = 60, cls: type[Sleeper] = Sleeper) -> None:
+    """Schedule a ring in each thread, and wait until they are asleep."""
+    for name in names:
+        thread = await shop.thread(cls, name)
+        await thread.schedule.after(seconds, "ring")
+    await until(shop.are_asleep)
+    Sleeper.starts.clear()
+
+
+async def watched() -> None:
+    await asyncio.sleep(6 * SOON)
+
+
+async def test_a_sleeping_thread_is_woken_when_it_is_due_and_not_before(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "one")
+        await plan(shop, "two", seconds=120)
+        clock.move(59.9)
+        await watched()
+        assert Sleeper.starts == []
+        clock.move(0.1)
+        await until(lambda: Sleeper.starts == ["one"])
+        await until(shop.are_asleep)
+        clock.move(60)
+        await until(lambda: Sleeper.starts == ["one", "two"])
+        await until(shop.are_asleep)
+        await watched()
+        assert Sleeper.starts == ["one", "two"]
+        assert await shop.due() == {}
+        assert await rings(shop, "one") == await rings(shop, "two") == 1
+
+
+async def test_a_thread_that_falls_asleep_with_an_earlier_time_is_woken_then(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "late", seconds=20)
+        await watched()  # The next thread that is due is known.
+        await plan(shop, "early", seconds=10)
+        clock.move(10)
+        await until(lambda: Sleeper.starts == ["early"])
+        clock.move(10)
+        await until(lambda: Sleeper.starts == ["early", "late"])
+
+
+async def test_an_effect_of_a_thread_that_was_woken_may_plan_the_next_one(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Sleeper) as shop:
+        await (await shop.thread(Sleeper)).schedule.after(10, "plan", 5.0)
+        await until(shop.are_asleep)
+        Sleeper.starts.clear()
+        clock.move(10)
+        await until(lambda: Sleeper.starts == ["one"])
+        await until(shop.are_asleep)
+        clock.move(5)
+        await until(lambda: Sleeper.starts == ["one", "one"])
+        await until(shop.are_asleep)
+        assert await shop.due() == {}
+
+
+async def test_many_that_were_due_while_the_server_was_down_all_run_once(store: FlakyStore, clock: Clock) -> None:
+    names = [f"{number}" for number in range(250)]
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, *names)
+    clock.move(HOUR)
+    async with open_workshop(store, Sleeper) as shop:
+
+        async def are_done() -> bool:
+            return await shop.due() == {}
+
+        await until(are_done)
+        await until(shop.are_asleep)
+        assert sorted(Sleeper.starts) == sorted(names)
+
+
+async def test_a_thread_whose_on_start_raises_is_tried_again_later_and_later(store: FlakyStore, clock: Clock) -> None:
+    class Broken(Sleeper):
+        kind = "sleeper"
+
+        def on_start(self) -> None:
+            super().on_start()
+            if self.name == "broken":
+                raise RuntimeError("it cannot start")
+
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "broken", "fine")
+    clock.move(60)
+    async with open_workshop(store, Broken) as shop:
+        await until(lambda: "fine" in Sleeper.starts)
+        for _ in range(10):
+            clock.move(1)
+            await watched()
+        assert Sleeper.starts.count("broken") == 1  # The next time is a second later, by the clock of the loop.
+        await until(lambda: Sleeper.starts.count("broken") == 2)
+
+
+async def test_a_thread_that_cannot_do_what_it_is_due_for_is_not_woken_in_a_loop(
+    store: FlakyStore, clock: Clock
+) -> None:
+    class Poor(Thread[Any]):
+        kind = "sleeper"
+        idle_timeout = 0.0
+        schedule = Schedule()
+
+        def on_start(self) -> None:
+            Sleeper.starts.append(self.name)
+
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "one")
+    clock.move(60)
+    async with open_workshop(store, Poor) as shop:
+        await until(lambda: Sleeper.starts == ["one"])
+        for _ in range(10):
+            await watched()
+        assert Sleeper.starts == ["one"]
+        assert len(await shop.due()) == 1
+    async with open_workshop(store, Sleeper) as shop:  # It still has what it was due for.
+        await until(lambda: _is_idle_without_due(shop))
+        assert await rings(shop) == 1
+
+
+async def _is_idle_without_due(shop: Workshop) -> bool:
+    return await shop.due() == {}
+
+
+async def test_threads_of_other_apps_are_left_alone(store: FlakyStore, clock: Clock) -> None:
+    class Other(Thread[Any]):
+        pass
+
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "one")
+    clock.move(60)
+    async with open_workshop(store, Other):
+        await watched()
+    assert Sleeper.starts == []
+
+
+async def test_a_terminated_thread_is_not_woken(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "one")
+        await shop.handle(Sleeper).terminate()
+        assert await shop.due() == {}
+        await until(shop.are_asleep)
+        Sleeper.starts.clear()
+        clock.move(HOUR)
+        await watched()
+        assert Sleeper.starts == []
+
+
+async def test_a_store_that_cannot_be_read_for_a_while_delays_only(store: FlakyStore, clock: Clock) -> None:
+    calls = 0
+
+    class Away(type(store)):  # type: ignore[misc]
+        async def due_threads(self, **options: Any) -> list[DueThread]:
+            nonlocal calls
+            calls += 1
+            if calls <= 2:
+                raise StoreError("the disk is away")
+            found: list[DueThread] = await super().due_threads(**options)
+            return found
+
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "one")
+    clock.move(60)
+    store.__class__ = Away
+    async with open_workshop(store, Sleeper):
+        async with asyncio.timeout(10):
+            while not Sleeper.starts:
+                clock.move(0.1)
+                await asyncio.sleep(SOON)
+
+
+# Expiry
+
+
+async def expires(shop: Workshop, cls: type[Thread[Any]], name: str = "one") -> bool:
+    return await shop.store.find(ThreadKey(cls._kind.name, name)) is None
+
+
+async def test_a_thread_does_not_expire_before_its_last_one_shot(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Draft, expiry_interval=SOON) as shop:
+        await plan(shop, "one", seconds=5 * HOUR, cls=Draft)
+        found = await shop.store.find(ThreadKey("draft", "one"))
+        assert found.idle_since == clock.now + 5 * HOUR * SECOND
+        for _ in range(4):
+            clock.move(1.2 * HOUR)
+            await watched()
+            assert not await expires(shop, Draft)
+        assert Sleeper.starts == []
+        clock.move(0.2 * HOUR)
+        await until(lambda: Sleeper.starts == ["one"])
+        await until(shop.are_asleep)
+        await watched()
+        assert not await expires(shop, Draft)
+        clock.move(1.01 * HOUR)
+        await until(lambda: expires(shop, Draft))
+
+
+async def test_a_thread_that_was_awake_at_a_crash_does_not_expire_before_its_one_shot(
+    store: FlakyStore, clock: Clock
+) -> None:
+    async with open_workshop(store, Draft) as shop:
+        thread = await shop.thread(Draft)
+        await thread.schedule.after(5 * HOUR, "ring")
+        await shop.crash()
+    async with open_workshop(store, Draft, expiry_interval=SOON) as shop:
+        await watched()
+        for _ in range(3):
+            clock.move(1.2 * HOUR)
+            await watched()
+            assert not await expires(shop, Draft)
+        clock.move(1.5 * HOUR)
+        await until(lambda: "one" in Sleeper.starts)
+        await until(has_rung(shop, Draft))
+
+
+async def test_what_recurs_does_not_keep_a_thread(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Draft, expiry_interval=SOON) as shop:
+        thread = await shop.thread(Draft)
+        await thread.schedule.every(5 * HOUR, "ring")
+        await thread.schedule.cron("0 0 1 1 *", "ring")
+        await until(shop.are_asleep)
+        clock.move(1.01 * HOUR)
+        await until(lambda: expires(shop, Draft))
+
+
+async def test_a_thread_that_is_due_and_expired_at_once_rings_first(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Draft) as shop:
+        await plan(shop, "one", cls=Draft)
+    clock.move(10 * HOUR)
+    async with open_workshop(store, Draft, expiry_interval=SOON) as shop:
+        await until(lambda: Sleeper.starts == ["one"])
+        await until(has_rung(shop, Draft))
+
+
+# What alarms know
+
+
+class Board:
+    """A store's due times, and the threads that alarms have woken."""
+
+    def __init__(self, due: list[DueThread]) -> None:
+        self.due = sorted(due)
+        self.reads = 0
+        self.woken: list[str] = []
+        self.awake: set[ThreadKey] = set()
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        self.reads += 1
+        found = [each for each in self.due if each.due <= until and (after is None or each > after)]
+        return found[:limit]
+
+    async def wake(self, key: ThreadKey) -> None:
+        self.woken.append(key.name)
+        self.due = [each for each in self.due if each.key != key]
+
+    def open(self, *, interval: float = SOON) -> Alarms:
+        store: Any = self
+        return Alarms({"k"}, store, self.wake, self.awake.__contains__, interval=interval)
+
+
+def key(name: object) -> ThreadKey:
+    return ThreadKey("k", f"{name}")
+
+
+async def test_of_many_threads_that_are_due_later_few_are_kept_in_memory(clock: Clock) -> None:
+    board = Board([DueThread(clock.now + (number + 1) * SECOND, key(number)) for number in range(20_000)])
+    alarms = board.open(interval=1e9)  # All are within the horizon.
+    alarms.start()
+    await until(lambda: board.reads > 0)
+    assert len(alarms._known) <= 100
+    for number in range(5000):  # Threads that fall asleep.
+        alarms.tell(key(f"told {number}"), due=clock.now + SECOND, wakes_at=clock.now + SECOND)
+    assert len(alarms._known) <= 1000
+    await alarms.stop()
+
+
+async def test_threads_that_were_forgotten_are_read_again(clock: Clock) -> None:
+    names = [f"{number}" for number in range(3000)]
+    board = Board([])
+    alarms = board.open(interval=1e9)
+    alarms.start()
+    await until(lambda: board.reads > 0)
+    for number, name in enumerate(names):
+        at = clock.now + (number + 1) * SECOND
+        board.due.append(DueThread(at, key(name)))
+        alarms.tell(key(name), due=at, wakes_at=at)
+
+    def are_woken() -> bool:
+        clock.move(50)
+        alarms._changed.set()
+        return len(board.woken) >= len(names)
+
+    await until(are_woken)
+    await alarms.stop()
+    assert sorted(board.woken) == sorted(names)
+
+
+async def test_alarms_read_no_more_often_than_needed(clock: Clock) -> None:
+    board = Board([DueThread(clock.now + 10 * SECOND, key("a"))])
+    alarms = board.open(interval=30.0)
+    alarms.start()
+    await until(lambda: board.reads == 1)
+    alarms.tell(key("b"), due=clock.now + 60 * SECOND, wakes_at=clock.now + 60 * SECOND)  # After the horizon.
+    await watched()
+    assert board.reads == 1
+    assert [each.key.name for each in alarms._known] == ["a"]
+    await alarms.stop()
+
+
+def _never(_: ThreadKey) -> bool:
+    return False
+
+
+async def test_a_wake_that_fails_rests_for_a_second_then_two(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.get_running_loop()
+    shift, times = 0.0, list[float]()
+    real = loop.time
+
+    class Failing(Board):
+        async def wake(self, key: ThreadKey) -> None:
+            times.append(round(shift))
+            raise RuntimeError("no")
+
+    board = Failing([DueThread(clock.now, key("a"))])
+    store: Any = board
+    alarms = Alarms({"k"}, store, board.wake, _never, interval=SOON)
+    alarms.start()
+    await until(lambda: len(times) == 1)
+    for count in range(2, 5):
+        rest: Callable[[], float] = lambda: alarms._resting[key("a")].until - real()  # noqa: E731
+        await until(lambda: alarms._resting[key("a")].count == len(times))
+        assert rest() == pytest.approx(2.0 ** (count - 2), abs=0.5)
+        alarms._rests = [(real(), key("a"))]
+        alarms._resting[key("a")].until = real()
+        await until(lambda count=count: len(times) == count)
+    await alarms.stop()
+    assert "is due, but could not be woken: RuntimeError('no')" in caplog.text

@@ -1,0 +1,152 @@
+"""Messages of threads that sleep, end, expire, are terminated, or may not be written."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.server.fakes import FakeTransport
+from tests.server.parts.messages_lab import Chat, MessagesLab, answer, contents
+from tests.server.parts.test_messages_queue import Gate, statuses
+from tests.server.parts.workshop import FlakyStore, open_workshop, until
+
+from plait import Context, Messages, Readonly, Terminated, Thread
+from plait.actor.connection import Rights
+from plait.actor.turn import Turn
+from plait.store.protocol import ThreadKey
+
+KEY = ThreadKey("chat", "one")
+
+
+async def until_calls(lab: MessagesLab, calls: int) -> None:
+    async with asyncio.timeout(10):
+        while lab.calls < calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_what_is_queued_is_found_after_a_restart_without_any_use_of_the_thread(chats: MessagesLab) -> None:
+    gate = Gate()
+
+    async def wait(ctx: Context[Chat]) -> None:
+        gate.is_reached.set()
+        await asyncio.Event().wait()
+
+    chats.work = wait
+    await chats.handle.queue("a")
+    await gate.reached()
+    chats.work = answer
+    await chats.restart()
+    await until_calls(chats, 2)
+    await chats.until(lambda found: contents(found) == ["a", "re a"])
+
+
+async def test_a_thread_is_due_while_anything_is_queued_and_not_after(chats: MessagesLab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        taken = await ctx.thread.messages.take()
+        await ctx.flush()
+        await gate.wait()
+        assert taken
+
+    async def due() -> list[Any]:
+        found: list[Any] = await chats.store.due_threads(until=1 << 62)
+        return found
+
+    chats.work = work
+    await chats.handle.inject("user", "a")
+    assert await due() == []
+    await chats.handle.queue("b")
+    await gate.reached()
+    # Its message is history, but the run has not ended.
+    assert statuses(await chats.all()) == ["completed", "completed"]
+    assert [each.key for each in await due()] == [KEY]
+    gate.open()
+    async with asyncio.timeout(10):
+        while await due():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_terminated_thread_takes_no_message_and_keeps_what_it_has(chats: MessagesLab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        async with messages.stream() as m:
+            m.append("half")
+            gate.is_reached.set()
+            while True:
+                await asyncio.sleep(0.001)
+                await ctx.checkpoint()
+
+    chats.work = work
+    messages = await chats.messages()
+    history = await messages.inject("user", "history")
+    await messages.queue("asked")
+    await gate.reached()
+    await (await chats.thread()).terminate()
+    with pytest.raises(Terminated) as raised:
+        messages.inject("user", "late")
+    assert raised.value.code == "terminated"
+    with pytest.raises(Terminated):
+        messages.queue("late")
+    with pytest.raises(Terminated):
+        messages.stream()
+    found = await chats.until(lambda found: "streaming" not in statuses(found))
+    assert [(each.content, each.status) for each in found] == [
+        ("history", "completed"),
+        ("half", "failed"),
+        ("asked", "pending"),
+    ]
+    assert await chats.store.due_threads(until=1 << 62) == []
+    await chats.restart()
+    assert contents(await chats.handle.pending()) == ["asked"]
+    assert (await chats.handle.update(history.id, "changed")).content == "changed"
+    assert await chats.handle.delete((await chats.handle.pending())[0].id) is True
+    assert contents(await chats.all()) == ["changed", "half"]
+    assert chats.calls == 1
+
+
+async def test_a_history_is_a_head_and_two_records_a_message(chats: MessagesLab) -> None:
+    await chats.handle.inject("user", "a")
+    assert sorted(record.key.partition("/")[0] for record in await chats.store.records(KEY, "messages")) == [
+        "head",
+        "i",
+        "m",
+    ]
+
+
+class Guest(Thread[dict[str, Any]]):
+    """A thread that soon expires, and whose agent the app does not have."""
+
+    idle_timeout = 0.01
+    expires_after = 0.05
+    messages = Messages(agent="absent")
+
+
+async def test_a_thread_does_not_expire_while_a_message_is_queued(store: FlakyStore) -> None:
+    async with open_workshop(store, Guest, expiry_interval=0.01) as workshop:
+        messages = (await workshop.thread(Guest, "asking")).messages
+        await messages.queue("a")
+        await (await workshop.thread(Guest, "silent")).messages.inject("user", "b")
+
+        async def is_gone(name: str) -> bool:
+            return await store.find(ThreadKey("guest", name)) is None
+
+        await until(lambda: is_gone("silent"))
+        assert not await is_gone("asking")
+        await workshop.handle(Guest, "asking").messages.take()
+        await until(lambda: is_gone("asking"))
+
+
+async def test_a_readonly_client_writes_no_messages(chats: MessagesLab) -> None:
+    thread, actor = await chats.thread(), await chats.actor()
+    transport = FakeTransport()
+    connection = actor.sockets.make_connection("c", transport, rights=Rights(may_write=False))
+    turn = Turn(
+        "message", lambda: thread.messages.inject("user", "a"), actor=actor, connection=connection, by_client=True
+    )
+    ended = asyncio.get_running_loop().create_future()
+    actor.turns.begin(turn, lambda _, error: ended.set_result(error))
+    assert isinstance(await ended, Readonly)
+    assert await chats.all() == []

@@ -1,0 +1,165 @@
+"""What runs do to messages while others do something to the same ones."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents
+
+from plait import Context, NotFound, StoreError
+from plait.parts.messages.part import ThreadMessages
+
+
+async def during(lab: MessagesLab, work: Callable[[ThreadMessages], Awaitable[object]]) -> None:
+    """Do something outside of the run in which the calling code is, as another client does."""
+
+    async def other(thread: Chat) -> None:
+        await work(thread.messages)
+
+    actor = await lab.app._node.actor(lab.app.thread(Chat, "one")._key)
+    future = actor.loop.create_future()
+    actor.begin("other", lambda: other(actor.thread), lambda _, error: future.set_result(error))  # type: ignore[arg-type]
+    error = await future
+    if error is not None:
+        raise error
+
+
+async def test_nothing_of_a_run_is_seen_before_it_ends_or_after_it_has_raised(chats: MessagesLab) -> None:
+    first = await chats.handle.inject("user", "a")
+    second = await chats.handle.inject("user", "b")
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        messages.inject("assistant", "c")
+        await messages.update(first.id, "A", metadata={"x": 1})
+        await messages.delete(second.id)
+        assert contents((await messages.list()).messages) == ["A", "c"]
+        assert await messages.get(second.id) is None
+        with pytest.raises(NotFound):
+            await messages.update(second.id, "B")
+
+        async def look(others: ThreadMessages) -> None:
+            page = await others.list()
+            assert (contents(page.messages), page.total) == (["a", "b"], 2)
+            assert await others.get(second.id) == second
+
+        await during(chats, look)
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        await chats.do(work)
+    assert await chats.all() == [first, second]
+
+
+async def test_a_message_stands_where_it_was_written_whenever_its_run_ends(chats: MessagesLab) -> None:
+    viewer = Viewer(await chats.messages())
+    await viewer.open()
+
+    async def work(ctx: Context[Chat]) -> None:
+        ctx.thread.messages.inject("assistant", "a")
+        await during(chats, lambda others: others.inject("user", "b"))
+        ctx.thread.messages.inject("assistant", "c")
+
+    await chats.do(work)
+    assert contents(await chats.all()) == contents(viewer.shown) == ["a", "b", "c"]
+    late = Viewer(await chats.messages())
+    late.revision = 1
+    await late.open()
+    assert contents(late.shown) == ["a", "c"]
+
+
+async def test_changes_of_a_run_and_of_others_all_count(chats: MessagesLab) -> None:
+    message = await chats.handle.inject("user", "a", metadata={"x": 0})
+
+    async def work(ctx: Context[Chat]) -> None:
+        for number in ("0", "1"):
+            await ctx.thread.messages.update(message.id, metadata={f"run {number}": 1})
+            await during(chats, partial(update, number=number))
+            await ctx.flush()
+
+    async def update(others: ThreadMessages, number: str) -> None:
+        await others.update(message.id, "b", metadata={f"other {number}": 1})
+
+    await chats.do(work)
+    found = await chats.handle.get(message.id)
+    assert found.content == "b"
+    assert found.metadata == {"x": 0, "run 0": 1, "other 0": 1, "run 1": 1, "other 1": 1}
+
+
+async def test_a_message_that_others_have_removed_is_not_made_again_by_a_run(chats: MessagesLab) -> None:
+    message = await chats.handle.inject("user", "a")
+
+    async def work(ctx: Context[Chat]) -> None:
+        await ctx.thread.messages.update(message.id, "b")
+        await during(chats, lambda others: others.delete(message.id))
+
+    await chats.do(work)
+    assert await chats.all() == []
+    assert (await chats.handle.list()).total == 0
+
+
+async def test_a_run_may_change_what_it_has_taken_and_what_is_pending(chats: MessagesLab) -> None:
+    (await chats.messages())._caller._is_busy = True  # type: ignore[union-attr]
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        own = messages.queue("own").value
+        await during(chats, lambda others: others.queue("other"))
+        other = (await messages.pending())[1]
+        await messages.update(own.id, "own, changed")
+        await messages.update(other.id, "other, changed")
+        assert contents(await messages.pending()) == ["own, changed", "other, changed"]
+        taken = await messages.take()
+        assert contents(taken) == ["own, changed", "other, changed"]
+        await messages.update(taken[0].id, metadata={"x": 1})
+        assert await messages.delete(taken[1].id) is True
+        assert await messages.pending() == []
+
+    await chats.do(work)
+    found = await chats.all()
+    assert [(each.content, each.metadata) for each in found] == [("own, changed", {"x": 1})]
+
+
+async def test_a_run_may_store_a_part_of_what_it_does(chats: MessagesLab) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        message = ctx.thread.messages.inject("assistant", "kept").value
+        await ctx.flush()
+        assert contents((await ctx.thread.messages.list()).messages) == ["kept"]
+        await ctx.thread.messages.update(message.id, "lost")
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        await chats.do(work)
+    assert contents(await chats.all()) == ["kept"]
+
+
+async def test_what_a_run_could_not_store_is_not_there(troubled: MessagesLab) -> None:
+    await troubled.handle.inject("user", "a")
+
+    async def work(ctx: Context[Chat]) -> None:
+        ctx.thread.messages.inject("assistant", "b")
+        ctx.thread.values.set("b", 1)
+        troubled.store.fail_next()
+
+    with pytest.raises(StoreError):
+        await troubled.do(work)
+    assert contents(await troubled.all()) == ["a"]
+    assert await (await troubled.thread()).values.get("b") is None
+
+
+async def test_a_transaction_in_a_run_is_stored_at_once(chats: MessagesLab) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        thread = ctx.thread
+        thread.messages.inject("assistant", "staged")
+        async with thread.transaction():
+            thread.set_state({"count": 1})
+            thread.messages.inject("assistant", "stored")
+
+        async def look(others: ThreadMessages) -> None:
+            assert contents((await others.list()).messages) == ["stored"]
+
+        await during(chats, look)
+        assert contents((await thread.messages.list()).messages) == ["staged", "stored"]
+
+    await chats.do(work)
+    assert contents(await chats.all()) == ["staged", "stored"]

@@ -1,0 +1,331 @@
+"""Messages that are shown while they are written, and what clients are told."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Viewer, contents, open_lab
+from tests.server.parts.test_messages_queue import Gate, statuses
+
+from plait import Conflict, Context, MemoryStore, Plait, StoreError, Thread, TooLarge
+from plait.parts.messages.frames import Chunk, Delete, End
+from plait.parts.messages.message import Message
+from plait.parts.messages.part import Messages, ThreadMessages
+from plait_schemas.codec import decode_json
+
+
+async def until_text(messages: ThreadMessages, text: str) -> Message:
+    """Wait until a stream that is the last message has a text that is durable."""
+    async with asyncio.timeout(10):
+        while (found := (await messages.list()).messages)[-1].content != text:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    return found[-1]
+
+
+async def test_a_stream_is_durable_while_it_grows(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+    async with messages.stream(name="bot", metadata={"x": 1}) as m:
+        m.append("Hel")
+        m.append("lo")
+        found = await until_text(messages, "Hello")
+        assert (found.status, found.role, found.name, found.metadata) == ("streaming", "assistant", "bot", {"x": 1})
+        assert m.text == "Hello"
+        m.append(" world")
+    found = (await messages.list()).messages[0]
+    assert (found.id, found.content, found.status) == (m.id, "Hello world", "completed")
+    assert contents(viewer.shown) == ["Hello world"]
+    chunks = [frame for frame in viewer.frames if isinstance(frame, Chunk)]
+    assert "".join(each.text for each in chunks) == "Hello world"
+    assert isinstance(viewer.frames[-1], End)
+    await chats.restart()
+    assert statuses(await chats.all()) == ["completed"]
+
+
+async def test_many_pieces_are_few_writes(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+    began = asyncio.get_running_loop().time()
+    async with messages.stream() as m:
+        for _ in range(200):
+            for _ in range(50):
+                m.append("0123456789")
+            await messages.get(m.id)  # What was written is durable.
+    writes = (asyncio.get_running_loop().time() - began) / 0.04
+    assert len(viewer.shown[0].content or "") == 100_000
+    assert len([frame for frame in viewer.frames if isinstance(frame, Chunk)]) <= writes + 2
+
+
+async def test_a_stream_becomes_history_with_its_run(chats: MessagesLab) -> None:
+    written, ended = Gate(), Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        async with messages.stream() as m:
+            m.append("answer")
+            await written.wait()
+            page = await messages.list()
+            assert contents(page.messages) == ["question"]
+        page = await messages.list()
+        assert (contents(page.messages), statuses(page.messages)) == (["question", "answer"], ["completed"] * 2)
+        assert page.total == 2
+        await ended.wait()
+
+    chats.work = work
+    messages = await chats.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+    question = await messages.queue("question")
+    await written.reached()
+    found = await until_text_of(messages, "answer")
+    # Clients are told that the question, which is pending, stands before the answer.
+    assert found.taken == [question.id]
+    written.open()
+    await ended.reached()
+    assert {each.content: each.status for each in await chats.all()} == {"question": "pending", "answer": "streaming"}
+    late = Viewer(messages)
+    await late.open()
+    assert late.held[found.id].taken == [question.id]
+    ended.open()
+    await chats.until(lambda found: statuses(found) == ["completed"] * 2)
+    assert contents(await chats.all()) == contents(viewer.shown) == contents(late.shown) == ["question", "answer"]
+    assert statuses(viewer.shown) == statuses(late.shown) == ["completed"] * 2
+
+
+async def until_text_of(messages: ThreadMessages, text: str) -> Message:
+    async with asyncio.timeout(10):
+        while True:
+            for each in (await messages.list()).messages:
+                if each.status == "streaming" and each.content == text:
+                    return each
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("place", ["in the block", "after the block"])
+async def test_a_stream_of_a_run_that_raises_is_failed_with_its_text(chats: MessagesLab, place: str) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        async with messages.stream() as m:
+            m.append("half an answer")
+            if place == "in the block":
+                raise RuntimeError("stop")
+        messages.inject("assistant", "lost")
+        raise RuntimeError("stop")
+
+    viewer = Viewer(await chats.messages())
+    await viewer.open()
+    with pytest.raises(RuntimeError, match="stop"):
+        await chats.do(work)
+    found = await chats.until(lambda found: statuses(found) == ["failed"])
+    assert contents(found) == contents(viewer.shown) == ["half an answer"]
+    assert statuses(viewer.shown) == ["failed"]
+
+    async def look(ctx: Context[Chat]) -> object:
+        page = await ctx.thread.messages.list()
+        return page.messages, page.total
+
+    assert await chats.do(look) == ([], 0)
+    await chats.restart()
+    assert (contents(await chats.all()), statuses(await chats.all())) == (["half an answer"], ["failed"])
+    assert await chats.handle.delete(found[0].id) is True
+
+
+async def test_a_stream_that_raises_in_a_run_that_goes_on_is_failed(chats: MessagesLab) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        try:
+            async with messages.stream() as m:
+                m.append("a")
+                raise RuntimeError("stop")
+        except RuntimeError:
+            messages.inject("assistant", "b")
+
+    await chats.do(work)
+    assert [(each.content, each.status) for each in await chats.all()] == [("a", "failed"), ("b", "completed")]
+
+
+async def test_a_stream_of_a_thread_that_was_taken_over_is_failed(chats: MessagesLab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        async with messages.stream() as m:
+            m.append("half")
+            await gate.wait()
+
+    chats.work = work
+    await chats.handle.queue("a")
+    await gate.reached()
+    await until_text_of(await chats.messages(), "half")
+    async with AsyncExitStack() as apps:
+        lab = await apps.enter_async_context(open_lab(Shared(chats.store)))
+        found = await lab.until(lambda found: contents(found) == ["half", "a", "re a"])
+        assert statuses(found) == ["failed", "completed", "completed"]
+        head = await chats.store.record(("chat", "one"), "messages", "head")
+        assert decode_json(head).get("streams", []) == []
+        missed = await (await lab.messages()).feed.since(1)
+        assert missed is not None
+        assert {
+            each.message.content: each.message.status for each in missed.frames if not isinstance(each, Delete)
+        } == {
+            "half": "failed",
+            "a": "completed",
+            "re a": "completed",
+        }
+
+
+async def test_a_message_that_is_being_written_is_not_changed_by_others(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    async with messages.stream() as m:
+        m.append("a")
+        with pytest.raises(Conflict):
+            await messages.update(m.id, "b")
+        with pytest.raises(Conflict):
+            await messages.delete(m.id)
+    assert (await messages.update(m.id, "b")).content == "b"
+
+
+async def test_a_stream_has_the_limits_of_a_record(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    async with messages.stream() as m:
+        with pytest.raises(ValueError, match="surrogates"):
+            m.append("\ud800")
+        m.append('"' * 500_000)
+        with pytest.raises(TooLarge):
+            m.append('"' * 50_000)
+        m.append("end")
+    found = await messages.get(m.id)
+    assert found is not None
+    assert found.content == '"' * 500_000 + "end"
+
+
+async def test_a_stream_is_written_in_its_block_only(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    stream = messages.stream()
+    with pytest.raises(RuntimeError, match="block"):
+        stream.append("a")
+    async with stream:
+        pass
+    with pytest.raises(RuntimeError, match="block"):
+        stream.append("a")
+    with pytest.raises(RuntimeError, match="entered"):
+        async with stream:
+            pass
+    assert [(each.content, each.status) for each in await chats.all()] == [("", "completed")]
+
+
+async def test_a_stream_whose_text_could_not_be_stored_says_so(troubled: MessagesLab) -> None:
+    messages = await troubled.messages()
+    await messages.inject("user", "before")
+    viewer = Viewer(messages)
+    await viewer.open()
+
+    async def write() -> None:
+        async with messages.stream() as m, asyncio.timeout(10):
+            m.append("a")
+            await until_text(messages, "a")
+            troubled.store.fail_next()
+            while True:
+                m.append("b")
+                await asyncio.sleep(0.001)
+
+    with pytest.raises(StoreError):
+        await write()
+    found = await troubled.all()
+    assert [(each.content, each.status) for each in found][:1] == [("before", "completed")]
+    assert found[1].status == "failed"
+    assert contents(viewer.shown) == contents(found)
+
+
+async def test_frames_come_in_order_and_a_viewer_that_was_away_gets_the_rest(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    viewer, away = Viewer(messages), Viewer(messages)
+    await viewer.open()
+    first = await messages.inject("user", "a")
+    await away.open()
+    away.close()
+    second = await messages.inject("user", "b")
+    await messages.inject("user", "silent", silent=True)
+    await messages.update(first.id, "A")
+    await messages.delete(second.id)
+    nested = await messages.inject("user", "nested", depth=3)
+    await away.open()
+    assert viewer.shown == away.shown == [await messages.get(first.id), nested]
+    assert viewer.revision == away.revision == 5
+    assert [type(frame).__name__ for frame in viewer.frames] == ["Insert", "Insert", "Update", "Delete", "Insert"]
+    await chats.restart()
+    messages = await chats.messages()
+    await away.open(messages)
+    assert contents(away.shown) == ["A", "nested"]
+
+
+async def test_a_viewer_that_has_missed_more_than_is_kept_begins_anew(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    message = await messages.inject("user", "a")
+    for number in range(1_200):
+        await messages.update(message.id, f"{number}") if number % 2 else messages.inject("user", "x")
+    await messages.inject("user", "last")
+    revision = (await messages.feed.newest(1))[0]
+    assert revision == 1_202
+    assert await messages.feed.since(revision - 1001) is None
+    missed = await messages.feed.since(revision - 1000)
+    assert missed is not None
+    assert await messages.feed.since(revision + 1) is None
+    lines = await chats.store.records(("chat", "one"), "messages", prefix="u/", limit=5000)
+    assert 600 <= len(lines) <= 1000
+    for _ in range(900):
+        await messages.update(message.id, "x")
+    assert len(await chats.store.records(("chat", "one"), "messages", prefix="u/", limit=5000)) == 1000
+    assert await messages.feed.since(revision) is not None
+
+
+async def test_a_viewer_that_has_missed_a_mebibyte_begins_anew(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    await messages.inject("user", "a")
+    for _ in range(3):
+        await messages.inject("user", "x" * 400_000)
+    assert await messages.feed.since(1) is None
+    assert await messages.feed.since(2) is not None
+
+
+async def test_what_a_transaction_does_is_told_after_it_and_together(chats: MessagesLab) -> None:
+    thread = await chats.thread()
+    viewer = Viewer(thread.messages)
+    await viewer.open()
+
+    def raise_within() -> None:
+        with thread.transaction():
+            thread.messages.inject("user", "lost")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        raise_within()
+    with thread.transaction():
+        thread.messages.inject("user", "a")
+        thread.messages.inject("user", "b")
+        assert viewer.frames == []
+    await thread.messages.inject("user", "c")
+    assert contents(viewer.shown) == ["a", "b", "c"]
+
+
+async def test_messages_that_are_not_live_are_told_to_none() -> None:
+    class Quiet(Thread[dict[str, Any]]):
+        messages = Messages()
+
+    async with Plait(Quiet, store=MemoryStore()) as app:
+        actor = await app._node.actor(app.thread(Quiet, "one")._key)
+        messages = actor.thread.messages  # type: ignore[attr-defined]
+        viewer = Viewer(messages)
+        await viewer.open()
+        message = await messages.inject("user", "a")
+        await messages.update(message.id, "b")
+        async with messages.stream() as m:
+            m.append("c")
+        await messages.delete(message.id)
+        assert viewer.frames == []
+        assert await app._store.records(actor.key, "messages", prefix="u/") == []

@@ -1,0 +1,380 @@
+"""Schedules when the store fails, processes end, servers shut down, and agents run."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, Workshop, open_workshop, until
+
+from plait.actor.connection import Connection
+from plait.actor.events import Events
+from plait.actor.thread import Thread
+from plait.agents.agent import Agent
+from plait.agents.context import Context
+from plait.agents.runs import Runs
+from plait.errors import RolledBack, StoreError, Unavailable
+from plait.parts.schedule.effect import effect
+from plait.parts.schedule.rows import MOST_CRASHES
+from plait.parts.schedule.schedule import Schedule, Scheduled
+from plait.parts.values import Values
+from plait.store.protocol import ThreadKey, Write
+
+KEY = ThreadKey("worker", "one")
+
+
+class Worker(Thread[int]):
+    """Does what the test tells it to."""
+
+    initial_state = 0
+    values = Values()
+    schedule = Schedule()
+    gate = asyncio.Event()
+    began: list[str]
+    errors: list[str]
+
+    @effect(attempts=2, base=10.0)
+    async def work(self, name: str = "") -> None:
+        self.began.append(name)
+        await self.values.push("done", name)
+        await self.gate.wait()
+
+    @effect
+    def raise_(self, error: str) -> None:
+        raise {"outage": StoreError, "shutdown": Unavailable, "mistake": RolledBack}[error](error)
+
+    def on_error(self, error: BaseException, connection: Connection | None) -> None:
+        self.errors.append(str(error))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    Worker.gate, Worker.began, Worker.errors = asyncio.Event(), [], []
+
+
+async def rows(worker: Worker) -> list[Scheduled]:
+    return await worker.schedule.list()
+
+
+def is_done(worker: Worker, *names: str) -> Any:
+    async def check() -> bool:
+        return bool(await worker.values.get("done", []) == [*names]) and await rows(worker) == []
+
+    return check
+
+
+def touches_schedule(write: Write) -> bool:
+    return any(record.part == "schedule" for record in write.records)
+
+
+# The store
+
+
+async def test_what_could_not_be_stored_is_not_scheduled(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        kept = await worker.schedule.after(60, "work", "kept")
+        store.refuses = touches_schedule
+        for call in (
+            lambda: worker.schedule.after(0, "work", "lost"),
+            lambda: worker.schedule.every(60, "work"),
+            lambda: worker.schedule.cancel(kept),
+            worker.terminate,
+        ):
+            with pytest.raises(StoreError, match="disk is full"):
+                await call()
+            assert [each.id for each in await rows(worker)] == [kept]
+        store.refuses = lambda _: False
+        assert worker.terminated is None
+        worker.gate.set()
+        await worker.values.set("other", 1)  # It tells the store again when the thread is due.
+        assert await shop.due() == {KEY: clock.now + 60 * SECOND}
+        clock.move(60)
+        await until(is_done(worker, "kept"))
+
+
+async def test_an_outage_of_the_store_does_not_count_as_an_attempt(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        worker.gate.set()
+        await worker.schedule.after(0, "work", "a")
+        tried = 0
+
+        def refuses(write: Write) -> bool:
+            nonlocal tried
+            tried += touches_schedule(write)
+            return touches_schedule(write)
+
+        store.refuses = refuses
+        await until(lambda: tried > 0)
+        await asyncio.sleep(6 * SOON)
+        assert tried <= 2  # It rests, though that cannot be stored, either.
+        clock.move(300)
+        for _ in range(8):  # More often than it has attempts; it rests for longer each time.
+            before = tried
+            await until(lambda before=before: tried > before)
+            clock.move(300)
+        store.refuses = lambda _: False
+
+        async def is_over() -> bool:
+            clock.move(10)
+            return bool(await is_done(worker, "a")())
+
+        await until(is_over)
+        assert worker.errors == []
+
+
+@pytest.mark.parametrize("error", ["outage", "shutdown"])
+async def test_an_effect_that_raises_an_outage_is_tried_again_without_end(
+    error: str, store: FlakyStore, clock: Clock
+) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        await worker.schedule.after(0, "raise_", error)
+        rests = []
+        for _ in range(12):
+            before = clock.now
+            await until(lambda: _is_after(worker, clock))
+            (found,) = await rows(worker)
+            rests.append((found.due - before) / SECOND)
+            assert (found.attempt, found.status) == (1, "pending")
+            clock.set(found.due)
+        assert rests[:3] == [1, 2, 4]
+        assert rests[-2:] == [300, 300]
+        assert worker.errors == []
+
+
+async def _is_after(worker: Worker, clock: Clock) -> bool:
+    return all(each.due > clock.now for each in await rows(worker))
+
+
+async def test_a_mistake_with_the_store_counts(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        await worker.schedule.after(0, "raise_", "mistake")
+        await until(lambda: _is_attempt(worker, 2))
+
+
+async def _is_attempt(worker: Worker, attempt: int) -> bool:
+    return [each.attempt for each in await rows(worker)] == [attempt]
+
+
+async def test_an_effect_whose_end_could_not_be_stored_leaves_nothing_and_runs_again(
+    store: FlakyStore, clock: Clock
+) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        worker.gate.set()
+        await worker.schedule.after(0, "work", "a")
+        store.refuses = lambda write: any(record.part == "values" for record in write.records)
+        await until(lambda: _is_after(worker, clock))
+        store.refuses = lambda _: False
+        assert worker.began == ["a"]
+        assert await worker.values.get("done") is None
+        clock.move(1)
+        await until(is_done(worker, "a"))
+        assert worker.began == ["a", "a"]
+
+
+# Processes
+
+
+async def test_an_attempt_is_stored_before_the_code_begins(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        await worker.schedule.after(0, "work", "a")
+        await until(lambda: worker.began == ["a"])
+        (record,) = await store.records(KEY, "schedule")
+        assert record.value is not None
+        assert b'"process"' in record.value
+        assert await shop.due() == {KEY: (await rows(worker))[0].due}
+        worker.gate.set()
+
+
+@pytest.mark.parametrize("recurs", [False, True])
+async def test_what_ends_its_process_three_times_is_given_up(store: FlakyStore, clock: Clock, recurs: bool) -> None:
+    for number in range(MOST_CRASHES):
+        async with open_workshop(store, Worker) as shop:
+            worker = await shop.thread(Worker)
+            if number == 0:
+                await (worker.schedule.every(60, "work", "a") if recurs else worker.schedule.after(0, "work", "a"))
+                clock.move(60)
+            await until(has_begun(number + 1))
+            assert [each.attempt for each in await rows(worker)] == [number + 1]
+            await shop.crash()
+        clock.move(1)
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        await until(lambda: len(worker.errors) == 1)
+        assert worker.errors == ["the effect work has ended the process 3 times, and is not tried again"]
+        assert worker.began == ["a"] * 3
+        assert [each.status for each in await rows(worker)] == (["failed"] if recurs else [])
+        assert await shop.due() == {}
+        if recurs:  # It stays failed until it is cancelled.
+            id = worker.schedule.every(60, "work", "a").id
+            assert [each.id for each in await rows(worker)] == [id]
+            assert await worker.schedule.list("work") == []
+            await worker.schedule.cancel(id)
+            assert await worker.schedule.every(60, "work", "a") != id
+
+
+async def test_neighbours_of_what_ends_the_process_are_not_given_up_with_it(store: FlakyStore, clock: Clock) -> None:
+    names = ["killer", "b", "c"]
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        with worker.transaction():
+            for name in names:
+                worker.schedule.after(60, "work", name)
+    clock.move(60)
+    for _ in range(MOST_CRASHES - 1):
+        async with open_workshop(store, Worker) as shop:
+            worker = await shop.thread(Worker)
+            worker.began.clear()
+            await until(has_begun(3))
+            await shop.crash()
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        worker.began.clear()
+        await until(lambda: worker.began == ["killer"])
+        for _ in range(20):  # The others wait for its end.
+            await asyncio.sleep(0.001)
+        assert worker.began == ["killer"]
+        await shop.crash()
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        worker.gate.set()
+        await until(is_done(worker, "b", "c"))
+        await until(lambda: len(worker.errors) == 1)
+
+
+async def test_a_shutdown_does_not_count(store: FlakyStore, clock: Clock) -> None:
+    for number in range(1, 5):
+        async with open_workshop(store, Worker) as shop:
+            worker = await shop.thread(Worker)
+            if number == 1:
+                await worker.schedule.after(0, "work", "a")
+            await until(has_begun(number))
+            assert [each.attempt for each in await rows(worker)] == [1]
+            await shop.node.drain(0.001)
+        clock.move(1)
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        worker.gate.set()
+        await until(is_done(worker, "a"))
+        assert worker.errors == []
+
+
+async def test_nothing_begins_while_the_server_shuts_down(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        await worker.schedule.after(0, "work", "a")
+        await until(has_begun(1))
+        draining = shop.node.drain(5)
+        await worker.schedule.after(1, "work", "late")
+        clock.move(1)
+        await asyncio.sleep(4 * SOON)
+        worker.gate.set()
+        await draining
+        assert worker.began == ["a"]
+    async with open_workshop(store, Worker) as shop:
+        await until(is_done(await shop.thread(Worker), "a", "late"))
+
+
+def has_begun(count: int) -> Callable[[], bool]:
+    return lambda: len(Worker.began) == count
+
+
+async def test_a_thread_that_was_taken_over_by_another_process_finishes_there(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        await worker.schedule.after(0, "work", "a")
+        await until(lambda: worker.began == ["a"])
+        await shop.node._alarms.stop()
+        async with open_workshop(store, Worker) as other:
+            again = await other.thread(Worker)
+            await until(lambda: worker.began == ["a", "a"])
+            assert await _is_attempt(again, 2)
+            worker.gate.set()
+            await until(is_done(again, "a"))
+
+
+# Runs of agents
+
+
+def make_runs(agent: Any) -> Runs:
+    runs = Runs(Events())
+    runs.add(Agent("do", agent, Worker._kind))
+    return runs
+
+
+async def run(shop: Workshop) -> BaseException | None:
+    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    actor = await shop.actor(Worker)
+    actor.begin_run("do", lambda error, _: ended.set_result(error))
+    return await ended
+
+
+async def test_what_a_run_schedules_is_stored_with_the_run(store: FlakyStore, clock: Clock) -> None:
+    paused, resumed = asyncio.Event(), asyncio.Event()
+
+    async def do(ctx: Context[Worker]) -> None:
+        schedule = ctx.thread.schedule
+        (kept,) = await schedule.list()
+        first = await schedule.after(0, "work", "a", key="k")
+        assert await schedule.after(5, "work", "b", key="k") == first
+        extra = await schedule.after(0, "work", "c")
+        assert await schedule.cancel(extra) is True
+        assert await schedule.cancel(extra) is False
+        assert await schedule.cancel(kept.id) is True
+        assert [each.id for each in await schedule.list()] == [first]
+        paused.set()
+        await resumed.wait()
+
+    runs = make_runs(do)
+    async with open_workshop(store, Worker, runs=runs) as shop:
+        worker = await shop.thread(Worker)
+        worker.gate.set()
+        await worker.schedule.after(60, "work", key="kept")
+        running = asyncio.create_task(run(shop))
+        await paused.wait()
+        assert [each.key for each in await rows(worker)] == ["kept"]
+        resumed.set()
+        assert await running is None
+        await until(is_done(worker, "a"))
+
+
+async def test_what_others_have_scheduled_by_the_end_of_a_run_is_not_scheduled_twice(
+    store: FlakyStore, clock: Clock
+) -> None:
+    paused, resumed = asyncio.Event(), asyncio.Event()
+
+    async def do(ctx: Context[Worker]) -> None:
+        ctx.thread.schedule.every(60, "work")
+        ctx.thread.schedule.after(60, "work", "run", key="k")
+        paused.set()
+        await resumed.wait()
+
+    async with open_workshop(store, Worker, runs=make_runs(do)) as shop:
+        worker = await shop.thread(Worker)
+        running = asyncio.create_task(run(shop))
+        await paused.wait()
+        others = [await worker.schedule.every(60, "work"), await worker.schedule.after(60, "work", "other", key="k")]
+        resumed.set()
+        assert await running is None
+        assert [each.id for each in await rows(worker)] == others
+
+
+async def test_a_run_that_raises_schedules_nothing(store: FlakyStore, clock: Clock) -> None:
+    async def do(ctx: Context[Worker]) -> None:
+        ctx.thread.schedule.after(0, "work", "a")
+        ctx.thread.schedule.every(60, "work", "a")
+        with ctx.thread.transaction():
+            ctx.thread.schedule.after(60, "work", "in a transaction")
+        raise RuntimeError("it failed")
+
+    runs = make_runs(do)
+    async with open_workshop(store, Worker, runs=runs) as shop:
+        worker = await shop.thread(Worker)
+        assert str(await run(shop)) == "it failed"
+        assert [each.args for each in await rows(worker)] == [["in a transaction"]]
+        assert worker.began == []

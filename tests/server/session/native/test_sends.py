@@ -1,0 +1,171 @@
+"""Messages that clients send: once, in order, with their sender."""
+
+from typing import Any
+
+from tests.server.fakes import TroubledStore
+from tests.server.parts.messages_lab import Chat, MessagesLab, open_lab
+from tests.server.session.guests import Guest, joined, until
+
+from plait import Context, Limits
+from plait.actor.actor import Actor
+from plait.actor.connection import Principal, Rights
+from plait.store.protocol import ThreadKey
+
+
+async def chat(lab: MessagesLab) -> Actor:
+    return await lab.app._node.actor(ThreadKey("chat", "one"))
+
+
+def send(guest: Guest, ref: int, content: str, key: str | None = None, **fields: Any) -> None:
+    guest.send("send", ref=ref, part="messages", content=content, key=f"k{ref}" if key is None else key, **fields)
+
+
+async def answers(guest: Guest, count: int) -> list[Any]:
+    """Return the next answers to what was sent."""
+    found: list[Any] = []
+    while len(found) < count:
+        frame = await guest.transport.next()
+        if frame["type"] in ("sent", "unsent"):
+            found.append(frame)
+    return found
+
+
+async def nothing(_: Context[Chat]) -> None:
+    """Take nothing."""
+
+
+async def test_a_message_is_queued_for_the_agent_and_acknowledged_when_it_is_durable(chats: MessagesLab) -> None:
+    guest = await joined(await chat(chats), "ada")
+    send(guest, 1, "hi", attachments=[{"type": "image", "url": "/a.png"}])
+    (answer,) = await answers(guest, 1)
+    found = await chats.until(lambda all: [each.content for each in all] == ["hi", "re hi"])
+    message = found[0]
+    assert (answer["type"], answer["ref"], answer["id"]) == ("sent", 1, message.id)
+    assert (message.role, message.silent, message.depth) == ("user", False, 0)
+    assert message.attachments == [{"type": "image", "url": "/a.png"}]
+    assert message.metadata == {"connection": guest.connection.id, "key": "k1"}
+
+
+async def test_the_server_names_the_sender(chats: MessagesLab) -> None:
+    guest = await joined(await chat(chats), "ada", principal=Principal("u1"))
+    send(guest, 1, "hi", role="system", metadata={"user": "root"}, silent=True, name="tool")
+    await answers(guest, 1)
+    message = (await chats.all())[0]
+    assert (message.role, message.name, message.silent) == ("user", None, False)
+    assert message.metadata == {"connection": guest.connection.id, "key": "k1", "user": "u1"}
+
+
+async def test_a_message_that_is_sent_again_on_another_socket_is_one(chats: MessagesLab) -> None:
+    chats.work = nothing
+    for client, principal in (("ada", None), ("ada", None), ("bob", Principal("u")), ("eve", Principal("u"))):
+        guest = await joined(await chat(chats), client, principal=principal)
+        send(guest, 1, "hi", key="mine")
+        (answer,) = await answers(guest, 1)
+        assert answer["type"] == "sent"
+        guest.leave()
+    # One of a client, and one of a principal, whichever client that uses.
+    assert len(await chats.all()) == 2
+
+
+async def test_messages_stay_in_order_when_one_is_refused_for_the_time_being(troubled: MessagesLab) -> None:
+    troubled.work = nothing
+    messages = await troubled.messages()
+    for number in range(999):
+        messages.queue(f"{number}")
+    guest = await joined(await chat(troubled), "ada")
+    for ref in (1, 2, 3):
+        send(guest, ref, f"m{ref}")
+    found = await answers(guest, 3)
+    assert [each["type"] for each in found] == ["sent", "unsent", "unsent"]
+    assert (found[1]["code"], found[1]["retry_after"]) == ("rate_limited", 1.0)
+    assert found[2]["code"] == "gap"
+    await messages.take()
+    for ref in (2, 3):
+        send(guest, ref, f"m{ref}")
+    assert [each["type"] for each in await answers(guest, 2)] == ["sent", "sent"]
+    assert [each.content for each in await troubled.all()][-3:] == ["m1", "m2", "m3"]
+
+
+async def test_what_could_not_be_stored_is_asked_for_again_in_order(troubled: MessagesLab) -> None:
+    troubled.work = nothing
+    store = troubled.store
+    assert isinstance(store, TroubledStore)
+    guest = await joined(await chat(troubled), "ada")
+    store.fail_next()
+    for ref in (1, 2):
+        send(guest, ref, f"m{ref}")
+    found = await answers(guest, 2)
+    assert [(each["code"], each["retry_after"]) for each in found] == [("store_error", 1.0)] * 2
+    send(guest, 2, "m2")
+    assert (await answers(guest, 1))[0]["code"] == "gap"
+    for ref in (1, 2):
+        send(guest, ref, f"m{ref}")
+    assert [each["type"] for each in await answers(guest, 2)] == ["sent", "sent"]
+    assert [each.content for each in await troubled.all()] == ["m1", "m2"]
+
+
+async def test_what_cannot_be_sent_is_refused_and_the_next_one_is_not(troubled: MessagesLab) -> None:
+    troubled.work = nothing
+    guest = await joined(await chat(troubled), "ada")
+    guest.connection.readonly = True
+    send(guest, 1, "a")
+    await answers(guest, 1)
+    guest.connection.readonly = False
+    guest.connection.grant(Rights(may_send=False))
+    send(guest, 2, "a")
+    guest.connection.grant(Rights())
+    send(guest, 3, "a", key="")
+    send(guest, 4, "a", key="k" * 257)
+    send(guest, 5, "x" * (1 << 20))
+    guest.send("send", ref=6, part="values", content="a", key="k")
+    deep: Any = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    send(guest, 7, "a", attachments=[deep])
+    send(guest, 8, "good")
+    found = await answers(guest, 7)
+    assert [each.get("code") for each in found] == [
+        "forbidden",
+        "invalid_arguments",
+        "invalid_arguments",
+        "too_large",
+        "not_found",
+        "too_large",
+        None,
+    ]
+    assert [each.content for each in await troubled.all()] == ["good"]
+
+
+async def test_a_readonly_connection_may_not_send(troubled: MessagesLab) -> None:
+    guest = await joined(await chat(troubled), "ada")
+    guest.connection.readonly = True
+    send(guest, 1, "a")
+    assert (await answers(guest, 1))[0]["code"] == "readonly"
+
+
+async def test_a_thread_that_was_terminated_takes_no_message(chats: MessagesLab) -> None:
+    guest = await joined(await chat(chats), "ada")
+    await (await chats.thread()).terminate()
+    send(guest, 1, "a")
+    assert (await answers(guest, 1))[0]["code"] == "terminated"
+
+
+async def test_the_rate_limit_holds_for_messages_and_pages() -> None:
+    async with open_lab(TroubledStore(), limits=Limits(messages_per_second=0.001, message_burst=2)) as lab:
+        guest = await joined(await chat(lab), "ada")
+        for ref in (1, 2, 3):
+            send(guest, ref, f"m{ref}")
+        found = await answers(guest, 3)
+        assert [each.get("code") for each in found] == [None, None, "rate_limited"]
+        assert found[2]["retry_after"] > 1
+        guest.send("open", part="messages", before=3)
+        await until(lambda: guest.transport.sent[-1]["type"] == "unopened")
+        assert (guest.transport.sent[-1]["code"], guest.transport.sent[-1]["before"]) == ("rate_limited", 3)
+
+
+async def test_half_a_surrogate_pair_is_refused_in_its_turn(troubled: MessagesLab) -> None:
+    guest = await joined(await chat(troubled), "ada")
+    guest.send_text('{"type":"send","ref":1,"part":"messages","key":"k","content":"\\ud800"}')
+    send(guest, 2, "good")
+    found = await answers(guest, 2)
+    assert [each.get("code") for each in found] == ["invalid_arguments", None]
