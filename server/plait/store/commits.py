@@ -77,8 +77,7 @@ class BatchResult:
         self.has_rest = False
         # The heads of the threads that are new or have a newer version, in order.
         self.written: list[Head] = []
-        # The heads of the threads that existed before and have a new change or record, each with the time of that if the
-        # write has one.
+        # The heads of the threads that existed before and have a new change or record, and its time if known.
         self.changed: list[tuple[Head, int | None]] = []
         # The counter, if this batch incremented it: for a deletion, or because no thread has a new version.
         self.counter: int | None = None
