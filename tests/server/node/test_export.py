@@ -494,7 +494,7 @@ async def test_values_that_are_no_json_and_those_with_line_breaks_go_along_as_th
     values = [b"", b"\x00\xff", b"{", b" 1", b'{\n"a": 1}', b"1\r", b"null", '"é😀"'.encode(), b"1e999", b"NaN"]
     records = [Record("notes", f"value/{number}", value) for number, value in enumerate(values)]
     async with first:
-        await first.submit(Write(ThreadKey("plain", "one"), "e", None, 0, records=records))
+        await submit(first, Write(ThreadKey("plain", "one"), "e", None, 0, records=records))
     async with make_app(first) as app:
         data = await export(app, Plain)
     async with make_app(second) as app:
