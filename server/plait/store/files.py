@@ -1,4 +1,4 @@
-"""The files of a SQLite store: one, `game.db`, or several, `game.0.db` and so on, each of which knows its place."""
+"""The files of a SQLite store: one, `game.db`, or several, `game.0.db` and so on. Each knows its place."""
 
 import os
 import sqlite3

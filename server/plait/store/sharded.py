@@ -1,4 +1,4 @@
-"""A store of several stores, each of which keeps the threads of some shards."""
+"""A store that consists of several stores. Each keeps the threads of some shards."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

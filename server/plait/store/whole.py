@@ -1,4 +1,4 @@
-"""A store that can be copied, of which all of a thread can be read."""
+"""A store that can be copied: everything that it has of a thread can be read."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol, Self
