@@ -133,7 +133,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_threads_are_listed_shown_exported_and_destroyed_in_all_files(folder: Path) -> None:
-    listed = plait(folder, "threads", "game.db").stdout.split()[1::2]
+    listed = [line.split()[-1] for line in plait(folder, "threads", "game.db").stdout.splitlines()]
     assert listed == sorted(str(key) for key in KEYS)
     for key in KEYS:
         assert json.loads(plait(folder, "threads", "export", *key, "game.db").stdout)["state"] == {"n": int(key.name)}
@@ -193,7 +193,8 @@ def test_all_files_are_backed_up_and_restored(folder: Path) -> None:
         "game.db has the 12 threads of saved.db, with new epochs; the old files are kept as "
         "game.0.db.before-restore, game.1.db.before-restore, game.2.db.before-restore\n"
     ), done.stderr
-    assert plait(folder, "threads", "game.db").stdout.split()[::2] == ["0"] * 12
+    lines = plait(folder, "threads", "game.db").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["0"] * 12
     done = plait(folder, "restore", "saved.db", "new.db")
     assert done.stdout == "new.db has the 12 threads of saved.db, with new epochs\n", done.stderr
     (folder / "saved.1.db").write_bytes(b"damaged")
