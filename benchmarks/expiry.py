@@ -29,14 +29,14 @@ class Draft(Thread[Any]):
 async def _fill(store: Store, count: int) -> None:
     now = time.time_ns() // 1000
     for start in range(0, count, _AT_ONCE):
-        await asyncio.gather(
-            *(
-                store.submit(
-                    Write(ThreadKey("draft", str(n)), "e", None, 0, snapshots=(Snapshot(0, b"0"),), idle_since=now + n)
-                )
-                for n in range(start, min(start + _AT_ONCE, count))
-            )
-        )
+        await asyncio.gather(*(_create(store, n, now + n) for n in range(start, min(start + _AT_ONCE, count))))
+
+
+async def _create(store: Store, number: int, idle_since: int) -> None:
+    key = ThreadKey("draft", str(number))
+    fence = await store.claim(key)
+    await store.submit(Write(key, "e", None, 0, snapshots=(Snapshot(0, b"0"),), fence=fence, idle_since=idle_since))
+    store.release(key, fence)
 
 
 def _memory() -> float:

@@ -48,7 +48,7 @@ async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) ->
     readings = [Reading(f"{COUNT:,} records in one page", [], AIM), Reading("the same in pages of 1,000", [])]
     async with SqliteStore(folder / "records.db") as store:
         rows = [Record("bench", f"{prefix}/{n:05}", b"x" * SIZE) for prefix in "abc" for n in range(COUNT)]
-        await store.submit(Write(KEY, "e", None, 0, records=rows))
+        await store.submit(Write(KEY, "e", None, 0, records=rows, fence=await store.claim(KEY)))
         for _ in range(3 * effort.rounds):
             for reading, limit in zip(readings, (COUNT, 1000), strict=True):
                 start = time.process_time()
@@ -70,18 +70,19 @@ async def _delete(folder: Path, effort: Effort, tell: Callable[[str], None]) -> 
     reading = Reading(f"longest wait of others, {CHUNKS * CHUNK / 1e6:.0f} MB deleted", [], WAIT_AIM)
     large, other, version = ThreadKey("bench", "large"), ThreadKey("bench", "other"), 0
     async with SqliteStore(folder / "deletions.db") as store:
-        await store.submit(Write(other, "e", None, 0))
+        fence, others = await store.claim(large), await store.claim(other)
+        await store.submit(Write(other, "e", None, 0, fence=others))
         for _ in range(effort.rounds):
-            await store.submit(Write(large, "e", None, 0))
+            await store.submit(Write(large, "e", None, 0, fence=fence))
             for n in range(CHUNKS):
                 row = Record("bench", f"{n:05}", bytes(CHUNK))
-                await store.submit(Write(large, "e", 0, 0, records=(row,)))
-            deletion = store.submit(Write(large, "e", 0, 0, is_deletion=True))
+                await store.submit(Write(large, "e", 0, 0, records=(row,), fence=fence))
+            deletion = store.submit(Write(large, "e", 0, 0, fence=fence, is_deletion=True))
             begun, waits = time.perf_counter(), list[float]()
             while time.perf_counter() - begun < 2:
                 version, start = version + 1, time.perf_counter()
                 change = ChangeRow(version, b"[]", "server", 0)
-                await store.submit(Write(other, "e", version - 1, version, (change,)))
+                await store.submit(Write(other, "e", version - 1, version, (change,), fence=others))
                 waits.append((time.perf_counter() - start) * 1000)
                 await asyncio.sleep(0.001)
             await deletion

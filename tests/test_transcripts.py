@@ -20,7 +20,7 @@ BIN: Final = Path(sys.executable).parent
 # Commands that set up this very checkout, or what is built of it: `make test` itself has run or runs them.
 INSTALLING: Final = re.compile(r"(pip install|make|cd .*npm (install|pack))\b")
 # Commands that need the store for themselves, as their pages say.
-ALONE: Final = ("plait restore", "plait threads import")
+ALONE: Final = ("plait restore", "plait store copy", "plait threads import")
 # What a page expects to find in the folder.
 BEFORE: Final[Mapping[str, Callable[[Path], None]]] = {"evolution": store_old_rooms}
 

@@ -34,7 +34,9 @@ from plait.settings import (
 )
 from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
+from plait.store.copying import check_finished
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
+from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_store
 from plait.web.addresses import Addresses
@@ -120,6 +122,7 @@ class Plait(AgentHost):
             raise RuntimeError("this Plait is already running")
         await self._store.__aenter__()
         try:
+            await check_finished(self._store)
             await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
         except BaseException:
             await self._store.__aexit__(None, None, None)
@@ -146,7 +149,7 @@ class Plait(AgentHost):
     async def check_store(self) -> None:
         """Open and close the store. Raises StoreError if that fails."""
         async with self._store:
-            pass
+            await check_finished(self._store)
 
     def check_secret(self) -> None:
         """Raise SettingError if the app has agents but no secret, which signs the ids of their threads."""
@@ -305,7 +308,9 @@ class Plait(AgentHost):
 
         The app must not be running. A dry run writes nothing; during one, a server may have the SQLite file open.
         """
-        store = self._store.reader() if dry_run and isinstance(self._store, SqliteStore) else self._store
+        store = self._store
+        if dry_run and isinstance(store, SqliteStore | ShardedStore):
+            store = store.reader()
         async with store:
             async for each in migrate_all(store, self._node.kinds, dry_run=dry_run):
                 if each[0].kind not in INNER_KINDS:

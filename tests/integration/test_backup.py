@@ -8,13 +8,14 @@ from tests.integration.socket_client import TIMEOUT, http
 from tests.running import Process
 
 from plait.cli.maintenance import back_up_store, restore_store
+from plait.store.files import Files
 from plait_client import Refused, connect
 
 
 def put_back(backup: Path, store: Path, *, by_command: bool) -> None:
     """Put a backup in the place of a store: by `plait restore`, or by hand, without new epochs."""
     if by_command:
-        restore_store(backup, store)
+        restore_store(Files.find(backup), Files.find(store))
         return
     for suffix in ("", "-wal", "-shm"):
         store.with_name(store.name + suffix).unlink(missing_ok=True)
@@ -29,7 +30,7 @@ async def test_a_client_that_had_seen_more_than_the_backup_has_the_servers_state
     with Process("tests.integration.apps:app", cwd=tmp_path) as server:
         async with asyncio.timeout(TIMEOUT), connect(f"ws://{server.address}/threads/disk/one") as room:
             await room.update("/n", 1)
-            await asyncio.to_thread(back_up_store, store, backup)
+            await asyncio.to_thread(back_up_store, Files.find(store), backup)
             await room.update("/list", ["seen by this client"])
             await room.update("/n", 100)
             await asyncio.to_thread(server.end)

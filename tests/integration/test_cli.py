@@ -21,6 +21,7 @@ import pytest
 from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.running import Process, hold_port
+from tests.server.owning import submit
 
 from plait.cli.main import cli
 from plait.settings import COMMAND_VARIABLES
@@ -676,7 +677,7 @@ async def stored(folder: Path, *threads: tuple[str, int, bytes]) -> Path:
         for key, (_, state_version, state) in zip(keys, threads, strict=True)
     ]
     async with SqliteStore(store) as opened:
-        await asyncio.gather(*map(opened.submit, writes))
+        await asyncio.gather(*(submit(opened, each) for each in writes))
     return store
 
 

@@ -196,7 +196,10 @@ async def test_a_server_that_is_ending_is_alive_but_not_ready() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as web:
         assert (await web.get("/readyz")).status_code == 503
         await app.__aenter__()
-        assert (await web.get("/readyz")).json() == {"status": "ok"}
+        assert (await web.get("/readyz")).json() == {
+            "status": "ok",
+            "durability": "changes are lost when the process ends",
+        }
         work = asyncio.create_task(app.thread(Busy, "one").work())
         await running.wait()
         end = asyncio.create_task(app.__aexit__(None, None, None))

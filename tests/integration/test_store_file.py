@@ -14,6 +14,7 @@ import pytest
 from tests.integration.socket_client import TIMEOUT, http
 from tests.integration.test_cli import environment
 from tests.running import Process
+from tests.server.owning import submit
 
 from plait.store.protocol import Snapshot, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
@@ -59,8 +60,9 @@ def store(tmp_path: Path) -> Path:
 async def _fill(path: Path) -> None:
     async with SqliteStore(path) as store:
         for number in range(100):
-            await store.submit(
-                Write(ThreadKey("room", str(number)), "e1", None, 0, snapshots=(Snapshot(0, b'{"n":%d}' % number),))
+            await submit(
+                store,
+                Write(ThreadKey("room", str(number)), "e1", None, 0, snapshots=(Snapshot(0, b'{"n":%d}' % number),)),
             )
 
 

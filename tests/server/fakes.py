@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
@@ -200,9 +198,7 @@ class TroubledStore:
 
     async def store(self, write: Write) -> int:
         """Carry out a write, and return its outcome. Raises the error that is its outcome."""
-        # After its owner's release, the inner store gets the write without an owner, unless there is another owner.
-        is_owned = self._owners.get(write.key) == write.fence
-        return await self.inner.submit(write if is_owned else msgspec.structs.replace(write, fence=0))
+        return await self.inner.submit(write)
 
     def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
         """Fail the waiting writes of a thread."""
@@ -212,6 +208,14 @@ class TroubledStore:
                 each[1].set_exception(error)
 
     # The Store protocol
+
+    @property
+    def is_shared(self) -> bool:
+        return self.inner.is_shared
+
+    @property
+    def durability(self) -> str:
+        return self.inner.durability
 
     async def __aenter__(self) -> Self:
         await self.inner.__aenter__()
@@ -288,8 +292,8 @@ class TroubledStore:
 
     def release(self, key: ThreadKey, fence: int) -> None:
         if self._owners.get(key) == fence:
+            # The inner store refuses what is held up of this owner when there is another one, not before.
             del self._owners[key]
-        self.inner.release(key, fence)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self.inner.schema(kind, hash)
@@ -303,7 +307,7 @@ class TroubledStore:
     def submit(self, write: Write) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.submitted.append(write)
-        if write.fence != self._owners.get(write.key, 0):
+        if write.fence != self._owners.get(write.key):
             future.set_exception(_make_fenced(write.key))
             return future
         self.waiting.append((write, future))

@@ -13,15 +13,15 @@ from plait.actor.client_types import NoTypes
 from plait.app import Plait
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
-from plait.cli.options import LoadError, StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoredFiles, StoreFile, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
+from plait.cli.stores import store_commands
 from plait.cli.threads import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
 from plait.spelling import count
 from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
-from plait.store.sqlite import SqliteStore
 from plait_schemas.export import find_differing, write
 
 __all__ = ["main"]
@@ -32,6 +32,7 @@ cli.command(serve_command, name="serve")
 cli.command(dev)
 cli.command(demo)
 cli.command(threads)
+cli.command(store_commands)
 
 
 @cli.command
@@ -42,7 +43,7 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
         fail(f"{thread!r} is not a thread; use kind/name, such as game-room/room-1")
     key = ThreadKey(kind, name)
 
-    async def show(file: SqliteStore) -> None:
+    async def show(file: StoredFiles) -> None:
         async with file as opened:
             stored = await opened.load(key)
         if stored is None:
@@ -58,9 +59,10 @@ def check(store: StoreFile = "plait.db") -> None:
     """Read a whole store and list the damaged places. A server may have the store open."""
     damaged = False
     try:
-        for line, is_damage in check_store(find_store(store)):
-            damaged = damaged or is_damage
-            print(line)
+        for path in find_store(store).paths:
+            for line, is_damage in check_store(path):
+                damaged = damaged or is_damage
+                print(line)
     except PlaitError as error:
         fail(operator_message(error))
     if damaged:
@@ -69,7 +71,7 @@ def check(store: StoreFile = "plait.db") -> None:
 
 @cli.command
 def backup(store: StoreFile, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
-    """Copy a store to a new file. A server may have the store open."""
+    """Copy a store to a new file, or to as many as it has. A server may have the store open."""
     try:
         print(back_up_store(find_store(store), to))
     except PlaitError as error:
@@ -80,7 +82,7 @@ def backup(store: StoreFile, to: Annotated[Path, Parameter(help="The file to cre
 def restore(backup: Annotated[Path, Parameter(help="A file made by `plait backup`.")], store: StoreFile) -> None:
     """Replace a store with a backup; the old file is kept. No server may have the store open."""
     try:
-        print(restore_store(backup, find_store(store)))
+        print(restore_store(find_store(str(backup)), find_store(store)))
     except PlaitError as error:
         fail(operator_message(error))
 

@@ -12,11 +12,14 @@ from plait.agents.session_names import find_session
 from plait.errors import CorruptThread, NotFound, StoreError
 from plait.spelling import count
 from plait.state.history import replay_document, replay_json
-from plait.store.backup import back_up, restore
+from plait.store.backup import back_up, check_restore, restore
 from plait.store.deletion import delete_thread
+from plait.store.files import Files
 from plait.store.inspection import Inspection
 from plait.store.lock import StoreLock
+from plait.store.place import Place
 from plait.store.protocol import Store, ThreadKey
+from plait.store.shards import find_file
 from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
@@ -38,17 +41,37 @@ def check_store(path: Path) -> Iterator[tuple[str, bool]]:
     yield f"{path}: {count(inspection.threads, 'thread')}, {count(inspection.changes, 'change')}, {verdict}", False
 
 
-def back_up_store(path: Path, target: Path) -> str:
-    """Copy a store's file, which a server may have open, and return a summary. Raises StoreError."""
-    threads = back_up(path, target)
-    return f"{target} has the {count(threads, 'thread')} of {path}"
+def back_up_store(files: Files, target: Path) -> str:
+    """Copy a store, which a server may have open, to as many files, and return a summary. Raises StoreError."""
+    copies = files.at(target)
+    for path in (target, *copies.paths):
+        if path.exists():
+            raise StoreError(f"{path} exists: name another file, or remove this one")
+    pairs = zip(files.paths, copies.paths, strict=True)
+    # The last one first: a backup that was interrupted has no first file, so that it is not taken for a whole one.
+    threads = sum(back_up(path, copy) for path, copy in reversed(list(pairs)))
+    return f"{target} has the {count(threads, 'thread')} of {files.path}"
 
 
-def restore_store(backup: Path, path: Path) -> str:
-    """Replace a store's file with a backup, and return a summary. Raises StoreError."""
-    threads, kept = restore(backup, path)
-    line = f"{path} has the {count(threads, 'thread')} of {backup}, with new epochs"
-    return f"{line}; the old file is kept as {kept}" if kept else line
+def restore_store(backup: Files, files: Files) -> str:
+    """Replace a store with a backup, and return a summary. Raises StoreError."""
+    if not any(path.exists() for path in files.paths):
+        files = backup.at(files.path)
+    if backup.count != files.count:
+        raise StoreError(
+            f"{backup.path} has {count(backup.count, 'file')}, and {files.path} {count(files.count, 'file')}: "
+            "move the files of the store away first"
+        )
+    pairs = list(zip(backup.paths, files.paths, strict=True))
+    check_restore(pairs)
+    # The first one last, as new files are made.
+    found = [restore(*pair) for pair in reversed(pairs)]
+    line = f"{files.path} has the {count(sum(threads for threads, _ in found), 'thread')} of {backup.path}"
+    line = f"{line}, with new epochs"
+    kept = [str(path) for _, path in reversed(found) if path is not None]
+    if not kept:
+        return line
+    return f"{line}; the old file{' is' if len(kept) == 1 else 's are'} kept as {', '.join(kept)}"
 
 
 async def describe_thread(store: Store, key: ThreadKey) -> bytes:
@@ -97,14 +120,15 @@ def _read_time(at: int | None) -> datetime | None:
     return datetime.fromtimestamp(at / 1e6, UTC) if at else None
 
 
-async def destroy_thread(path: Path, key: ThreadKey) -> str:
+async def destroy_thread(files: Files, key: ThreadKey) -> str:
     """Delete a stored thread, and return a summary. Raises NotFound and StoreError."""
+    path, number = files.path_of(key), find_file(key, files.count)
     try:
         StoreLock(path).close()
     except StoreError:
         url = f"/threads/{quote(key.kind, safe='')}/{quote(key.name, safe='')}"
         raise StoreError(f"a server has {path} open: send it DELETE {url}, or stop it first") from None
-    async with SqliteStore(path) as store:
+    async with SqliteStore(path, place=Place(number, files.count)) as store:
         fence = await store.claim(key)
         found = await store.find(key)
         if found is None:

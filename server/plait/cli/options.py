@@ -11,12 +11,27 @@ from cyclopts import Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.errors import PlaitError, operator_message
+from plait.store.files import Files
+from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore
-from plait.store.urls import open_store
+from plait.store.urls import find_files, open_files
 
-__all__ = ["LoadError", "StoreFile", "Target", "fail", "find_file", "find_store", "give_up", "show_store"]
+__all__ = [
+    "LoadError",
+    "StoreFile",
+    "StoredFiles",
+    "Target",
+    "fail",
+    "find_existing",
+    "find_store",
+    "give_up",
+    "show_store",
+]
 
 Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
+StoredFiles = SqliteStore | ShardedStore
+"""A store in one file or several."""
+
 StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
 
 
@@ -31,34 +46,34 @@ class LoadError(Exception):
         self.trace = trace
 
 
-def show_store(show: Callable[[SqliteStore], Coroutine[Any, Any, None]], store: str) -> None:
+def show_store(show: Callable[[StoredFiles], Coroutine[Any, Any, None]], store: str) -> None:
     """Run `show` on a store, which a server may have open."""
-    path = find_file(store)
+    files = find_existing(store)
     try:
-        asyncio.run(show(SqliteStore(path, readonly=True)))
+        asyncio.run(show(open_files(files, readonly=True)))
     except PlaitError as error:
         fail(operator_message(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def find_store(store: str) -> Path:
-    """Return the path of a store's file, given as a path or a URL."""
+def find_store(store: str) -> Files:
+    """Return the files of a store, given as a path or a URL."""
     try:
-        opened = open_store(store) if "://" in store else SqliteStore(store)
-    except ValueError as error:
+        found = find_files(store) if "://" in store else Files.find(Path(store))
+    except (ValueError, PlaitError) as error:
         fail(str(error))
-    if not isinstance(opened, SqliteStore):
+    if found is None:
         fail(f"{store} is not a store file: use a path, or sqlite:///path")
-    return opened.path
+    return found
 
 
-def find_file(store: str) -> Path:
-    """Return the path of a store's file, which must exist."""
-    path = find_store(store)
-    if not path.is_file():
+def find_existing(store: str) -> Files:
+    """Return the files of a store, which must exist."""
+    files = find_store(store)
+    if not any(path.is_file() for path in files.paths):
         fail(f"there is no store {store}")
-    return path
+    return files
 
 
 def give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:

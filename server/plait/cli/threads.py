@@ -12,13 +12,12 @@ from cyclopts import App, Parameter
 
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import describe_thread, destroy_thread
-from plait.cli.options import LoadError, StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoredFiles, StoreFile, Target, fail, find_store, give_up, show_store
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.export import export_thread
 from plait.node.listing import INNER_KINDS
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, ThreadRow
-from plait.store.sqlite import SqliteStore
 
 __all__ = ["threads"]
 
@@ -41,7 +40,7 @@ def list_threads(
 ) -> None:
     """List the threads of a store: version, when it was created and changed, name. A server may have it open."""
 
-    async def show(file: SqliteStore) -> None:
+    async def show(file: StoredFiles) -> None:
         after: ThreadRow | None = None
         async with file as opened:
             while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
@@ -58,7 +57,7 @@ def list_threads(
 def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
     """Print a stored thread as JSON, with its version and epoch. A server may have the store open."""
 
-    async def print_it(file: SqliteStore) -> None:
+    async def print_it(file: StoredFiles) -> None:
         async with file as opened:
             print(msgspec.json.format(await describe_thread(opened, ThreadKey(kind, name)), indent=2).decode())
 
@@ -75,7 +74,7 @@ def export(
 ) -> None:
     """Write all of a thread but its history, as lines of JSON. A server may have the store open."""
 
-    async def write(file: SqliteStore) -> None:
+    async def write(file: StoredFiles) -> None:
         async with file as opened, aclosing(export_thread(opened, ThreadKey(kind, name))) as lines:
             first = await anext(lines)  # Before the file is made: there may be no such thread.
             with nullcontext(sys.stdout.buffer) if out is None else out.open("wb") as target:
@@ -127,12 +126,12 @@ def destroy(
     yes: Annotated[bool, Parameter(help="Do not ask for confirmation.", negative="")] = False,
 ) -> None:
     """Delete a thread without calling its on_destroyed. No server may have the store open."""
-    path, key = find_store(store), ThreadKey(kind, name)
+    files, key = find_store(store), ThreadKey(kind, name)
 
-    async def look(file: SqliteStore) -> None:
+    async def look(file: StoredFiles) -> None:
         async with file as opened:
             if await opened.find(key) is None:
-                raise NotFound(f"there is no thread {key} in {path}")
+                raise NotFound(f"there is no thread {key} in {files.path_of(key)}")
 
     show_store(look, store)
     if not yes:
@@ -140,7 +139,7 @@ def destroy(
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             fail("nothing was deleted")
     try:
-        print(asyncio.run(destroy_thread(path, key)))
+        print(asyncio.run(destroy_thread(files, key)))
     except PlaitError as error:
         fail(operator_message(error))
 

@@ -137,7 +137,7 @@ def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
 
 
 async def migrate_thread(
-    store: Store, key: ThreadKey, kind: StateClass, stored: StoredThread, *, fence: int = 0
+    store: Store, key: ThreadKey, kind: StateClass, stored: StoredThread, *, fence: int
 ) -> StoredThread:
     """Migrate a stored thread by a durable change with the source "migration", and return it as it is stored after.
 
@@ -184,14 +184,27 @@ async def _try(
     if kind is None:
         return "unknown", None
     try:
-        stored = await store.load(key)
-        if stored is None or migrate_state(key, kind, stored) is None:
-            # Raises when the class has another type, but the same state_version.
-            History(key, kind.state_type, stored)
-            lost = [] if stored is None else find_lost(key, kind, stored)
-            return ("lossy", MigrationFailed(explain_lost(key, lost), lost=lost)) if lost else ("current", None)
-        if not dry_run:
-            await migrate_thread(store, key, kind, stored)
+        if dry_run:
+            return await _migrate(store, key, kind, None)
+        fence = await store.claim(key)
+        try:
+            return await _migrate(store, key, kind, fence)
+        finally:
+            store.release(key, fence)
     except PlaitError as error:
         return "failed", error
+
+
+async def _migrate(
+    store: Store, key: ThreadKey, kind: StateClass, fence: int | None
+) -> tuple[Outcome, PlaitError | None]:
+    """Migrate a thread, or without the number of an owner only try to."""
+    stored = await store.load(key)
+    if stored is None or migrate_state(key, kind, stored) is None:
+        # Raises when the class has another type, but the same state_version.
+        History(key, kind.state_type, stored)
+        lost = [] if stored is None else find_lost(key, kind, stored)
+        return ("lossy", MigrationFailed(explain_lost(key, lost), lost=lost)) if lost else ("current", None)
+    if fence is not None:
+        await migrate_thread(store, key, kind, stored, fence=fence)
     return "migrated", None

@@ -3,18 +3,19 @@
 import os
 import shutil
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
 from plait.errors import StoreError
 from plait.store import schema
-from plait.store.health import explain
 from plait.store.identity import is_foreign_log, make_log_path, set_log_aside
 from plait.store.inspection import connect
 from plait.store.lock import StoreLock
 from plait.store.removal import remove_all
+from plait.store.sqlite_errors import explain
 
-__all__ = ["back_up", "restore"]
+__all__ = ["back_up", "check_restore", "restore"]
 
 
 def back_up(store: Path, target: Path) -> int:
@@ -37,24 +38,29 @@ def back_up(store: Path, target: Path) -> int:
     return threads
 
 
+def check_restore(pairs: Iterable[tuple[Path, Path]]) -> None:
+    """Check that each backup is intact, and that no server has the file open that it replaces. Raises StoreError."""
+    for backup, store in pairs:
+        if store.exists() and backup.exists() and store.samefile(backup):
+            raise StoreError(f"{backup} is the store itself: name a backup of it")
+        with closing(connect(backup)) as source:
+            try:
+                intact = source.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
+            except (sqlite3.Error, UnicodeDecodeError):
+                intact = False
+        if not intact:
+            raise StoreError(f"{backup} is damaged: use another backup; `plait check {backup}` lists the damage")
+        _lock(store).close()
+
+
 def restore(backup: Path, store: Path) -> tuple[int, Path | None]:
-    """Replace a store that no server has open with a backup, and give all its threads new epochs.
+    """Replace a file that no server has open with a backup, and give all its threads new epochs.
 
     Returns the number of threads, and the path to which the replaced file was moved. Raises StoreError.
     """
-    if store.exists() and backup.exists() and store.samefile(backup):
-        raise StoreError(f"{backup} is the store itself: name a backup of it")
+    check_restore([(backup, store)])
     with closing(connect(backup)) as source:
-        try:
-            intact = source.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
-        except (sqlite3.Error, UnicodeDecodeError):
-            intact = False
-        if not intact:
-            raise StoreError(f"{backup} is damaged: use another backup; `plait check {backup}` lists the damage")
-        try:
-            lock = StoreLock(store)
-        except (StoreError, OSError) as error:
-            raise StoreError(f"cannot restore {store}: {explain(error, store)}") from error
+        lock = _lock(store)
         restored = store.with_name(store.name + ".restored")
         try:
             threads = _copy(source, restored, rights_of=store if store.exists() else backup, new_epochs=True)
@@ -90,6 +96,13 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
         os.chown(target, status.st_uid, status.st_gid)
     _sync(target)
     return threads
+
+
+def _lock(store: Path) -> StoreLock:
+    try:
+        return StoreLock(store)
+    except (StoreError, OSError) as error:
+        raise StoreError(f"cannot restore {store}: {explain(error, store)}") from error
 
 
 def _put_in_place(restored: Path, store: Path) -> Path | None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Final
@@ -89,16 +89,17 @@ class Batches:
     """Collects the waiting writes of an open store, writes one batch at a time, and resolves the futures.
 
     `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
-    are not known. `claim` and `release` are those of the Store protocol.
+    are not known. `claim` and `release` are those of the Store protocol. `next_fence` is the engine's part of a claim:
+    it returns a greater number each time. The default counts in this process, for a file that only one process opens.
     """
 
     __slots__ = (
         "_batch_done",
         "_began",
         "_claims",
-        "_counter",
         "_is_ending",
         "_loop",
+        "_next_fence",
         "_size",
         "_unit",
         "_waiting",
@@ -106,8 +107,13 @@ class Batches:
         "_writing",
     )
 
-    def __init__(self, write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]]) -> None:
+    def __init__(
+        self,
+        write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]],
+        next_fence: Callable[[ThreadKey], Awaitable[int]] | None = None,
+    ) -> None:
         self._write = write
+        self._next_fence = next_fence or _count_fences()
         # The loop of the open store; None while it is closed.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[ThreadKey, Group] = {}
@@ -123,7 +129,6 @@ class Batches:
         self._batch_done: asyncio.Future[None] | None = None
         # The fences of the current owners. A fence is never used again.
         self._claims: dict[ThreadKey, int] = {}
-        self._counter = count(1)
 
     @property
     def is_open(self) -> bool:
@@ -143,7 +148,7 @@ class Batches:
             future.set_exception(StoreError("the store is closed"))
             return future
         future = loop.create_future()
-        if write.fence != self._claims.get(key, 0):
+        if write.fence != self._claims.get(key):
             future.set_exception(_make_fenced(key))
             return future
         group = self._waiting.get(key) or Group()
@@ -155,13 +160,19 @@ class Batches:
         return future
 
     async def claim(self, key: ThreadKey) -> int:
-        """Return the fence of a new owner, after the writes of earlier owners have ended."""
-        owner = self._claims.get(key)
-        fence = self._claims[key] = next(self._counter)
-        # All waiting writes have the same fence, as a claim ends when none waits. Those of a released owner are stored.
-        if (group := self._waiting.get(key)) is not None and group.writes[0].fence == owner:
-            self._fail_waiting(key, _make_fenced(key))
-        while key in self._waiting or key in self._writing:
+        """Return the fence of a new owner, after the writes of earlier owners have ended.
+
+        First no write of an earlier owner is left in this process, then the engine gives the number, which ends the
+        ownership of other processes. Of claims at the same time, the greatest number is the owner's.
+        """
+        self._end_claim(key)
+        while key not in self._claims and self._has_writes(key):
+            await self._wait_for_batch()
+        fence = await self._next_fence(key)
+        if fence > self._claims.get(key, 0):
+            self._end_claim(key)
+            self._claims[key] = fence
+        while self._claims.get(key) == fence and self._has_writes(key):
             await self._wait_for_batch()
         return fence
 
@@ -177,6 +188,16 @@ class Batches:
             await self._wait_for_batch()
 
     # Inside
+
+    def _end_claim(self, key: ThreadKey) -> None:
+        """Refuse the writes of the current owner, if there is one, and fail its waiting ones."""
+        owner = self._claims.pop(key, None)
+        # All waiting writes have the same fence, as a claim ends when none waits. Those of a released owner are stored.
+        if (group := self._waiting.get(key)) is not None and group.writes[0].fence == owner:
+            self._fail_waiting(key, _make_fenced(key))
+
+    def _has_writes(self, key: ThreadKey) -> bool:
+        return key in self._waiting or key in self._writing
 
     def _end_unit(self) -> None:
         self._is_ending = False
@@ -268,6 +289,15 @@ class Batches:
         self._waiting = rest | served
         self._size = sum(sum(group.sizes) for group in self._waiting.values())
         return taken
+
+
+def _count_fences() -> Callable[[ThreadKey], Awaitable[int]]:
+    counter = count(1)
+
+    async def next_fence(key: ThreadKey) -> int:
+        return next(counter)
+
+    return next_fence
 
 
 def _make_fenced(key: ThreadKey) -> Fenced:

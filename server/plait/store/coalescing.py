@@ -45,6 +45,7 @@ def _merge(writes: Sequence[Write]) -> Write:
     state_version: int | None = None
     idle_since: int | None = None
     due: int | None = None
+    changed_at: int | None = None
     for write in writes:
         changes += write.changes
         if write.snapshots:
@@ -59,6 +60,8 @@ def _merge(writes: Sequence[Write]) -> Write:
             idle_since = write.idle_since
         if write.due is not None:
             due = write.due
+        if write.changes or write.records or write.changed_at is not None:
+            changed_at = write.changed_at
     return Write(
         first.key,
         first.epoch,
@@ -76,6 +79,8 @@ def _merge(writes: Sequence[Write]) -> Write:
         due,
         first.created_at,
         first.user,
+        first.begins_at,
+        changed_at,
     )
 
 

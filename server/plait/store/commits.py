@@ -77,8 +77,8 @@ class BatchResult:
         self.has_rest = False
         # The heads of the threads that are new or have a newer version, in order.
         self.written: list[Head] = []
-        # The heads of the threads that existed before, and have a new change or record.
-        self.changed: list[Head] = []
+        # The heads of the threads that existed before and have a new change or record, and its time if known.
+        self.changed: list[tuple[Head, int | None]] = []
         # The counter, if this batch incremented it: for a deletion, or because no thread has a new version.
         self.counter: int | None = None
         # Whether the log may contain the commit of a transaction that failed.
@@ -105,7 +105,7 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
         if len(groups) == 1 and (head := _write_alone(db, heads, groups[0][1])) is not None:
             result.outcomes[groups[0][0]] = 1, None
             result.written.append(head)
-            result.changed.append(head)
+            result.changed.append((head, None))
             return
         db.execute("BEGIN IMMEDIATE")
         transaction = _Transaction(db, heads)
@@ -140,7 +140,10 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
 
 def make_refusal(key: ThreadKey, cause: Exception) -> StoreError:
     """Return the error of a write that is known not to be stored."""
-    error = StoreError(f"{key} could not be written: {cause}")
+    is_odd = isinstance(cause, UnicodeEncodeError)
+    error = StoreError(
+        f"{key} could not be written: {'SQLite has no text for half of a surrogate pair' if is_odd else cause}"
+    )
     error.__cause__ = cause
     error.is_logged = True
     return error
@@ -204,7 +207,7 @@ class _Transaction:
         self.deleted: list[int] = []
         self.has_rest = False
         self.written: list[Head] = []
-        self.changed: list[Head] = []
+        self.changed: list[tuple[Head, int | None]] = []
         self.counter: int | None = None
 
     def accept(self, group: Group) -> Outcome:
@@ -230,8 +233,8 @@ class _Transaction:
                     self._set_state_version(head.thread, key, write.state_version)
                 if write.due is not None:
                     db.execute(_SET_DUE, {"due": write.due, "thread": head.thread})
-                if write.changes or write.records:
-                    self.changed.append(head)
+                if write.changes or write.records or write.changed_at is not None:
+                    self.changed.append((head, write.changed_at))
             if write.idle_since is not None:
                 db.execute(_SET_IDLE_SINCE, (write.idle_since, head.thread))
             self._accepted.append((head.thread, write))
@@ -273,9 +276,10 @@ class _Transaction:
         key, version = write.key, write.state_version or 1
         origin = Origin(write.secret, write.is_stateless, write.created_at, write.user)
         checksum = checksum_thread(key, version, origin)
+        changed_at = time.time_ns() // 1000 if write.changed_at is None else write.changed_at
         values = (
             *(*key, write.epoch, version, write.secret, write.version, write.is_stateless),
-            *(write.due or 0, write.created_at, time.time_ns() // 1000, write.user, checksum),
+            *(write.due or 0, write.created_at, changed_at, write.user, checksum),
         )
         thread = self._db.execute(_INSERT_THREAD, values).lastrowid
         assert thread is not None

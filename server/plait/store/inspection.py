@@ -10,9 +10,11 @@ from typing import Any, Final
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store import rows, schema
 from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
-from plait.store.health import explain
 from plait.store.identity import check_log
+from plait.store.place import ALONE, read_place
 from plait.store.protocol import StoredThread, ThreadKey
+from plait.store.shards import find_file
+from plait.store.sqlite_errors import explain
 
 __all__ = ["Inspection", "connect"]
 
@@ -55,6 +57,7 @@ class Inspection:
         decode: Callable[[ThreadKey, bytes], object],
     ) -> None:
         self._path = path
+        self._place = ALONE
         self._replay = replay
         self._decode = decode
         self.threads = 0
@@ -65,6 +68,7 @@ class Inspection:
         with closing(connect(self._path)) as db:
             yield from self._inspect_file(db)
             try:
+                self._place = read_place(db)
                 ids = [id for (id,) in db.execute("SELECT id FROM threads NOT INDEXED ORDER BY id")]
                 for id in ids:
                     with rows.read_transaction(db):
@@ -92,6 +96,8 @@ class Inspection:
             return
         self.threads += 1
         key = ThreadKey(*(str(part, errors="replace") for part in found[:2]))
+        if (number := find_file(key, self._place.count)) != self._place.number:
+            yield f"{key} is not found by servers: it belongs to file {number} of the store"
         *thread, user, checksum = found[2:]
         thread += [None if user is None else str(user, errors="replace"), checksum]
         problems = 0

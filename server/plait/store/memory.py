@@ -3,18 +3,18 @@
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Self
 
 import msgspec
 
 from plait.errors import StoreError
 from plait.store.batches import Batches, Group, Outcome
 from plait.store.coalescing import coalesce
-from plait.store.page import take_page
+from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
     DAY,
@@ -66,8 +66,8 @@ class _Row(msgspec.Struct):
             self.idle_since = write.idle_since or None
         if write.due is not None:
             self.due = write.due
-        if write.changes or write.records:
-            self.changed_at = time.time_ns() // 1000
+        if write.changes or write.records or write.changed_at is not None:
+            self.changed_at = time.time_ns() // 1000 if write.changed_at is None else write.changed_at
         self.changes += write.changes
         self.snapshots.update((each.version, each.state) for each in write.snapshots)
         self.clients.update((row.client, row) for row in write.clients)
@@ -106,6 +106,14 @@ class MemoryStore:
         self._threads: dict[ThreadKey, _Row] = {}
         self._schemas: dict[tuple[str, str], bytes] = {}
         self._batches = Batches(self._write)
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    @property
+    def durability(self) -> str:
+        return "changes are lost when the process ends"
 
     async def __aenter__(self) -> Self:
         if self._batches.is_open:
@@ -239,7 +247,7 @@ class MemoryStore:
             if kind in (None, key.kind) and key.name.startswith(prefix) and user in (None, row.user)
             if row.due != INCOMPLETE
         ]
-        place, is_reversed = _PLACES[order], order != "name"
+        place, is_reversed = PLACES[order], order != "name"
         found.sort(key=place, reverse=is_reversed)
         if after is not None:
             last = place(after)
@@ -306,14 +314,6 @@ class MemoryStore:
                 row = self._threads[key] = _Row(write.epoch, write.secret, write.created_at, write.user, now)
             row.apply(write)
         return count, error
-
-
-# By order: the place of a row in it.
-_PLACES: Final[dict[Order, Callable[[ThreadRow], Any]]] = {
-    "name": lambda row: row.key,
-    "created": lambda row: (row.created_at, row.key),
-    "changed": lambda row: (row.changed_at, row.key),
-}
 
 
 def _ops_size(row: ChangeRow) -> int:

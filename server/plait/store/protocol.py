@@ -136,7 +136,7 @@ class Write(msgspec.Struct, frozen=True):
     # The stored version that this write follows; None for a new thread. If the stored version differs, the write fails
     # with Fenced.
     after: int | None
-    # The stored version after this write: `after`, or 0 for a new thread, plus the number of changes.
+    # The stored version after this write: `after`, or `begins_at` for a new thread, plus the number of changes.
     version: int
     changes: Sequence[ChangeRow] = ()
     snapshots: Sequence[Snapshot] = ()
@@ -148,7 +148,7 @@ class Write(msgspec.Struct, frozen=True):
     # The secret of a new thread, from which the connection ids of its clients are derived.
     secret: bytes = b""
     records: Sequence[Record] = ()
-    # The owner's number, from `Store.claim`; 0 for a thread without an owner.
+    # The owner's number, from `Store.claim`, which every write needs: without one, it fails with Fenced.
     fence: int = 0
     # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None changes nothing.
     idle_since: int | None = None
@@ -158,6 +158,10 @@ class Write(msgspec.Struct, frozen=True):
     # them.
     created_at: int = 0
     user: str | None = None
+    # For copies. The version at which the log of a new thread begins, which it has a snapshot of if it is not 0; and
+    # when its last change or record became durable, None for the time of this write.
+    begins_at: int = 0
+    changed_at: int | None = None
     # After this write, nothing of the thread can be read, and the next write may create it again. A store may remove
     # the data later.
     is_deletion: bool = False
@@ -171,7 +175,7 @@ class Write(msgspec.Struct, frozen=True):
         """Return why this write cannot follow the stored epoch and version; None if it can."""
         if self.after != (stored[1] if stored else None) or (stored and self.epoch != stored[0]):
             return Fenced(f"{self.key} was written by another process")
-        version = self.after or 0
+        version = self.begins_at if self.after is None else self.after
         for row in self.changes:
             version += 1
             if row.version != version:
@@ -277,7 +281,21 @@ class Store(Protocol):
     atomic, and so are the writes of one thread that are submitted without an `await` in between. The writes of one
     thread are made in the order of `submit`. When one fails, all later writes already submitted to the thread fail at
     the same moment. Writes to different threads may share one transaction.
+
+    Names of threads and keys of records are ordered by code point, which is the order of their UTF-8. A store may have
+    no form for some text, such as half of a surrogate pair: what needs it raises StoreError, and writes of other
+    threads are made.
     """
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes may have the store open at once."""
+        ...
+
+    @property
+    def durability(self) -> str:
+        """A sentence that says which crashes a durable change survives, for operators."""
+        ...
 
     async def __aenter__(self) -> Self: ...
 

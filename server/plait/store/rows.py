@@ -34,6 +34,7 @@ __all__ = [
     "load_record",
     "load_records",
     "load_schema",
+    "load_schemas",
     "read_transaction",
     "save_schema",
 ]
@@ -230,6 +231,11 @@ def load_schema(db: sqlite3.Connection, kind: str, hash: str) -> bytes | None:
     """Return a stored schema; None if there is none."""
     row = db.execute("SELECT schema FROM schemas WHERE kind = ? AND hash = ?", (kind, hash)).fetchone()
     return row[0] if row else None
+
+
+def load_schemas(db: sqlite3.Connection) -> list[tuple[str, str, bytes]]:
+    """Return all stored schemas, each with its kind and hash."""
+    return db.execute("SELECT kind, hash, schema FROM schemas ORDER BY kind, hash").fetchall()
 
 
 def save_schema(db: sqlite3.Connection, kind: str, hash: str, schema: bytes) -> None:

@@ -8,11 +8,13 @@ from zlib import crc32
 
 from plait.errors import StoreError
 from plait.store.lock import NO_STAMP, FileStamp, LastWrite
+from plait.store.place import Place, read_place
 
 __all__ = [
     "LAST_VERSION",
     "begin_new_epochs",
     "check",
+    "check_place",
     "check_threads",
     "has_write",
     "load_counter",
@@ -73,11 +75,17 @@ CREATE TABLE removed (thread INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE stamp (id INTEGER PRIMARY KEY CHECK (id = 0), server INTEGER NOT NULL, step INTEGER NOT NULL) STRICT;
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_FORMAT};
-COMMIT;
+"""
+# The place of the file, if it is one of several.
+_PLACE: Final = """
+CREATE TABLE place (
+    id INTEGER PRIMARY KEY CHECK (id = 0), number INTEGER NOT NULL, count INTEGER NOT NULL
+) STRICT;
+INSERT INTO place VALUES (0, {number}, {count});
 """
 
 
-def prepare(db: sqlite3.Connection, synchronous: str) -> None:
+def prepare(db: sqlite3.Connection, synchronous: str, place: Place) -> None:
     """Create the tables in an empty file. Raises StoreError for a file that this plait did not write."""
     is_empty = db.execute("PRAGMA application_id").fetchone() == (0,) and db.execute(
         "SELECT count(*) FROM sqlite_schema"
@@ -88,7 +96,8 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     db.execute(f"PRAGMA synchronous = {synchronous}")
     db.execute("PRAGMA journal_size_limit = 67108864")
     if is_empty:
-        db.executescript(_SCHEMA)
+        in_place = _PLACE.format(number=place.number, count=place.count) if place.count > 1 else ""
+        db.executescript(f"{_SCHEMA}{in_place}COMMIT;")
         return
     # SQLite opens a read-only file without an error: write something, to get the error here.
     db.execute("BEGIN")
@@ -114,6 +123,19 @@ def check(db: sqlite3.Connection) -> None:
             f"it was written by an earlier build of plait (in format {version}; this plait reads format {_FORMAT}): "
             "move it to another folder to begin with an empty store, or install the build that wrote it"
         )
+
+
+def check_place(db: sqlite3.Connection, place: Place) -> None:
+    """Check that the file is at its place among the files of its store. Raises StoreError."""
+    if (stored := read_place(db)) == place:
+        return
+    if stored.count == 1:
+        raise StoreError(
+            f"it is not file {place.number} of a store of {place.count} files: put back the one that was here"
+        )
+    raise StoreError(
+        f"it is file {stored.number} of a store of {stored.count} files: open the store without a number in its name"
+    )
 
 
 def check_threads(db: sqlite3.Connection) -> None:

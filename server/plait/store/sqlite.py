@@ -18,11 +18,13 @@ from typing import Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
-from plait.store import listing, rows, schema
+from plait.store import exporting, listing, rows, schema
 from plait.store.batches import Batches, Group, Outcome
-from plait.store.health import Health, explain
+from plait.store.files import check_creation
+from plait.store.health import Health
 from plait.store.identity import check_log
 from plait.store.lock import StoreLock
+from plait.store.place import ALONE, Place
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,
@@ -38,6 +40,8 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
+from plait.store.sqlite_errors import explain, is_trouble
+from plait.store.whole import StoredSchema
 from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
@@ -74,7 +78,8 @@ class SqliteStore:
 
     With `synchronous="FULL"`, acknowledged changes survive a power failure; with `"NORMAL"` they survive a crash of the
     process, but not of the machine. `readonly=True` reads a file that a server may have open.
-    A write fails if another process locks the file for longer than `lock_timeout` seconds.
+    A write fails if another process locks the file for longer than `lock_timeout` seconds. `place` is that of one of
+    several files.
     """
 
     def __init__(
@@ -84,8 +89,10 @@ class SqliteStore:
         synchronous: Synchronous = "FULL",
         readonly: bool = False,
         lock_timeout: float = 5.0,
+        place: Place = ALONE,
     ) -> None:
         self.path = Path(path)
+        self.place = place
         self._synchronous = synchronous
         self._readonly = readonly
         self._lock_timeout = lock_timeout
@@ -98,14 +105,24 @@ class SqliteStore:
         self._writer: _Connection | None = None
         # Runs in the writer's OS thread.
         self._work: Writer | None = None
-        self._health = Health()
+        self._health = Health(is_trouble)
         self._saving_heads: asyncio.TimerHandle | None = None
         # Removes the rows of deleted threads.
         self._removing: asyncio.Task[None] | None = None
 
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    @property
+    def durability(self) -> str:
+        if self._synchronous == "FULL":
+            return "changes survive a crash of the process and of the machine (synchronous=FULL)"
+        return "changes survive a crash of the process, but not of the machine (synchronous=NORMAL)"
+
     def reader(self) -> "SqliteStore":
         """Return a read-only store of the same file, which a server may have open."""
-        return SqliteStore(self.path, readonly=True, lock_timeout=self._lock_timeout)
+        return SqliteStore(self.path, readonly=True, lock_timeout=self._lock_timeout, place=self.place)
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
@@ -115,13 +132,15 @@ class SqliteStore:
         try:
             if not self._readonly:
                 self._lock = StoreLock(self.path)
+                check_creation(self.path, self.place)
             check_log(self.path)
             if self._lock is not None:
-                self._work = Writer(self.path, self._lock)
+                self._work = Writer(self.path, self.place, self._lock)
                 self._writer = await _connect(self.path, readonly=False, lock_timeout=self._lock_timeout)
                 await self._writer.post(self._work.open, self._synchronous)
             self._reader = await _connect(self.path, readonly=True, lock_timeout=self._lock_timeout)
             await self._reader.post(schema.check)
+            await self._reader.post(schema.check_place, self.place)
             if self._writer is not None and self._work is not None:
                 await self._writer.post(self._work.begin)
                 self._batches.open()
@@ -178,6 +197,13 @@ class SqliteStore:
         wanted = RecordRange(part, prefix, reverse, limit)
         return await self._read(key, rows.load_records, key, wanted, after=after, before=before, size=size)
 
+    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
+        step: exporting.Step | None = exporting.FIRST
+        while step is not None:
+            write, step = await self._read(key, exporting.load_step, key, step)
+            if write is not None:
+                yield write
+
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
         if self._reader is None:
@@ -211,6 +237,9 @@ class SqliteStore:
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self._read("a schema", rows.load_schema, kind, hash)
+
+    async def schemas(self) -> list[StoredSchema]:
+        return await self._read("the schemas", rows.load_schemas)
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         if self._writer is None:
@@ -275,6 +304,8 @@ class SqliteStore:
             raise StoreError("the store is closed")
         try:
             return await self._reader.post(function, *args, **kwargs)
+        except UnicodeEncodeError as error:
+            raise StoreError(f"{what} cannot be read: SQLite has no text for half of a surrogate pair") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if _UNDECODED in str(error):
                 raise CorruptThread(f"{what} cannot be read: its text is not valid UTF-8") from error

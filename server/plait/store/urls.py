@@ -1,29 +1,73 @@
 """Opens stores by URL."""
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from plait.store.files import MOST_FILES, Files
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store
+from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore, Synchronous
 
-__all__ = ["open_store"]
+__all__ = ["find_files", "open_files", "open_store"]
 
 
 def open_store(url: str) -> Store:
     """Return the store for a URL; the caller enters it to open it.
 
-    The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db` (with `?synchronous=normal` for less than full
-    durability), and `memory://`. Raises ValueError for any other.
+    The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db`, and `memory://`. The options of the first two are
+    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. Raises
+    ValueError for any other, and StoreError if the store has another count of files.
     """
     parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
-    if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/") and not options:
+    if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/") and not parts.query:
         return MemoryStore()
-    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
-        synchronous = options.pop("synchronous", "full").upper()
-        if synchronous in ("FULL", "NORMAL") and not options:
-            return SqliteStore(unquote(parts.path[1:]), synchronous=cast(Synchronous, synchronous))
-    raise ValueError(
+    found = _read_url(url)
+    if found is None:
+        raise _make_error(url)
+    path, count, synchronous = found
+    return open_files(Files.find(path, count), synchronous=synchronous)
+
+
+def find_files(url: str) -> Files | None:
+    """Return the files of a SQLite store's URL; None for the URL of another store. Raises ValueError and StoreError."""
+    found = _read_url(url)
+    return None if found is None else Files.find(*found[:2])
+
+
+def open_files(
+    files: Files,
+    *,
+    synchronous: Synchronous = "FULL",
+    readonly: bool = False,
+    numbers: Collection[int] | None = None,
+) -> SqliteStore | ShardedStore:
+    """Return the store of these files, or of those that have one of the `numbers`; the caller enters it to open it."""
+    stores = {
+        place.number: SqliteStore(path, synchronous=synchronous, readonly=readonly, place=place)
+        for path, place in files.places
+        if numbers is None or place.number in numbers
+    }
+    return stores[0] if files.count == 1 else ShardedStore(stores, files.count)
+
+
+def _read_url(url: str) -> tuple[Path, int | None, Synchronous] | None:
+    """Return the path, the count of files if there is one, and the durability in a SQLite store's URL."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    synchronous, files = options.pop("synchronous", "full").upper(), options.pop("files", None)
+    if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2 or options:
+        return None
+    if synchronous not in ("FULL", "NORMAL"):
+        return None
+    if files is not None and not (files.isascii() and files.isdigit() and 1 <= int(files) <= MOST_FILES):
+        raise ValueError(f"{url!r}: files must be a whole number from 1 to {MOST_FILES}, not {files!r}")
+    return Path(unquote(parts.path[1:])), None if files is None else int(files), cast(Synchronous, synchronous)
+
+
+def _make_error(url: str) -> ValueError:
+    return ValueError(
         f"unknown store URL {url!r}; use sqlite:///game.db (relative), sqlite:////data/game.db (absolute) or memory://"
     )

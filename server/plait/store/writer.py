@@ -15,6 +15,7 @@ from plait.store.batches import Group, Outcome
 from plait.store.commits import BatchResult, Heads, commit, make_refusal
 from plait.store.identity import FileIdentity, set_log_aside
 from plait.store.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
+from plait.store.place import Place
 from plait.store.removal import has_removed, remove_step
 
 __all__ = ["Writer"]
@@ -30,8 +31,9 @@ T = TypeVar("T", LastWrite, LogIdentity)
 class Writer:
     """Writes to one open store."""
 
-    def __init__(self, path: Path, lock: StoreLock) -> None:
+    def __init__(self, path: Path, place: Place, lock: StoreLock) -> None:
         self._path = path
+        self._place = place
         self._lock = lock
         self._heads: Heads = {}
         # By row id: the current versions of threads whose stored heads are older, and when they changed last.
@@ -62,7 +64,7 @@ class Writer:
         # Without full durability, a power failure may have lost changes that clients have seen.
         self._has_old_log = _has_content(f"{self._path}-wal")
         may_have_lost = synchronous != "FULL" and self._has_old_log
-        schema.prepare(db, synchronous)
+        schema.prepare(db, synchronous, self._place)
         schema.check_threads(db)
         self._counter = schema.load_counter(db)
         self.has_rest = has_removed(db)
@@ -109,8 +111,8 @@ class Writer:
             self._stale.pop(thread, None)
         self.has_rest |= result.has_rest
         now = time.time_ns() // 1000
-        for head in result.changed:
-            self._stale[head.thread] = head.version, now
+        for head, at in result.changed:
+            self._stale[head.thread] = head.version, now if at is None else at
         self._record_last_write(result)
         return result.outcomes
 

@@ -127,7 +127,7 @@ class Site:
             await self._store.check_writes()
         except StoreError:  # Its message is for the log only.
             return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
-        return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "ok", "durability": self._store.durability})
 
     async def _get_metrics(self, metrics: Metrics, request: Request) -> Response:
         self._metrics_hosts.check(request)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.server.agents.lab import Conversation, Lab
 from tests.server.agents.test_runs import Gate, ended
+from tests.server.owning import submit
 
 from plait import (
     Context,
@@ -181,7 +182,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
                     found = await store.find(key)
                     assert found is not None
                     since = time.time_ns() // 1000 - 2 * HOUR * 1_000_000
-                    await store.submit(Write(key, found.epoch, found.version, found.version, idle_since=since))
+                    await submit(store, Write(key, found.epoch, found.version, found.version, idle_since=since))
             await app.__aenter__()
         if how == "expired":
             async with asyncio.timeout(10):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.server.fakes import TroubledStore
+from tests.server.owning import submit
 from tests.server.rooms import Client, House, open_house
 from tests.server.session.guests import Guest
 
@@ -167,7 +168,7 @@ async def test_one_of_many_destroys_it_and_the_others_find_nothing(mourned: type
 
 async def test_a_thread_of_a_kind_that_there_is_no_more_can_be_destroyed() -> None:
     async with open_house(Room) as house:
-        await house.store.store(Write(ThreadKey("old", "one"), "e", None, 0, snapshots=(Snapshot(0, b"1"),)))
+        await submit(house.store.inner, Write(ThreadKey("old", "one"), "e", None, 0, snapshots=(Snapshot(0, b"1"),)))
         await outcome(house.node.destroy(ThreadKey("old", "one")))
         assert await house.store.find(ThreadKey("old", "one")) is None
 
@@ -178,7 +179,7 @@ async def test_a_thread_that_cannot_be_loaded_is_destroyed_without_on_destroyed(
     async with open_house(mourned) as house:
         key = key_of(mourned)
         row = ChangeRow(1, b"no operations", "server", 0)
-        await house.store.store(Write(key, "e", None, 1, (row,), (Snapshot(0, b"1"),)))
+        await submit(house.store.inner, Write(key, "e", None, 1, (row,), (Snapshot(0, b"1"),)))
         await outcome(house.node.destroy(key))
         assert await is_gone(house, mourned)
         assert mourned.told == []

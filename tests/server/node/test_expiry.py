@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.server.fakes import TroubledStore
 from tests.server.node.test_destroying import Gate, is_gone, key_of, outcome, settle
+from tests.server.owning import submit
 from tests.server.rooms import Client, House, open_house
 
 from plait.actor.rpc import rpc
@@ -47,7 +48,7 @@ def ago(seconds: float) -> int:
 
 async def put(store: TroubledStore, key: ThreadKey, *, idle_since: int | None) -> None:
     """Store a thread that is asleep."""
-    await store.inner.submit(Write(key, "e1", None, 0, snapshots=(Snapshot(0, b"5"),), idle_since=idle_since))
+    await submit(store.inner, Write(key, "e1", None, 0, snapshots=(Snapshot(0, b"5"),), idle_since=idle_since))
 
 
 async def idle_since(house: House, cls: type[Thread[Any]], name: str = "one") -> int | None:
@@ -250,7 +251,7 @@ async def test_a_thread_with_a_socket_does_not_expire_whatever_the_store_says() 
     await opened_with(store, (key_of(Draft), ago(HOUR / 2)))
     async with open_house(Draft, store=store, expiry_interval=SOON) as house:
         client = await house.join(Draft, "a")
-        await store.inner.submit(write_idle(await house.actor(Draft), 1))
+        await submit(store.inner, write_idle(await house.actor(Draft), 1))
         await put(store, ThreadKey("draft", "later"), idle_since=ago(2 * HOUR))
         await until(lambda: is_gone(house, Draft, "later"))
         assert client.transport.closed is None
@@ -314,7 +315,7 @@ async def test_an_expired_thread_that_cannot_be_loaded_is_deleted_and_one_that_c
     async with store:
         row = ChangeRow(1, b"no operations", "server", 0)
         damaged = Write(ThreadKey("broken", "damaged"), "e", None, 1, (row,), (Snapshot(0, b"1"),), idle_since=1)
-        await store.inner.submit(damaged)
+        await submit(store.inner, damaged)
     async with open_house(Broken, store=store, expiry_interval=SOON) as house:
         await until(lambda: is_gone(house, Broken, "one"))
         await until(lambda: is_gone(house, Broken, "damaged"))

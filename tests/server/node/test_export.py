@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.server.owning import submit
 
 from plait import (
     Conflict,
@@ -493,7 +494,7 @@ async def test_values_that_are_no_json_and_those_with_line_breaks_go_along_as_th
     values = [b"", b"\x00\xff", b"{", b" 1", b'{\n"a": 1}', b"1\r", b"null", '"é😀"'.encode(), b"1e999", b"NaN"]
     records = [Record("notes", f"value/{number}", value) for number, value in enumerate(values)]
     async with first:
-        await first.submit(Write(ThreadKey("plain", "one"), "e", None, 0, records=records))
+        await submit(first, Write(ThreadKey("plain", "one"), "e", None, 0, records=records))
     async with make_app(first) as app:
         data = await export(app, Plain)
     async with make_app(second) as app:
@@ -622,7 +623,7 @@ async def leave_incomplete(store: Store, *names: str) -> None:
     for name in names:
         records = [Record("notes", "head/metadata", b'{"a":1}')]
         key = ThreadKey("plain", name)
-        await store.submit(Write(key, "e", None, 0, snapshots=[Snapshot(0, b"9")], records=records, due=INCOMPLETE))
+        await submit(store, Write(key, "e", None, 0, snapshots=[Snapshot(0, b"9")], records=records, due=INCOMPLETE))
 
 
 async def test_what_an_import_left_that_was_killed_is_removed_at_the_next_start(stores: tuple[Store, Store]) -> None:
@@ -657,7 +658,8 @@ async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: 
     async with SqliteStore(tmp_path / "one.db") as store:
         for start in range(0, count, 5000):
             records = [Record("notes", f"value/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
-            await store.submit(Write(key, "e", 0 if start else None, 0, records=records))
+            await submit(store, Write(key, "e", 0 if start else None, 0, records=records))
+        del records
     async with make_app(SqliteStore(tmp_path / "one.db")) as app:
         tracemalloc.start()
         try:

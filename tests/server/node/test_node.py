@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from tests.server.fakes import TroubledStore
+from tests.server.owning import submit
 from tests.server.rooms import Client, House, open_house
 
 from plait.actor.connection import Connection, Source
@@ -316,7 +317,7 @@ async def test_a_thread_whose_beginning_cannot_be_stored_can_be_tried_again() ->
 async def test_a_corrupt_thread_is_an_error_each_time_and_never_an_empty_one() -> None:
     async with open_house(Room) as house:
         key = ThreadKey("room", "one")
-        await house.store.inner.submit(Write(key, "epoch", None, 0, snapshots=(Snapshot(0, b"{damaged"),)))
+        await submit(house.store.inner, Write(key, "epoch", None, 0, snapshots=(Snapshot(0, b"{damaged"),)))
         for _ in range(2):
             with pytest.raises(CorruptThread, match="room/one"):
                 await outcome(house.handle(Room).state())
@@ -531,8 +532,8 @@ async def test_a_thread_that_sleeps_or_could_not_wake_has_no_owner(sleepy: type[
                 assert stored is not None
                 with suppress(Fenced):
                     data = (Snapshot(stored.version, b"5"),)
-                    await house.store.inner.submit(
-                        Write(key, stored.epoch, stored.version, stored.version, snapshots=data)
+                    await submit(
+                        house.store.inner, Write(key, stored.epoch, stored.version, stored.version, snapshots=data)
                     )
                     return
                 await asyncio.sleep(0.01)
@@ -543,7 +544,7 @@ async def test_a_thread_that_sleeps_or_could_not_wake_has_no_owner(sleepy: type[
         await write(ThreadKey(sleepy._kind.name, "one"))
         broken = ThreadKey(Broken._kind.name, "one")
         fence = await house.store.claim(broken)
-        await house.store.inner.submit(Write(broken, "e", None, 0, snapshots=(Snapshot(0, b"0"),), fence=fence))
+        await submit(house.store.inner, Write(broken, "e", None, 0, snapshots=(Snapshot(0, b"0"),), fence=fence))
         house.store.release(broken, fence)
         with pytest.raises(LookupError):
             await house.handle(Broken).add(1)
@@ -557,7 +558,7 @@ async def test_a_thread_that_was_written_elsewhere_is_dropped_and_loaded_anew() 
         epoch = actor.state.history.epoch
         row = ChangeRow(1, b'[{"op":"replace","path":"","value":50}]', "server", 1)
         fence = await house.store.claim(actor.key)
-        await house.store.inner.submit(Write(actor.key, epoch, 0, 1, (row,), fence=fence))
+        await submit(house.store.inner, Write(actor.key, epoch, 0, 1, (row,), fence=fence))
         with pytest.raises(StoreError):
             await outcome(house.handle(Room).add(1))
         while await client.next() is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.server.fakes import TroubledStore
+from tests.server.owning import claim_now, submit
 
 from plait.errors import NotFound, StoreError
 from plait.limits import DEFAULT_LIMITS
@@ -67,7 +68,7 @@ class Bench:
     """A thread whose state is a number, and its past."""
 
     def __init__(self, store: WatchedStore, stored: StoredThread | None, retention: Retention) -> None:
-        history = History(KEY, ANY, stored, retention=retention)
+        history = History(KEY, ANY, stored, retention=retention, fence=claim_now(store, KEY))
         self.store = store
         self.pipeline = Pipeline(
             history, ANY, store, DEFAULT_LIMITS, validate=None, on_commit=lambda _: None, on_lost=lambda _: None
@@ -164,7 +165,7 @@ async def test_who_is_too_far_behind_is_told_so_before_all_is_read() -> None:
         ops = b'[{"op":"replace","path":"","value":0}]'
         rows = [ChangeRow(n, ops, "server", n) for n in range(1, 15_001)]
         writes = (Write(KEY, "e", row.version - 1, row.version, (row,)) for row in rows)
-        await asyncio.gather(*(store.inner.submit(write) for write in (first, *writes)))
+        await asyncio.gather(*(submit(store.inner, write) for write in (first, *writes)))
         b = Bench(store, await store.load(KEY), DEFAULT_RETENTION)
         assert await b.changes(5_000) == list(range(5_001, 15_001))
         store.rows = 0

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 import pytest
 from tests.server.fakes import TroubledStore
+from tests.server.owning import submit
 from tests.server.rooms import open_house
 from tests.server.session.guests import opening, put
 
@@ -439,7 +440,7 @@ async def test_what_cannot_be_read_is_corrupt_and_not_migrated(
     snapshot: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await kept_store()
-    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, snapshot),)))
+    await submit(store.inner, Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, snapshot),)))
     await refused(store, Second, CorruptThread, "room/one", caplog)
 
 
@@ -463,7 +464,7 @@ async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_lo
 
     store = await kept_store()
     snapshot = b'{"score":"many"}' if type_ is Game else b'{"score":1}'
-    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, snapshot),)))
+    await submit(store.inner, Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, snapshot),)))
     match = "^room/one: the stored state does not fit its class's type$"
     await refused(store, Room, CorruptThread, match, caplog, says=says)
 
@@ -471,11 +472,12 @@ async def test_a_state_that_is_none_of_its_type_is_left_as_it_is_and_only_the_lo
 async def test_a_migration_gets_a_copy_that_it_may_change() -> None:
     stored = StoredThread("epoch", 0, b'{"points":3}', ())
     store = await kept_store()
-    await store.inner.submit(Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, b'{"points":3}'),)))
-    found = await migrate_thread(store, KEY, Second._kind, stored)
+    await submit(store.inner, Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, b'{"points":3}'),)))
+    fence = await store.claim(KEY)
+    found = await migrate_thread(store, KEY, Second._kind, stored, fence=fence)
     assert (found.version, found.snapshot, found.state_version) == (1, b'{"score":3}', 2)
     assert stored.snapshot == b'{"points":3}'
-    assert await migrate_thread(store, KEY, Second._kind, found) is found
+    assert await migrate_thread(store, KEY, Second._kind, found, fence=fence) is found
 
 
 # In a file

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 import msgspec
 import pytest
 from tests.server.fakes import FakeTransport, TroubledStore
+from tests.server.owning import claim_now, submit
 
 from plait.actor.connection import Connection, Source
 from plait.errors import Conflict, Fenced, Indeterminate, InvalidState, Reject, StoreError, TooLarge, Unavailable
@@ -41,7 +42,7 @@ class Bench:
         self.lose: Callable[[], None] = lambda: None
         self.refuses: Callable[[Any, Source], None] = lambda *_: None
         self.pipeline = Pipeline(
-            History(KEY, state_type, None),
+            History(KEY, state_type, None, fence=claim_now(store, KEY)),
             state_type,
             store,
             limits,
@@ -753,7 +754,7 @@ async def test_what_is_stored_may_have_fields_that_the_type_does_not_have_any_mo
     async with TroubledStore() as store:
         data = b'{"status":"over","old":1,"players":{"x":{"age":3}}}'
         write = Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, data),))
-        await store.submit(write)
+        await submit(store, write)
         stored = await store.load(KEY)
         assert stored is not None
         assert History(KEY, StateType(Contest), stored).current.state == Contest({"x": Member()}, None, "over")
@@ -1185,7 +1186,7 @@ async def test_a_thread_that_somebody_else_has_written_is_told_of() -> None:
     async with bench() as b:
         epoch = b.pipeline.history.epoch
         row = ChangeRow(1, b'[{"op":"replace","path":"","value":7}]', "server", 1)
-        await b.store.inner.submit(Write(KEY, epoch, 0, 1, (row,)))
+        await submit(b.store.inner, Write(KEY, epoch, 0, 1, (row,)))
         with pytest.raises(Fenced):
             await outcome(b.set(1))
         assert b.lost == [Fenced]

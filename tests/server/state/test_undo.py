@@ -94,7 +94,7 @@ class Table:
         """Put the thread to sleep, and wake it with another type for its state."""
         await self.pipeline.wait_until_durable()
         self._type = StateType(type_)
-        self._begin(History(KEY, self._type, await self.store.load(KEY)))
+        self._begin(History(KEY, self._type, await self.store.load(KEY), fence=await self.store.claim(KEY)))
 
     def _begin(self, history: History) -> None:
         self.pipeline = Pipeline(
@@ -115,7 +115,7 @@ class Table:
 @asynccontextmanager
 async def table(initial: Any, *, retention: Retention = Retention()) -> AsyncIterator[Table]:  # noqa: B008
     async with SlowStore() as store:
-        made = Table(store, ANY, History(KEY, ANY, None, retention=retention))
+        made = Table(store, ANY, History(KEY, ANY, None, retention=retention, fence=await store.claim(KEY)))
         made.pipeline.start(initial)
         await made.pipeline.store_thread()
         yield made

@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 import pytest
+from tests.server.owning import submit
 
 from plait.errors import Fenced, StoreError
 from plait.state.history import replay_json
@@ -73,7 +74,7 @@ async def outcomes(futures: Iterable[asyncio.Future[int]]) -> list[type[BaseExce
 
 async def put(store: Store, *writes: Write) -> None:
     """Carry out writes that must not fail."""
-    assert await outcomes([store.submit(write) for write in writes]) == [None] * len(writes)
+    assert await outcomes([submit(store, write) for write in writes]) == [None] * len(writes)
 
 
 def row_of(key: ThreadKey, at: int = 0) -> ThreadRow:
@@ -177,9 +178,9 @@ async def test_what_is_durable_can_be_loaded(store: Store) -> None:
 async def test_the_writes_of_a_thread_are_carried_out_in_order(store: Store) -> None:
     async with store:
         done: list[int] = []
-        futures = [store.submit(beginning())]
+        futures = [submit(store, beginning())]
         for version in range(1, 200):
-            futures.append(store.submit(change(version)))
+            futures.append(submit(store, change(version)))
             futures[-1].add_done_callback(partial(note, done, version))
             if version % 50 == 0:
                 await asyncio.sleep(0)
@@ -193,7 +194,7 @@ async def test_outcomes_come_in_order_those_of_refused_writes_too(store: Store) 
         done: list[int] = []
         futures = []
         for number, write in enumerate((beginning(), change(1), change(9), change(2))):
-            futures.append(store.submit(write))
+            futures.append(submit(store, write))
             futures[-1].add_done_callback(partial(note, done, number))
             await asyncio.sleep(0)
         assert await outcomes(futures) == [None, None, Fenced, Fenced]
@@ -204,17 +205,17 @@ async def test_outcomes_come_in_order_those_of_refused_writes_too(store: Store) 
 async def test_many_threads_may_write_at_once(store: Store) -> None:
     keys = [ThreadKey("room", str(number)) for number in range(100)]
     async with store:
-        futures = [store.submit(beginning(key=key)) for key in keys]
-        futures += [store.submit(change(version, key=key)) for version in (1, 2, 3) for key in keys]
+        futures = [submit(store, beginning(key=key)) for key in keys]
+        futures += [submit(store, change(version, key=key)) for version in (1, 2, 3) for key in keys]
         assert await outcomes(futures) == [None] * 400
         assert [await versions(store, key) for key in keys] == [(3, [1, 2, 3])] * 100
 
 
 async def test_a_write_tells_how_many_became_durable_with_it(store: Store) -> None:
     async with store:
-        futures = [store.submit(write) for write in (beginning(), change(1), beginning(key=OTHER))]
+        futures = [submit(store, write) for write in (beginning(), change(1), beginning(key=OTHER))]
         assert await asyncio.gather(*futures) == [3, 3, 3]
-        futures = [store.submit(write) for write in (change(2), change(5, key=OTHER))]
+        futures = [submit(store, write) for write in (change(2), change(5, key=OTHER))]
         assert await outcomes(futures) == [None, Fenced]
         assert futures[0].result() == 1
 
@@ -242,7 +243,7 @@ async def test_a_write_that_does_not_follow_what_is_stored_is_refused_and_change
     async with store:
         await put(store, beginning(), change(1), change(2))
         before = await store.load(ROOM)
-        assert await outcomes([store.submit(write)]) == [Fenced]
+        assert await outcomes([submit(store, write)]) == [Fenced]
         assert await store.load(ROOM) == before
         await put(store, change(3))
 
@@ -257,9 +258,9 @@ async def test_a_change_that_is_not_the_next_one_is_refused_and_changes_nothing(
     async with store:
         await put(store, beginning(), change(1), change(2))
         before = await store.load(ROOM)
-        futures = [store.submit(write)]
+        futures = [submit(store, write)]
         if not is_alone:
-            futures.append(store.submit(beginning(key=OTHER)))
+            futures.append(submit(store, beginning(key=OTHER)))
         assert await outcomes(futures) == [StoreError, None][: len(futures)]
         assert await store.load(ROOM) == before
         await put(store, change(3))
@@ -267,7 +268,7 @@ async def test_a_change_that_is_not_the_next_one_is_refused_and_changes_nothing(
 
 async def test_a_thread_does_not_begin_with_a_later_change(store: Store) -> None:
     async with store:
-        assert await outcomes([store.submit(change(2, after=None))]) == [StoreError]
+        assert await outcomes([submit(store, change(2, after=None))]) == [StoreError]
         assert await store.load(ROOM) is None
         assert await store.threads() == []
 
@@ -277,7 +278,7 @@ async def test_a_thread_does_not_begin_with_a_later_change(store: Store) -> None
 )
 async def test_a_write_that_leans_on_what_is_not_there_is_refused(store: Store, write: Write) -> None:
     async with store:
-        assert await outcomes([store.submit(write)]) == [Fenced]
+        assert await outcomes([submit(store, write)]) == [Fenced]
         assert await store.load(ROOM) is None
         assert await store.threads() == []
 
@@ -287,9 +288,9 @@ async def test_what_was_submitted_before_a_write_was_refused_is_refused_too_and_
 ) -> None:
     async with store:
         await put(store, beginning())
-        futures = [store.submit(change(2))]
+        futures = [submit(store, change(2))]
         await asyncio.sleep(0)
-        futures += [store.submit(write) for write in (change(1), beginning(key=OTHER))]
+        futures += [submit(store, write) for write in (change(1), beginning(key=OTHER))]
         assert await outcomes(futures) == [Fenced, Fenced, None]
         assert await versions(store) == (0, [])
 
@@ -298,23 +299,23 @@ async def test_a_thread_can_be_written_again_as_soon_as_a_refusal_is_known(store
     async with store:
         for write in (change(1), beginning(), beginning(), change(1), change(1), change(2)):
             with suppress(Fenced):
-                await store.submit(write)
+                await submit(store, write)
         assert await versions(store) == (2, [1, 2])
 
 
 async def test_the_refused_write_is_named(store: Store) -> None:
     async with store:
         with pytest.raises(Fenced, match="room/one"):
-            await store.submit(change(7))
+            await submit(store, change(7))
 
 
 async def test_a_caller_that_went_away_changes_nothing_for_the_others(store: Store) -> None:
     async with store:
-        futures = [store.submit(write) for write in (beginning(), change(1), change(2))]
+        futures = [submit(store, write) for write in (beginning(), change(1), change(2))]
         futures[1].cancel()
         await asyncio.sleep(0)
         assert await outcomes(futures) == [None, asyncio.CancelledError, None]
-        futures = [store.submit(write) for write in (change(3), change(5))]
+        futures = [submit(store, write) for write in (change(3), change(5))]
         futures[1].cancel()
         assert await outcomes(futures) == [Fenced, asyncio.CancelledError]
         await put(store, change(3))
@@ -594,9 +595,9 @@ async def test_a_client_of_a_write_that_was_refused_is_not_stored(store: Store) 
     first, second = client_row(ref=1), client_row(ref=2)
     async with store:
         await put(store, beginning(), change(1, client=first))
-        assert await outcomes([store.submit(change(1, client=second))]) == [Fenced]
-        assert await outcomes([store.submit(change(3, after=1, client=second))]) == [StoreError]
-        assert await outcomes([store.submit(change(1, key=OTHER, client=second))]) == [Fenced]
+        assert await outcomes([submit(store, change(1, client=second))]) == [Fenced]
+        assert await outcomes([submit(store, change(3, after=1, client=second))]) == [StoreError]
+        assert await outcomes([submit(store, change(1, key=OTHER, client=second))]) == [Fenced]
         assert await store.client(ROOM, "c") == first
         assert await store.client(OTHER, "c") is None
 
@@ -647,7 +648,7 @@ async def test_the_version_of_the_states_type_is_1_until_another_is_written(stor
         await put(store, change(3), change(4, snapshot=b"4", prune=3), change(5))
         assert await state_version(store) == 3
         assert await state_version(store, OTHER) == 7
-        assert await outcomes([store.submit(change(9, state_version=4))]) == [Fenced]
+        assert await outcomes([submit(store, change(9, state_version=4))]) == [Fenced]
         assert await state_version(store) == 3
 
 
@@ -719,7 +720,7 @@ async def test_a_thread_that_was_written_again_is_listed_once(store: Store) -> N
 
 async def test_leaving_a_store_carries_out_what_is_pending(store: Store) -> None:
     async with store:
-        futures = [store.submit(write) for write in (beginning(), *(change(version) for version in range(1, 50)))]
+        futures = [submit(store, write) for write in (beginning(), *(change(version) for version in range(1, 50)))]
     assert await outcomes(futures) == [None] * 50
 
 
@@ -727,7 +728,7 @@ async def test_a_write_to_a_closed_store_is_refused(store: Store) -> None:
     async with store:
         await put(store, beginning())
     with pytest.raises(StoreError, match="closed"):
-        await store.submit(change(1))
+        await submit(store, change(1))
 
 
 async def test_an_open_store_can_be_written_and_a_closed_one_cannot(store: Store) -> None:
@@ -736,7 +737,7 @@ async def test_an_open_store_can_be_written_and_a_closed_one_cannot(store: Store
     async with store:
         await store.check_writes()
         await put(store, beginning())
-        assert await outcomes([store.submit(change(7))]) == [Fenced]
+        assert await outcomes([submit(store, change(7))]) == [Fenced]
         await store.check_writes()
     with pytest.raises(StoreError, match="closed"):
         await store.check_writes()
@@ -744,10 +745,10 @@ async def test_an_open_store_can_be_written_and_a_closed_one_cannot(store: Store
 
 async def test_a_store_that_has_begun_to_close_takes_no_more_writes(store: Store) -> None:
     await store.__aenter__()
-    first = store.submit(beginning())
+    first = submit(store, beginning())
     closing = asyncio.create_task(store.__aexit__(None, None, None))
     await asyncio.sleep(0)
-    late = store.submit(change(1))
+    late = submit(store, change(1))
     await closing
     assert await outcomes([first]) == [None]
     with pytest.raises(StoreError, match="closed"):
@@ -758,10 +759,10 @@ async def test_a_store_that_has_begun_to_close_takes_no_more_writes(store: Store
 
 async def test_a_write_that_comes_while_the_store_closes_is_carried_out_or_refused(store: Store) -> None:
     await store.__aenter__()
-    futures = [store.submit(beginning())]
+    futures = [submit(store, beginning())]
     closing = asyncio.create_task(store.__aexit__(None, None, None))
     for version in range(1, 200):
-        futures.append(store.submit(change(version)))
+        futures.append(submit(store, change(version)))
         await asyncio.sleep(0)
     await closing
     results = await outcomes(futures)

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes, put
 from tests.server.store.contract_records import delete, put_records
 
@@ -93,8 +94,8 @@ async def test_a_due_time_ends_with_its_thread(store: Store) -> None:
 async def test_a_due_time_that_is_refused_changes_nothing(store: Store, version: int) -> None:
     async with store:
         await put(store, beginning(), due(5), change(1))
-        assert await outcomes([store.submit(due(6, version=version))]) == [Fenced]
+        assert await outcomes([submit(store, due(6, version=version))]) == [Fenced]
         # The second write of a unit is refused, so that the first one is, too.
         unit = [due(7, version=1), change(3)]
-        assert await outcomes([store.submit(write) for write in unit]) == [Fenced, Fenced]
+        assert await outcomes([submit(store, write) for write in unit]) == [Fenced, Fenced]
         assert await store.due_threads(until=ALWAYS) == [DueThread(5, ROOM)]

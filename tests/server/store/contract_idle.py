@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, row_of
 from tests.server.store.contract_records import delete, put_records
 
@@ -90,11 +91,11 @@ async def test_what_says_since_when_a_thread_is_idle_must_follow_what_is_stored(
         await put(store, beginning(), change(1))
         for write in (idle(5), idle(5, version=2), idle(5, version=1, epoch="another")):
             with pytest.raises(Exception, match="another process"):
-                await store.submit(write)
+                await submit(store, write)
         fence = await store.claim(ROOM)
         with pytest.raises(Exception, match="another process"):
-            await store.submit(idle(5, version=1))
-        await store.submit(msgspec.structs.replace(idle(6, version=1), fence=fence))
+            await submit(store, idle(5, version=1))
+        await submit(store, msgspec.structs.replace(idle(6, version=1), fence=fence))
         assert await since(store) == 6
 
 

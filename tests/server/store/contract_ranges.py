@@ -2,10 +2,13 @@
 
 import random
 
-from tests.server.store.contract import ROOM, beginning, change, put
+import pytest
+from tests.server.owning import submit
+from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes, put
 from tests.server.store.contract_records import names, put_records
 
-from plait.store.protocol import Record, RecordRange, Store
+from plait.errors import StoreError
+from plait.store.protocol import Record, RecordRange, Store, ThreadKey
 
 # In UTF-16 the last two are the other way round.
 KEYS = [
@@ -89,3 +92,62 @@ async def test_a_thread_is_loaded_with_the_records_of_ranges_in_their_order(stor
         stored = await store.load(ROOM)
         assert stored is not None
         assert list(stored.records) == []
+
+
+# Text that is not in the Basic Multilingual Plane, and text that is not Unicode
+
+CODE_POINTS = ["\x00", "a", "z", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", "🔑", "\U0010ffff"]
+
+
+async def test_names_and_record_keys_are_in_the_order_of_code_points(store: Store) -> None:
+    keys = [ThreadKey("room", name + tail) for name in CODE_POINTS for tail in ("", "1", "\U0010ffff")]
+    async with store:
+        await put(store, *(beginning(key=key) for key in reversed(keys)))
+        await put(store, *(put_records((key.name, b"1"), key=keys[0]) for key in reversed(keys)))
+        assert [row.key for row in await store.threads()] == keys
+        assert [record.key for record in await store.records(keys[0], "values")] == [key.name for key in keys]
+        for start in CODE_POINTS:
+            wanted = [key for key in keys if key.name.startswith(start)]
+            assert [row.key for row in await store.threads(prefix=start)] == wanted
+            found = await store.records(keys[0], "values", prefix=start, reverse=True)
+            assert [record.key for record in found] == [key.name for key in reversed(wanted)]
+            after = [record.key for record in await store.records(keys[0], "values", after=start)]
+            assert after == [key.name for key in keys if key.name > start]
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "a\udfff", "\udc00\ud800"])
+async def test_text_that_a_store_cannot_keep_is_refused_for_its_own_thread_only(store: Store, odd: str) -> None:
+    key = ThreadKey("room", odd)
+    writes = [
+        beginning(key=key),
+        beginning(key=OTHER),
+        put_records((odd, b"1"), after=None),
+        put_records(("a", b"1"), key=OTHER),
+    ]
+    async with store:
+        refused, *others = (submit(store, write) for write in writes)
+        found = await outcomes([refused, *others])
+        assert found[1] is found[3] is None
+        assert set(found) <= {None, StoreError}
+        for future, thread in ((refused, key), (others[1], ROOM)):
+            if (error := future.exception()) is not None:
+                assert str(thread).encode(errors="backslashreplace").decode() in str(error)
+                assert "surrogate" in str(error)
+        if found[0] is None:
+            assert [row.key for row in await store.threads(prefix=odd)] == [key]
+            assert [record.key for record in await store.records(ROOM, "values")] == [odd]
+        else:
+            with pytest.raises(StoreError, match="surrogate"):
+                await store.load(key)
+            with pytest.raises(StoreError, match="surrogate"):
+                await store.record(OTHER, "values", odd)
+            with pytest.raises(StoreError, match="surrogate"):
+                await store.threads(prefix=odd)
+        await put(store, change(1, key=OTHER))
+        await store.check_writes()
+
+
+async def test_a_store_says_whether_it_is_shared_and_what_its_changes_survive(store: Store) -> None:
+    assert store.is_shared is False
+    assert store.durability.startswith("changes ")
+    assert "\n" not in store.durability

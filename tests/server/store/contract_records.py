@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, listed, outcomes, put, versions
 
 from plait.errors import Fenced, StoreError, TooLarge
@@ -104,7 +105,7 @@ async def test_records_go_with_the_change_that_they_come_with(store: Store) -> N
         await put(store, good)
         for write in (change(1), change(9, after=1)):
             bad = msgspec.structs.replace(write, records=(Record("values", "a", b"2"),))
-            assert await outcomes([store.submit(bad)]) != [None]
+            assert await outcomes([submit(store, bad)]) != [None]
         assert await store.record(ROOM, "values", "a") == b"1"
 
 
@@ -112,9 +113,9 @@ async def test_records_that_do_not_follow_what_is_stored_are_refused(store: Stor
     async with store:
         await put(store, beginning(), change(1))
         for after, epoch in ((0, "e1"), (2, "e1"), (1, "e2"), (None, "e1")):
-            assert await outcomes([store.submit(put_records(("a", b"1"), after=after, epoch=epoch))]) == [Fenced]
+            assert await outcomes([submit(store, put_records(("a", b"1"), after=after, epoch=epoch))]) == [Fenced]
         wrong = msgspec.structs.replace(put_records(("a", b"1"), after=1), version=2)
-        assert await outcomes([store.submit(wrong)]) == [StoreError]
+        assert await outcomes([submit(store, wrong)]) == [StoreError]
         assert await names(store) == []
 
 
@@ -138,7 +139,7 @@ async def test_a_thread_may_begin_with_records_and_has_no_state_until_its_first_
         assert await store.load(ROOM, version=0) == msgspec.structs.replace(nothing, clients=None)
         assert await listed(store) == [(ROOM, 0)]
         await put(store, put_records(("b", b"2")))
-        assert await outcomes([store.submit(change(1, after=None))]) == [Fenced]
+        assert await outcomes([submit(store, change(1, after=None))]) == [Fenced]
         await put(store, change(1, state_version=3), change(2))
         stored = await store.load(ROOM)
         assert stored is not None
@@ -186,8 +187,8 @@ async def test_what_is_submitted_together_is_stored_together_or_not_at_all(store
     async with store:
         await put(store, beginning(), change(1), put_records(("a", b"1"), after=1), beginning(key=OTHER))
         before = await store.load(ROOM), await store.records(ROOM, "values")
-        futures = [store.submit(write) for write in unit]
-        other = store.submit(change(1, key=OTHER))
+        futures = [submit(store, write) for write in unit]
+        other = submit(store, change(1, key=OTHER))
         assert None not in await outcomes(futures)
         assert (await store.load(ROOM), await store.records(ROOM, "values")) == before
         assert await store.client(ROOM, "c") is None
@@ -199,11 +200,11 @@ async def test_what_comes_before_a_refused_unit_is_stored(store: Store) -> None:
     async with store:
         await put(store, beginning(key=OTHER))
         # The first write keeps the store busy, so that the next two units share a transaction.
-        futures = [store.submit(change(1, key=OTHER))]
+        futures = [submit(store, change(1, key=OTHER))]
         await asyncio.sleep(0)
-        futures += [store.submit(write) for write in (beginning(), change(1))]
+        futures += [submit(store, write) for write in (beginning(), change(1))]
         await asyncio.sleep(0)
-        futures += [store.submit(write) for write in (change(2), change(2))]
+        futures += [submit(store, write) for write in (change(2), change(2))]
         assert await outcomes(futures) == [None, None, None, Fenced, Fenced]
         assert await versions(store) == (1, [1])
 
@@ -211,10 +212,10 @@ async def test_what_comes_before_a_refused_unit_is_stored(store: Store) -> None:
 async def test_after_records_that_fail_nothing_that_was_submitted_before_they_failed_is_stored(store: Store) -> None:
     async with store:
         await put(store, beginning())
-        futures = [store.submit(put_records(("a", b"1"), after=7))]
+        futures = [submit(store, put_records(("a", b"1"), after=7))]
         await asyncio.sleep(0)
         # This one follows the stored version.
-        futures.append(store.submit(change(1)))
+        futures.append(submit(store, change(1)))
         assert await outcomes(futures) == [Fenced, Fenced]
         assert await versions(store) == (0, [])
 
@@ -234,8 +235,8 @@ async def test_the_writes_of_an_owner_are_refused_as_soon_as_there_is_another(st
         store.release(ROOM, first)
         await put(store, msgspec.structs.replace(change(2), fence=second))
         store.release(ROOM, second)
-        assert await outcomes([store.submit(msgspec.structs.replace(change(3), fence=second))]) == [Fenced]
-        await put(store, change(3), beginning(key=OTHER))
+        assert await outcomes([submit(store, msgspec.structs.replace(change(3), fence=second))]) == [Fenced]
+        await put(store, beginning(key=OTHER))
         assert await store.claim(ROOM) not in (0, first, second)
 
 
@@ -246,7 +247,7 @@ async def test_nothing_that_was_submitted_before_a_claim_is_stored_after_it(stor
         for round in range(30):
             futures = []
             for each in range(1 + round % 4):
-                futures.append(store.submit(msgspec.structs.replace(change(version + each + 1), fence=fence)))
+                futures.append(submit(store, msgspec.structs.replace(change(version + each + 1), fence=fence)))
                 if round % 3:
                     await asyncio.sleep(0)
             fence = await store.claim(ROOM)
@@ -272,7 +273,7 @@ async def test_what_an_owner_has_submitted_before_its_release_is_stored_before_t
             # The first write is being carried out while the others wait.
             for _ in range(1 + round % 4):
                 version += 1
-                futures.append(store.submit(msgspec.structs.replace(change(version), fence=fence)))
+                futures.append(submit(store, msgspec.structs.replace(change(version), fence=fence)))
                 if round >= 4:
                     await asyncio.sleep(0)
             store.release(ROOM, fence)
@@ -283,11 +284,26 @@ async def test_what_an_owner_has_submitted_before_its_release_is_stored_before_t
             assert await versions(store) == (version, list(range(1, version + 1)))
             for owner in owners:
                 store.release(ROOM, owner)
-        # The same for writes without an owner.
-        future = store.submit(change(version + 1))
-        await store.claim(ROOM)
-        assert future.done()
-        assert await outcomes([future]) == [None]
+
+
+async def test_a_thread_without_an_owner_cannot_be_written(store: Store) -> None:
+    async with store:
+        assert await outcomes([store.submit(beginning())]) == [Fenced]
+        fence = await store.claim(ROOM)
+        await put(store, msgspec.structs.replace(beginning(), fence=fence))
+        store.release(ROOM, fence)
+        assert await outcomes([store.submit(change(1))]) == [Fenced]
+        assert await versions(store) == (0, [])
+
+
+async def test_of_claims_at_the_same_time_the_greatest_number_is_the_owners(store: Store) -> None:
+    async with store:
+        await put(store, beginning())
+        fences = await asyncio.gather(*(store.claim(ROOM) for _ in range(5)))
+        assert len(set(fences)) == 5
+        for fence in sorted(fences):
+            wanted = None if fence == max(fences) else Fenced
+            assert await outcomes([store.submit(msgspec.structs.replace(change(1), fence=fence))]) == [wanted]
 
 
 # Deletion
@@ -315,7 +331,7 @@ async def test_of_a_deleted_thread_nothing_is_left_and_others_keep_everything(st
         await put(store, delete(3))
         assert await everything(store) == [None, [], [], None, None, [], [(OTHER, 3)]]
         assert (await everything(store, OTHER))[:-1] == other
-        assert await outcomes([store.submit(change(4))]) == [Fenced]
+        assert await outcomes([submit(store, change(4))]) == [Fenced]
         await put(store, change(4, key=OTHER))
 
 
@@ -323,7 +339,7 @@ async def test_of_a_deleted_thread_nothing_is_left_and_others_keep_everything(st
 async def test_a_deletion_that_does_not_follow_what_is_stored_is_refused(store: Store, write: Write) -> None:
     async with store:
         await put(store, beginning(), change(1))
-        assert await outcomes([store.submit(write)]) == [Fenced]
+        assert await outcomes([submit(store, write)]) == [Fenced]
         assert await versions(store) == (1, [1])
 
 
@@ -345,7 +361,7 @@ async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
             [],
             [(ROOM, 1)],
         ]
-        assert await outcomes([store.submit(change(2))]) == [Fenced]
+        assert await outcomes([submit(store, change(2))]) == [Fenced]
         await put(store, change(2, epoch="e2"))
 
 
@@ -389,17 +405,17 @@ async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_writte
                 key = chance.choice(keys)
                 epoch, version, records = expected.get(key, (f"e{round}", -1, {}))
                 if version < 0:
-                    futures.append(store.submit(beginning(key=key, epoch=epoch)))
+                    futures.append(submit(store, beginning(key=key, epoch=epoch)))
                     expected[key] = epoch, 0, {}
                 elif chance.random() < 0.3:
-                    futures.append(store.submit(delete(version, key=key, epoch=epoch)))
+                    futures.append(submit(store, delete(version, key=key, epoch=epoch)))
                     del expected[key]
                 elif chance.random() < 0.5:
-                    futures.append(store.submit(change(version + 1, key=key, epoch=epoch)))
+                    futures.append(submit(store, change(version + 1, key=key, epoch=epoch)))
                     expected[key] = epoch, version + 1, records
                 else:
                     pair = chance.choice("xyz"), b"%d" % round
-                    futures.append(store.submit(put_records(pair, after=version, key=key, epoch=epoch)))
+                    futures.append(submit(store, put_records(pair, after=version, key=key, epoch=epoch)))
                     expected[key] = epoch, version, records | dict([pair])
                 if chance.random() < 0.3:
                     await asyncio.sleep(0)

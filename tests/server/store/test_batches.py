@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.owning import submit
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 
 from plait.errors import Fenced, Indeterminate, StoreError
@@ -32,6 +33,8 @@ class Engine:
         self.batches = Batches(self._write)
         self.batches.open()
         self.written: list[Sequence[Group]] = []
+        # Of writes that do not say who owns their thread, the engine is the owner.
+        self._fences: dict[ThreadKey, int] = {}
         self._done: asyncio.Future[Sequence[Outcome]]
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
@@ -43,7 +46,11 @@ class Engine:
         """Submit units, each in an iteration of the loop of its own."""
         futures = []
         for unit in units:
-            futures += [self.batches.submit(each) for each in unit]
+            for each in unit:
+                if each.fence == 0 and each.key not in self._fences:
+                    self._fences[each.key] = await self.batches.claim(each.key)
+                fence = each.fence or self._fences[each.key]
+                futures.append(self.batches.submit(msgspec.structs.replace(each, fence=fence)))
             await asyncio.sleep(0)
         return futures
 
@@ -267,8 +274,8 @@ async def test_what_is_made_into_one_has_the_effect_of_the_writes_one_by_one(see
     one_by_one, together = MemoryStore(), MemoryStore()
     async with one_by_one, together:
         for each in writes:
-            await one_by_one.submit(each)
-        assert await outcomes([together.submit(each) for each in coalesce(writes)]) == [None] * len(coalesce(writes))
+            await submit(one_by_one, each)
+        assert await outcomes([submit(together, each) for each in coalesce(writes)]) == [None] * len(coalesce(writes))
         assert await dump(one_by_one) == await dump(together)
 
 
@@ -302,3 +309,50 @@ async def test_the_loop_pauses_while_a_batch_is_late_and_only_then(monkeypatch: 
     now += 0.001
     await engine.submit([write("g", 1, 1)])
     assert len(pauses) == 2
+
+
+async def test_of_an_engines_numbers_that_arrive_in_another_order_the_greatest_is_the_owners() -> None:
+    numbers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    left = iter(numbers)
+
+    async def ask(key: ThreadKey) -> int:
+        number: int = await next(left)
+        return number
+
+    batches = Batches(written, ask)
+    batches.open()
+    claims = [asyncio.create_task(batches.claim(ROOM)) for _ in range(2)]
+    await asyncio.sleep(0)
+    numbers[1].set_result(8)
+    assert await claims[1] == 8
+    numbers[0].set_result(7)
+    assert await claims[0] == 7
+    writes = [msgspec.structs.replace(beginning(), fence=fence) for fence in (7, 8)]
+    assert await outcomes([batches.submit(each) for each in writes]) == [Fenced, None]
+    batches.release(ROOM, 7)
+    assert await outcomes([batches.submit(writes[1])]) == [None]
+
+
+async def test_while_an_engine_is_asked_for_a_number_no_earlier_owner_can_write() -> None:
+    number = asyncio.get_running_loop().create_future()
+
+    async def ask(key: ThreadKey) -> int:
+        return 1 if not number.done() and key not in asked else await number
+
+    asked = list[ThreadKey]()
+    batches = Batches(written, ask)
+    batches.open()
+    first = await batches.claim(ROOM)
+    asked.append(ROOM)
+    second = asyncio.create_task(batches.claim(ROOM))
+    await asyncio.sleep(0)
+    assert await outcomes([batches.submit(msgspec.structs.replace(beginning(), fence=first))]) == [Fenced]
+    number.set_result(2)
+    assert await second == 2
+
+
+def written(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    """Return the outcomes of a batch that is stored."""
+    done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
+    done.set_result([(len(group.writes), None) for group in batch])
+    return done

@@ -43,10 +43,11 @@ int fsync(int fd) { return fails(fd) ? -1 : ((int (*)(int))dlsym(RTLD_NEXT, "fsy
 BEGIN = """
     import asyncio, os, pathlib, sys
     from plait.store.sqlite import SqliteStore
+    from tests.server.owning import submit
     from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, versions
 
     async def attempt(*writes):
-        for write in await asyncio.gather(*map(store.submit, writes), return_exceptions=True):
+        for write in await asyncio.gather(*(submit(store, each) for each in writes), return_exceptions=True):
             print(type(write).__name__)
 
     def fail(count):
@@ -55,8 +56,8 @@ BEGIN = """
     async def main():
         global store
         async with SqliteStore(sys.argv[1]) as store:
-            await asyncio.gather(store.submit(beginning()), store.submit(beginning(key=OTHER)))
-            await store.submit(change(1))
+            await asyncio.gather(submit(store, beginning()), submit(store, beginning(key=OTHER)))
+            await submit(store, change(1))
             await trouble()
             sys.stdout.flush()
             os._exit(9)

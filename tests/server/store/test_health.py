@@ -7,6 +7,7 @@ import pytest
 
 from plait.errors import Fenced, StoreError
 from plait.store.health import Health
+from plait.store.sqlite_errors import is_trouble
 
 
 def failure(cause: Exception) -> StoreError:
@@ -26,7 +27,7 @@ def record(health: Health, errors: Sequence[StoreError | None], now: float) -> N
 
 @pytest.fixture
 def health() -> Health:
-    return Health()
+    return Health(is_trouble)
 
 
 def test_writes_fail_until_one_succeeds(health: Health) -> None:

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
 from tests.server.store.test_sqlite import database, run
 from tests.server.store.test_writer import WRITE_AND_DIE, log_of
@@ -123,7 +124,7 @@ async def test_a_file_that_is_replaced_is_not_written_and_its_log_is_moved_aside
         with pytest.raises(StoreError, match="deleted or replaced"):
             await store.check_writes()
         with pytest.raises(StoreError, match="deleted or replaced"):
-            await store.submit(change(6))
+            await submit(store, change(6))
     assert path.read_bytes() == there
     assert not log_of(path).exists()
     aside = path.with_name("threads.db-wal.lost")
@@ -222,6 +223,7 @@ WRITE_UP_TO = """
     from pathlib import Path
     from plait.errors import StoreError
     from plait.store.sqlite import SqliteStore
+    from tests.server.owning import submit
     from tests.server.store.contract import ROOM, change
     from tests.server.store.test_identity import has_part_of_its_log
 
@@ -238,14 +240,14 @@ WRITE_UP_TO = """
             while path.stat().st_size < size + 300_000:
                 version += 1
                 try:
-                    await store.submit(change(version, snapshot=bytes(100_000)))
+                    await submit(store, change(version, snapshot=bytes(100_000)))
                 except StoreError:
                     break
                 print(version, flush=True)
             assert has_part_of_its_log(path)
             await asyncio.sleep(0.01)  # The files are looked for again.
             try:
-                await store.submit(change(version + 1))
+                await submit(store, change(version + 1))
             except StoreError as error:
                 assert "deleted or replaced" not in str(error), error
             else:

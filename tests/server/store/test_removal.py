@@ -16,6 +16,7 @@ from plait.store.protocol import Store
 from plait.store.sqlite import SqliteStore
 
 FILL = """
+    from tests.server.owning import submit
     from tests.server.store.contract import OTHER, beginning, put
     from tests.server.store.contract_records import delete, put_records
 

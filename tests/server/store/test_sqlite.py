@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.owning import submit
 from tests.server.store.contract import *  # noqa: F403
 from tests.server.store.contract import (
     OTHER,
@@ -126,7 +127,7 @@ async def test_the_fence_holds_over_a_restart(path: Path) -> None:
         await put(store, beginning(), change(1))
     async with SqliteStore(path) as store:
         for write in (change(1), change(2, epoch="other")):
-            assert await outcomes([store.submit(write)]) == [Fenced]
+            assert await outcomes([submit(store, write)]) == [Fenced]
         await put(store, change(2))
 
 
@@ -166,15 +167,16 @@ async def test_a_loss_of_the_process_loses_nothing_that_was_acknowledged(path: P
     script = """
         import asyncio, os, sys
         from plait.store.sqlite import SqliteStore
+        from tests.server.owning import submit
         from tests.server.store.contract import beginning, change
 
         async def main():
             async with SqliteStore(sys.argv[1]) as store:
-                await store.submit(beginning())
+                await submit(store, beginning())
                 for version in range(1, 50):
-                    await store.submit(change(version))
+                    await submit(store, change(version))
                 for version in range(50, 60):
-                    store.submit(change(version))
+                    submit(store, change(version))
                 os._exit(9)
 
         asyncio.run(main())
@@ -221,7 +223,7 @@ async def test_looking_at_a_store_makes_no_file(path: Path) -> None:
 async def test_reading_does_not_wait_for_writing(path: Path) -> None:
     async with SqliteStore(path) as store:
         await put(store, beginning())
-        future = store.submit(change(1))
+        future = submit(store, change(1))
         assert (await versions(store))[0] in (0, 1)
         await future
 
@@ -424,11 +426,11 @@ async def test_a_guilty_write_in_a_batch_fails_none_but_its_own_thread(path: Pat
     async with SqliteStore(path) as store:
         await put(store, *(beginning(key=key) for key in keys[:10]))
         guilty = change(1, key=ROOM, after=None, at=2**70)
-        futures = [store.submit(change(1, key=key)) for key in keys[:10]]
-        futures.append(store.submit(guilty))
+        futures = [submit(store, change(1, key=key)) for key in keys[:10]]
+        futures.append(submit(store, guilty))
         if not alone:
-            futures.append(store.submit(change(2, key=ROOM)))
-        futures += [store.submit(change(1, key=key, after=None)) for key in keys[10:]]
+            futures.append(submit(store, change(2, key=ROOM)))
+        futures += [submit(store, change(1, key=key, after=None)) for key in keys[10:]]
         found = await outcomes(futures)
         assert found[:10] == [None] * 10
         assert found[-10:] == [None] * 10
@@ -442,8 +444,8 @@ async def test_a_write_that_sqlite_has_no_text_for_fails_none_but_itself(path: P
     broken = ThreadKey("room", "\ud800")
     async with SqliteStore(path) as store:
         await put(store, beginning(key=OTHER))
-        futures = [store.submit(write) for write in (beginning(), change(1), beginning(key=broken))]
-        futures.append(store.submit(change(1, key=OTHER)))
+        futures = [submit(store, write) for write in (beginning(), change(1), beginning(key=broken))]
+        futures.append(submit(store, change(1, key=OTHER)))
         assert await outcomes(futures) == [None, None, StoreError, None]
         await put(store, change(2), change(2, key=OTHER))
         assert await versions(store) == (2, [1, 2])
@@ -457,13 +459,13 @@ async def test_a_write_with_a_value_of_the_wrong_type_fails_none_but_itself(path
         await put(store, beginning(), beginning(key=OTHER))
         for value in broken:
             version = (await versions(store, OTHER))[0]
-            futures = [store.submit(put_records(("a", value)))]
-            futures += [] if alone else [store.submit(change(version + 1, key=OTHER))]
+            futures = [submit(store, put_records(("a", value)))]
+            futures += [] if alone else [submit(store, change(version + 1, key=OTHER))]
             assert (await outcomes(futures))[1:] == ([] if alone else [None])
-        assert await outcomes([store.submit(put_records(("a", "text")))]) == [StoreError]  # type: ignore[arg-type]
+        assert await outcomes([submit(store, put_records(("a", "text")))]) == [StoreError]  # type: ignore[arg-type]
         for value in (1, object()):
             with pytest.raises(TypeError):
-                store.submit(put_records(("a", value)))  # type: ignore[arg-type]
+                submit(store, put_records(("a", value)))  # type: ignore[arg-type]
             await put(store, change((await versions(store, OTHER))[0] + 1, key=OTHER))
         await put(store, change(1), put_records(("a", b"1"), after=1))
 
@@ -471,7 +473,7 @@ async def test_a_write_with_a_value_of_the_wrong_type_fails_none_but_itself(path
 async def test_a_failed_write_of_a_thread_leaves_it_as_it_was(path: Path) -> None:
     async with SqliteStore(path) as store:
         await put(store, beginning(), change(1))
-        assert await outcomes([store.submit(change(2, at=2**70)), store.submit(change(3))]) != [None, None]
+        assert await outcomes([submit(store, change(2, at=2**70)), submit(store, change(3))]) != [None, None]
         assert await versions(store) == (1, [1])
         await put(store, change(2), change(3))
     async with SqliteStore(path) as store:
@@ -482,7 +484,7 @@ async def test_a_single_failed_write_is_followed_by_one_that_is_not(path: Path) 
     async with SqliteStore(path) as store:
         await put(store, beginning(), change(1))
         for version in range(2, 6):
-            assert await outcomes([store.submit(change(version, at=2**70))]) == [StoreError]
+            assert await outcomes([submit(store, change(version, at=2**70))]) == [StoreError]
             await put(store, change(version))
         assert await versions(store) == (5, [1, 2, 3, 4, 5])
 
@@ -493,30 +495,31 @@ async def test_a_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> Non
         from plait.errors import Fenced, StoreError
         from plait.store.protocol import ThreadKey
         from plait.store.sqlite import SqliteStore
+        from tests.server.owning import submit
         from tests.server.store.contract import ROOM, beginning, change, versions
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
         async def main():
             async with SqliteStore(sys.argv[1]) as store:
-                await store.submit(beginning())
+                await submit(store, beginning())
                 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
                 version, error = 0, None
                 while error is None:
                     try:
-                        await store.submit(change(version + 1, snapshot=b"x" * 20_000))
+                        await submit(store, change(version + 1, snapshot=b"x" * 20_000))
                         version += 1
                     except StoreError as found:
                         error = found
                 other = ThreadKey("room", "other")
                 together = await asyncio.gather(
-                    store.submit(change(version + 1, snapshot=b"x" * 20_000)),
-                    store.submit(beginning(key=other, snapshot=b"x" * 20_000)),
+                    submit(store, change(version + 1, snapshot=b"x" * 20_000)),
+                    submit(store, beginning(key=other, snapshot=b"x" * 20_000)),
                     return_exceptions=True,
                 )
                 found = (await versions(store))[0]
                 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-                await store.submit(change(version + 1))
+                await submit(store, change(version + 1))
                 print(json.dumps({
                     "version": version, "found": found, "error": str(error), "fenced": isinstance(error, Fenced),
                     "together": [isinstance(each, StoreError) and not isinstance(each, Fenced) for each in together],
@@ -540,7 +543,7 @@ async def test_a_database_that_somebody_else_keeps_locked_is_a_store_error(path:
         await put(store, beginning())
         with database(path) as db:
             db.execute("BEGIN IMMEDIATE")
-            assert await outcomes([store.submit(change(1))]) == [StoreError]
+            assert await outcomes([submit(store, change(1))]) == [StoreError]
             db.execute("ROLLBACK")
         await put(store, change(1))
         assert await versions(store) == (1, [1])

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, outcomes, put, versions
 from tests.server.store.contract_idle import idle
 from tests.server.store.contract_records import delete, put_records
@@ -21,16 +22,17 @@ THIRD = ThreadKey("room", "three")
 WRITE_AND_DIE = """
     import asyncio, os, sys
     from plait.store.sqlite import SqliteStore
+    from tests.server.owning import submit
     from tests.server.store.contract import OTHER, ROOM, beginning, change
 
     async def main():
         async with SqliteStore(sys.argv[1], synchronous=sys.argv[2]) as store:
             if await store.load(ROOM) is None:
-                await store.submit(beginning())
-                await store.submit(beginning(key=OTHER))
+                await submit(store, beginning())
+                await submit(store, beginning(key=OTHER))
             first = (await store.load(ROOM)).version + 1
             for version in range(first, first + 20):
-                await store.submit(change(version))
+                await submit(store, change(version))
             os._exit(9)
 
     asyncio.run(main())
@@ -144,7 +146,7 @@ async def test_a_log_that_has_lost_a_write_of_records_begins_new_epochs(path: Pa
         "os._exit(9)",
         """
             size = os.path.getsize(sys.argv[1] + "-wal")
-            await store.submit(put_records(("a", b"1"), after=first + 19))
+            await submit(store, put_records(("a", b"1"), after=first + 19))
             os.truncate(sys.argv[1] + "-wal", size)
             os._exit(9)""",
     ).replace("    from tests", "    from tests.server.store.contract_records import put_records\n    from tests", 1)
@@ -158,7 +160,7 @@ async def test_a_deletion_that_is_refused_does_not_hide_a_loss(path: Path) -> No
     copy = path.read_bytes()
     async with SqliteStore(path) as store:
         await put(store, change(1))
-        assert await outcomes([store.submit(delete(7))]) == [Fenced]
+        assert await outcomes([submit(store, delete(7))]) == [Fenced]
     path.write_bytes(copy)
     assert "e1" not in await epochs(path)
 
@@ -205,7 +207,7 @@ async def test_a_killed_server_that_had_deleted_a_thread_begins_no_new_epochs(pa
     script = WRITE_AND_DIE.replace(
         "os._exit(9)",
         """
-            await store.submit(Write(ROOM, "e1", first + 19, first + 19, is_deletion=True))
+            await submit(store, Write(ROOM, "e1", first + 19, first + 19, is_deletion=True))
             os._exit(9)""",
     ).replace("    from tests", "    from plait.store.protocol import Write\n    from tests")
     assert run(script, path, "FULL").returncode == 9
@@ -299,6 +301,6 @@ async def test_what_is_refused_as_the_log_was_removed_is_not_there_after_a_resta
         await asyncio.sleep(0.01)  # The files are looked for again.
         log_of(path).unlink()
         with pytest.raises(StoreError, match="deleted or replaced"):
-            await store.submit(change(1))
+            await submit(store, change(1))
     async with SqliteStore(path) as store:
         assert (await versions(store))[0] == 0

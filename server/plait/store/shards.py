@@ -1,0 +1,22 @@
+"""Which shard a thread belongs to, and which of a store's files keeps the shard. Stored threads depend on both."""
+
+from hashlib import blake2b
+from typing import Final
+
+from plait.store.protocol import ThreadKey
+
+__all__ = ["SHARDS", "find_file", "find_shard"]
+
+SHARDS: Final = 1024
+"""The number of shards of every store."""
+
+
+def find_shard(key: ThreadKey) -> int:
+    """Return the shard of a thread. Names that a store cannot keep have one, too."""
+    kind, name = (part.encode(errors="surrogatepass") for part in key)
+    return int.from_bytes(blake2b(b"%d %b%b" % (len(kind), kind, name), digest_size=8).digest()) % SHARDS
+
+
+def find_file(key: ThreadKey, count: int) -> int:
+    """Return the number of the file that keeps a thread, in a store of `count` files."""
+    return find_shard(key) % count if count > 1 else 0
