@@ -42,7 +42,7 @@ MARKERS: Final = re.compile(
 )
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("docs", "schemas", "server", "client", "examples", "benchmarks", "tests")
-GENERATED: Final = re.compile(r"/(node_modules|dist|generated|vectors)/|^server/plait/web/client\.js$")
+GENERATED: Final = re.compile(r"/(node_modules|dist|generated|vectors)/|^server/plait/web/(client|messages)\.js$")
 PYTHON: Final = re.compile(r"""#[^\n]*(\n *#[^\n]*)*|"{3}.*?"{3}|"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'""", re.DOTALL)
 DOCSTRING: Final = re.compile(r' *"{3}')
 SCRIPT: Final = re.compile(r"""//[^\n]*|/\*.*?\*/|"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'|`(\\.|[^`\\])*`""", re.DOTALL)

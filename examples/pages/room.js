@@ -78,11 +78,12 @@ async function copyLink() {
  * @param {string} kind
  * @param {() => void} render is called when the client has changed
  * @param {(error: Error, ops: readonly {path: string}[]) => void} refused is called for each change that was refused
+ * @param {object} parts further options of the client
  * @returns {ThreadClient<State>}
  */
-export function join(kind, render, refused) {
+export function join(kind, render, refused, parts = {}) {
   /** @type {ThreadClient<State>} */
-  const client = new ThreadClient({ kind, name: room, storage: sessionStorage });
+  const client = new ThreadClient({ kind, name: room, storage: sessionStorage, ...parts });
   client.subscribe(() => {
     showStatus(client);
     render();

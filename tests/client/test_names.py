@@ -16,6 +16,9 @@ ONLY_PYTHON: Final = {
     "thread": "only Python's rooms show it",
     "diff": "a function in JavaScript",
     "difference": "a function in JavaScript",
+    "conversations": "in JavaScript, the option `messages` adds it to the session",
+    "flush": "in JavaScript, the option `messages` adds it to the session",
+    "post": "in JavaScript, the option `messages` adds it to the session",
     "send_binary": "Python's session makes the frame, JavaScript's is given it",
 }
 ONLY_SCRIPT: Final = {

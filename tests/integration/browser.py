@@ -186,5 +186,6 @@ def _keep_sent(socket: WebSocket, sent: list[Any]) -> None:
 
 def _answer_from_disk(route: Route) -> None:
     path = urlparse(route.request.url).path
-    file = ROOT / ("server/plait/web/client.js" if path == "/plait/client.js" else f"examples/pages{path}")
+    is_client = path.startswith("/plait/")
+    file = ROOT / (f"server/plait/web/{Path(path).name}" if is_client else f"examples/pages{path}")
     route.fulfill(path=file / "index.html" if file.is_dir() else file)

@@ -329,6 +329,15 @@ async def test_a_server_hands_out_the_javascript_client(web: httpx.AsyncClient) 
     assert error_of(await web.post("/plait/client.js")) == (405, "method_not_allowed")
 
 
+async def test_a_server_hands_out_the_part_for_messages_which_shares_the_error_of_the_client(
+    web: httpx.AsyncClient,
+) -> None:
+    answer = await web.get("/plait/messages.js")
+    assert answer.headers["content-type"].partition(";")[0] == "text/javascript"
+    assert re.findall(r'import\{PlaitError as \w+\}from"([^"]*)"', answer.text)[:1] == ["./client.js"]
+    assert "extends Error" not in answer.text
+
+
 # Texts
 
 

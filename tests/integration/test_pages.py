@@ -11,8 +11,9 @@ PHONE = 360
 SMALLEST = 320
 # What each page shows when its thread is as it was made.
 CONTENT = {
-    "": (".tile", 5),
+    "": (".tile", 6),
     "assistant/": ("#ideas button:visible", 4),
+    "chat/": ("#ideas button:visible", 4),
     "pad/": ("[data-document]:visible", 2),
     "board/": ("[data-card] .card-title:visible", 5),
     "tictactoe/": ("[data-cell][data-mark='']:visible", 9),
@@ -34,6 +35,8 @@ windows = pytest.mark.parametrize("width", [DESK, PHONE, SMALLEST])
 CONTROLS = [
     ("assistant/", "#ideas button", "body"),
     ("assistant/", ".box", "body"),
+    ("chat/", "#ideas button", "body"),
+    ("chat/", ".box", "body"),
     ("board/", ".add-card input", ".column"),
     ("board/", "#add-column input", "body"),
     ("board/", "#open-history", "body"),
@@ -135,6 +138,19 @@ def test_long_words_do_not_make_a_conversation_wider_than_its_window(demo: Demo,
 
 
 @windows
+def test_long_words_do_not_make_a_chat_wider_than_its_window(demo: Demo, width: int) -> None:
+    page = demo.open("chat/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
+    page.fill("#name", "N" * 40)
+    page.press("#name", "Enter")
+    page.fill("#message", "Remind me in 1 second to " + "W" * 300)
+    page.click("#send")
+    page.fill("#message", "M" * 300)
+    expect(page.locator(".reminder .bubble")).to_have_text(f"{'N' * 40}, your reminder: {'W' * 300}")
+    expect(page.locator(".mine .who")).to_have_text("N" * 40 + " (you)")
+    check_width(page, width)
+
+
+@windows
 def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("counter/", width=width, touch=width <= PHONE)
     page.fill("#value", "9007199254740991")
@@ -162,14 +178,14 @@ def test_a_page_has_an_icon(demo: Demo, path: str) -> None:
     assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
 
-@pytest.mark.parametrize("title", ["Assistant", "Pad", "Board", "Tic-tac-toe", "Counter"])
+@pytest.mark.parametrize("title", ["Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Counter"])
 def test_the_index_leads_to_every_example_and_back(demo: Demo, title: str) -> None:
     page = demo.open("")
     page.get_by_role("link", name=title).click()
     expect(page.locator("#status")).to_have_attribute("data-status", "online")
     expect(page.locator("#room")).to_have_text("lobby")
     page.click(".home")
-    expect(page.locator(".tile")).to_have_count(5)
+    expect(page.locator(".tile")).to_have_count(6)
 
 
 def check_width(page: Page, width: int) -> None:

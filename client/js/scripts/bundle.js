@@ -1,11 +1,11 @@
-/** Bundles the client into the one file that a plait server hands to pages; with --check, tells whether it is fresh. */
+/** Bundles the client into the files that a plait server hands to pages; with --check, tells whether they are fresh. */
 
 import { readFile, writeFile } from "node:fs/promises";
 import { build } from "esbuild";
 
-const TARGET = new URL("../../../server/plait/web/client.js", import.meta.url);
-const result = await build({
-  entryPoints: [new URL("../src/full.ts", import.meta.url).pathname],
+/** The files in server/plait/web, and what each has. */
+const FILES = { "client.js": "full.ts", "messages.js": "messages-part.ts" };
+const OPTIONS = {
   bundle: true,
   minify: true,
   format: "esm",
@@ -14,11 +14,26 @@ const result = await build({
   legalComments: "none",
   banner: { js: "/* plait-client, MIT; built from client/js by `npm run build` */" },
   write: false,
-});
-const text = result.outputFiles[0].text;
+};
 
-if (!process.argv.includes("--check")) await writeFile(TARGET, text);
-else if ((await readFile(TARGET, "utf8").catch(() => "")) !== text) {
-  console.error("server/plait/web/client.js is not what `npm run build` makes of client/js");
-  process.exit(1);
+/** Takes the error from client.js, so that a page has one class of it; listeners.ts imports only a function. */
+const sharedErrors = {
+  name: "shared-errors",
+  setup({ onResolve }) {
+    const find = ({ importer }) => (importer.endsWith("/listeners.ts") ? {} : { path: "./client.js", external: true });
+    onResolve({ filter: /\/errors\.js$/ }, find);
+  },
+};
+
+for (const [name, entry] of Object.entries(FILES)) {
+  const target = new URL(`../../../server/plait/web/${name}`, import.meta.url);
+  const entryPoints = [new URL(`../src/${entry}`, import.meta.url).pathname];
+  const plugins = name === "client.js" ? [] : [sharedErrors];
+  const { outputFiles } = await build({ ...OPTIONS, entryPoints, plugins });
+  const { text } = outputFiles[0];
+  if (!process.argv.includes("--check")) await writeFile(target, text);
+  else if ((await readFile(target, "utf8").catch(() => "")) !== text) {
+    console.error(`server/plait/web/${name} is not what \`npm run build\` makes of client/js`);
+    process.exit(1);
+  }
 }

@@ -1,6 +1,7 @@
 // @ts-check
 /** The assistant's page: questions that wait for their turn, and answers that are shown while they are written. */
 
+import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
 import { renderMarkdown } from "../pad/markdown.js";
 import { People } from "../people.js";
 import { avatar, clone, find, hue, join, loadPerson, notify, openRoom, randomId, write } from "../room.js";
@@ -11,10 +12,8 @@ import { avatar, clone, find, hue, join, loadPerson, notify, openRoom, randomId,
  * @typedef {{turns: Turn[]}} Conversation
  */
 
-const NEAR = 120;
 const ENDINGS = { stopped: "Stopped", "cut off": "Cut off: the server was stopped in the middle" };
 const person = loadPerson();
-const message = /** @type {HTMLTextAreaElement} */ (find("#message"));
 /** The elements of the turns, and what each shows. @type {Map<string, {element: HTMLElement, look: string}>} */
 const shown = new Map();
 /** The questions to which this page has asked for an answer since it came online. @type {Set<string>} */
@@ -31,7 +30,7 @@ const people = new People(client, person, {});
 function ask(question) {
   const turn = { id: randomId(), by: person.id, name: person.name, question, answer: "", status: "waiting", stopped_by: "" };
   client.update("/turns/-", turn).catch(() => {});
-  scrollTo({ top: document.body.scrollHeight });
+  goToEnd();
 }
 
 /**
@@ -90,9 +89,9 @@ function render() {
   find("#welcome").hidden = turns.length > 0;
   find("#stop").hidden = !answering;
   find("#stop").toggleAttribute("disabled", client.status !== "online");
-  message.placeholder = client.status !== "online" ? "Ask; it is sent later" : answering ? "Ask the next thing" : "Ask something";
+  box.placeholder = client.status !== "online" ? "Ask; it is sent later" : answering ? "Ask the next thing" : "Ask something";
   write(find("#doing"), answering ? `The assistant is answering ${answering.name}.` : turns.length ? "The assistant is silent." : "");
-  if (isAtEnd) scrollTo({ top: document.body.scrollHeight });
+  if (isAtEnd) goToEnd();
   showLatest();
 }
 
@@ -136,43 +135,7 @@ function makeTurn({ id, by, name, question }) {
   return element;
 }
 
-// Scrolling
-
-function isNearEnd() {
-  return innerHeight + scrollY > document.body.scrollHeight - NEAR;
-}
-
-function showLatest() {
-  find("#latest").hidden = isNearEnd();
-}
-
-// The box
-
-/** @param {Event} event */
-function send(event) {
-  event.preventDefault();
-  const question = message.value.trim();
-  if (!question || !client.state) return;
-  message.value = "";
-  ask(question);
-}
-
-/** @param {KeyboardEvent} event */
-function pressed(event) {
-  // Touch screens have a button for it, and Enter in an input method only ends a word.
-  const isSent = event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches;
-  if (isSent) send(event);
-}
-
 openRoom("Assistant");
-find("#composer").addEventListener("submit", send);
-message.addEventListener("keydown", pressed);
+openBox(client, ask);
 find("#stop").addEventListener("click", stop);
-find("#latest").addEventListener("click", () => scrollTo({ top: document.body.scrollHeight, behavior: "smooth" }));
-addEventListener("scroll", showLatest, { passive: true });
-addEventListener("resize", showLatest);
 addEventListener("keydown", ({ key }) => void (key === "Escape" && !find("#stop").hidden && stop()));
-for (const idea of document.querySelectorAll("#ideas button")) {
-  idea.addEventListener("click", () => ask(idea.textContent ?? ""));
-}
-message.focus({ preventScroll: true });

@@ -30,8 +30,8 @@ from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Site"]
 
-# The JavaScript client as one file, for pages without a build step.
-_CLIENT: Final = Path(__file__).parent / "client.js"
+# The JavaScript client, and its part for messages, for pages without a build step.
+_CLIENT: Final = ("client.js", "messages.js")
 
 
 class Site:
@@ -91,7 +91,7 @@ class Site:
             PathRoute(self._runs, self._is_run_path),
             Route("/healthz", _get_health),
             Route("/readyz", self._get_readiness),
-            Route("/plait/client.js", _get_client),
+            *(Route(f"/plait/{name}", partial(_get_client, Path(__file__).parent / name)) for name in _CLIENT),
         ]
         if self._metrics is not None:
             routes.append(Route("/metrics", partial(self._get_metrics, self._metrics)))
@@ -135,8 +135,8 @@ class Site:
         return Response(text, headers={"content-type": content_type})
 
 
-async def _get_client(request: Request) -> Response:
-    return FileResponse(_CLIENT, media_type="text/javascript", headers={"cache-control": "no-cache"})
+async def _get_client(file: Path, request: Request) -> Response:
+    return FileResponse(file, media_type="text/javascript", headers={"cache-control": "no-cache"})
 
 
 async def _get_health(request: Request) -> Response:

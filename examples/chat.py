@@ -1,0 +1,183 @@
+"""A chat of several people and a bot: the messages and the reminders belong to the thread, not to its state."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import Annotated, Any, Final, NamedTuple
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from plait import Context, Message, Messages, Plait, Reject, Schedule, Source, Thread, current, effect, rpc
+
+PAGES = Path(__file__).parent / "pages"
+PAUSE = 0.04
+MAX_PEOPLE = 500
+
+Id = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$")]
+Name = Annotated[str, Meta(min_length=1, max_length=40)]
+
+
+class Person(Struct, frozen=True):
+    """Who writes on a connection; the same person may have several."""
+
+    id: Id
+    name: Name
+
+
+class Room(Struct, frozen=True):
+    """The people who were here, by the id of their connection, which is in the metadata of each message."""
+
+    people: dict[str, Person] = {}
+
+
+class Chat(Thread[Room]):
+    """Pages send messages; what a page sends is queued for the bot, which answers what it has a rule for."""
+
+    initial_state = Room()
+    messages = Messages(agent="bot", live=True)
+    schedule = Schedule()
+
+    def validate_state_change(self, next_state: Room, source: Source) -> None:
+        if source != "server":
+            raise Reject("only the server changes the list of people")
+
+    @rpc
+    def introduce(self, id: Id, name: Name) -> None:
+        """Store who writes on the caller's connection."""
+        connection = current().connection
+        if connection is None:
+            return
+        others = [(each, person) for each, person in self.state.people.items() if each != connection.id]
+        people = dict([*others[1 - MAX_PEOPLE :], (connection.id, Person(id, name))])
+        self.set_state(lambda state: replace(state, people=people))
+
+    @effect
+    async def remind(self, name: str, what: str) -> None:
+        """Send a reminder; it is stored with the removal of its schedule, so it is sent once."""
+        await self.messages.inject("assistant", f"{name}, your reminder: {what}", metadata={"reminder": name})
+
+    def find_person(self, message: Message) -> Person | None:
+        """Return who has sent a message."""
+        return self.state.people.get(message.metadata.get("connection", ""))
+
+
+async def bot(ctx: Context[Chat]) -> None:
+    """Answer what is queued, a word at a time; the answers are stored with what was taken, or nothing is."""
+    chat = ctx.thread
+    is_alone = len({person.id for person in chat.state.people.values()}) < 2
+    has_helped = False
+    for message in await chat.messages.take():
+        text = await answer(chat, message)
+        if text is None and not has_helped and (is_alone or re.search(r"\bbot\b", message.content or "", re.I)):
+            text, has_helped = HELP, True
+        if text is None:
+            continue  # People talk to each other.
+        async with chat.messages.stream(metadata={"for": message.id}) as stream:
+            for word in re.findall(r"\s*\S+", text):
+                stream.append(word)
+                await asyncio.sleep(PAUSE)
+
+
+def add_chat(app: Plait) -> None:
+    """Add the bot of the chat to an app."""
+    app.agent("bot", thread=Chat)(bot)
+
+
+# What the bot answers
+
+
+class Asked(NamedTuple):
+    """A message that a rule has matched."""
+
+    chat: Chat
+    name: str
+    match: re.Match[str]
+
+
+async def answer(chat: Chat, message: Message) -> str | None:
+    """Return what the bot says to a message; None if it has no rule for it."""
+    person = chat.find_person(message)
+    for pattern, rule in RULES:
+        if match := re.search(pattern, message.content or "", re.I | re.S):
+            return await rule(Asked(chat, person.name if person else "Someone", match))
+    return None
+
+
+async def remind(asked: Asked) -> str:
+    number, unit, what = (asked.match[group].strip() for group in ("number", "unit", "what"))
+    asked.chat.schedule.after(int(number) * SECONDS[unit.lower()], "remind", asked.name, what[:500])
+    return f"I will remind you in {number} {unit.lower()}{'' if number == '1' else 's'}, {asked.name}: {what[:500]}"
+
+
+async def show_reminders(asked: Asked) -> str:
+    planned = await asked.chat.schedule.list("remind")
+    lines = [f"• {name}: {what}" for name, what in (each.args for each in planned[:10])]
+    return "\n".join([f"I keep {len(planned)} of them:", *lines]) if lines else "There are no reminders."
+
+
+async def cancel_reminders(asked: Asked) -> str:
+    planned = await asked.chat.schedule.list("remind")
+    for each in planned:
+        asked.chat.schedule.cancel(each.id)
+    return f"I have cancelled {len(planned)} of them." if planned else "There were no reminders."
+
+
+async def count(asked: Asked) -> str:
+    last = min(int(asked.match[1]), 500)
+    return f"{', '.join(map(str, range(1, last + 1)))}. That is {last}."
+
+
+async def recall(asked: Asked) -> str:
+    page = await asked.chat.messages.list(20)
+    lines = [
+        f"• {' '.join(each.content.split())[:80]}" for each in page.messages if each.role == "user" and each.content
+    ]
+    return "\n".join([f"Of {page.total} messages so far, these were the last from people:", *lines[:-1][-5:]])
+
+
+async def tell(asked: Asked) -> str:
+    return STORY
+
+
+async def fail(asked: Asked) -> str:
+    raise RuntimeError("the bot was asked to fail")
+
+
+HELP: Final = """\
+I am a bot with a few rules. Try these:
+• Remind me in 10 seconds to look up
+• What are the reminders? Cancel the reminders
+• Tell us a story
+• Count to 50
+• What did we say?
+• Fail, bot! (The server calls me five times, and then gives your message up.)
+If you are two, I am silent unless I have a rule, or am called “bot”."""
+STORY: Final = """\
+A bell hung in a tower, in a town without watches. So people asked the bell: “Ring when the bread is done.” \
+It rang when the bread was done.
+
+One night the tower burned down. In the morning the smith made a new bell, and hung it into a new tower. It had never \
+heard of any bread. But at noon it rang, and there was bread.
+
+“How did you know?” asked the baker.
+
+“You told the tower,” said the bell. “I only do the ringing.”"""
+SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+IN: Final = r"in (?P<number>\d{1,4}) (?P<unit>second|minute|hour|day)s?"
+# The first rule that matches the message answers it.
+RULES: Final[list[tuple[str, Callable[[Asked], Awaitable[Any]]]]] = [
+    (rf"\bremind (?:me|us) {IN}[,:]?\s+(?:to |about |of |that )?(?P<what>\S.*)", remind),
+    (rf"\bremind (?:me|us) (?:to |about |of |that )?(?P<what>\S.*?) {IN}\b", remind),
+    (r"\b(?:cancel|forget)\b.*\breminders?\b", cancel_reminders),
+    (r"\breminders\b", show_reminders),
+    (r"\bcount to (\d{1,4})\b", count),
+    (r"\bwhat did (?:i|we)\b", recall),
+    (r"\bstory\b", tell),
+    (r"\bfail\b.*\bbot\b", fail),
+]
+
+app = Plait(Chat, static=PAGES, secret=token_hex())
+add_chat(app)

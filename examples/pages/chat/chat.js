@@ -1,0 +1,122 @@
+// @ts-check
+/** The chat's page: messages of people and of a bot; older ones are read when they are scrolled to. */
+
+import { messages as part } from "/plait/messages.js";
+
+import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
+import { People } from "../people.js";
+import { find, join, loadPerson, notify, openRoom, write } from "../room.js";
+import { keepPlace, renderMessages } from "./view.js";
+
+/**
+ * @typedef {import("../room.js").Person} Person
+ * @typedef {import("./view.js").Message} Message
+ * @typedef {{people: Record<string, Person>}} Room
+ */
+
+// So many pixels before the first message, older ones are read.
+const EARLY = 800;
+const TYPING_ENDS = 3000;
+const person = loadPerson();
+/** The connection and the name that the server has stored for this page. */
+let introduced = "";
+let typingEnds = 0;
+
+/** @type {import("/plait/client.js").ThreadClient<Room>} */
+const client = join("chat", () => render(), refused, { messages: part });
+const people = new People(client, person, /** @type {{typing: boolean}} */ ({ typing: false }));
+const messages = /** @type {import("./view.js").Messages} */ (client.messages);
+messages.subscribe(() => render());
+
+function render() {
+  if (!client.state) return;
+  introduce();
+  people.render();
+  renderTyping();
+  const { items } = messages;
+  const stay = isNearEnd() ? goToEnd : keepPlace();
+  renderMessages(items, person.id, authorOf, client.status === "online");
+  find("#welcome").hidden = !messages.isReady || items.length > 0;
+  find("#earlier").hidden = !messages.hasMore;
+  box.placeholder = client.status === "online" ? "Write a message" : "Write; it is sent later";
+  stay();
+  showLatest();
+}
+
+/** @param {Error} error */
+function refused({ message }) {
+  notify(`The server refused: ${message}.`, { refused: true });
+}
+
+// People
+
+/** Tell the server who writes on this connection: its messages carry the connection's id. */
+function introduce() {
+  const now = `${client.connection} ${person.name}`;
+  if (client.status !== "online" || introduced === now) return;
+  introduced = now;
+  client.call("introduce", person.id, person.name).catch(() => (introduced = ""));
+}
+
+/** Return who has written a message; undefined for the bot. @param {Message} message @returns {Person | undefined} */
+function authorOf({ role, metadata, status }) {
+  if (role === "assistant") return undefined;
+  const connection = String(metadata?.connection ?? "");
+  if (status === "sending" || connection === client.connection) return person;
+  return client.state?.people[connection] ?? { id: connection, name: "Someone" };
+}
+
+/** @param {boolean} typing */
+function showTyping(typing) {
+  clearTimeout(typingEnds);
+  people.show({ typing });
+  if (typing) typingEnds = setTimeout(() => showTyping(false), TYPING_ENDS);
+}
+
+function renderTyping() {
+  const typing = people.others().filter(({ typing, id }) => typing === true && id !== person.id);
+  const names = [...new Set(typing.map(({ name }) => name))];
+  const who = names.length > 2 ? "Several people" : names.join(" and ");
+  write(find("#typing"), who && `${who} ${names.length > 1 ? "are" : "is"} typing`);
+}
+
+// Messages
+
+/** @param {string} content */
+async function say(content) {
+  showTyping(false);
+  try {
+    const sent = messages.send(content);
+    goToEnd();
+    await sent;
+  } catch (error) {
+    notify(`Not sent: ${/** @type {Error} */ (error).message}.`, { refused: true });
+    box.value ||= content;
+  }
+}
+
+async function loadEarlier() {
+  const button = find("#earlier button");
+  if (button.ariaBusy === "true" || client.status !== "online") return;
+  // A screen reader does not read out what comes.
+  button.ariaBusy = find("#log").ariaBusy = "true";
+  try {
+    await messages.older();
+  } catch (error) {
+    notify(`No earlier messages: ${/** @type {Error} */ (error).message}.`, { refused: true });
+  } finally {
+    button.ariaBusy = find("#log").ariaBusy = "false";
+  }
+}
+
+/** What was sent offline is lost with the page. @param {BeforeUnloadEvent} event */
+function warn(event) {
+  if (messages.items.some(({ status }) => status === "sending")) event.preventDefault();
+}
+
+openRoom("Chat");
+openBox(client, say);
+box.addEventListener("input", () => showTyping(box.value !== ""));
+find("#earlier button").addEventListener("click", loadEarlier);
+addEventListener("scroll", () => void (scrollY < EARLY && messages.hasMore && loadEarlier()), { passive: true });
+addEventListener("beforeunload", warn);
