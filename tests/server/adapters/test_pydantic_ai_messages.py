@@ -259,6 +259,24 @@ async def test_a_run_that_raises_leaves_nothing_but_a_failed_text() -> None:
     assert len(model.seen[1]) == 1
 
 
+async def test_an_agent_that_goes_on_after_a_failure_has_nothing_of_it_but_a_failed_text() -> None:
+    async def fail(messages: list[ModelMessage]) -> AsyncIterator[Any]:
+        yield "so far"
+        raise LookupError("no model")
+
+    agent = Model(fail).agent()
+    async with make_app(agent) as app:
+
+        async def go_on(ctx: Context[Desk]) -> None:
+            with suppress(LookupError):
+                await run_agent(ctx, agent, "one", messages=ctx.thread.messages)
+            ctx.thread.messages.inject("assistant", "Sorry.")
+
+        await app.run("do", go_on, thread="one")
+        found = [(each.content, each.status) for each in await listed(app)]
+    assert found == [("so far", "failed"), ("Sorry.", "completed")]
+
+
 @pytest.mark.parametrize("is_queued", [False, True])
 async def test_an_interrupt_keeps_what_the_model_had_said(is_queued: bool) -> None:
     asked: list[asyncio.Task[bool]] = []

@@ -24,6 +24,8 @@ class Conversation:
         # The messages that are the prompt, and whether they are to be removed if the agent does not begin.
         self._prompts: list[Message] = []
         self._is_own_prompt = False
+        # The ids of what was added, which goes if the run fails.
+        self._added: list[str] = []
         # How many messages of the run were written.
         self._written = 0
         # The texts that were shown while they came, by the number of their message in the run; the last may be open.
@@ -38,7 +40,7 @@ class Conversation:
         else:
             self._is_own_prompt = True
             (written,) = write_message(ModelRequest([UserPromptPart(prompt)]))
-            await messages.inject(**written)
+            self._added.append((await messages.inject(**written)).id)
         found = await load_history(messages, self._most)
         count = next((at for at, each in enumerate(reversed(found)) if not _is_prompt(each)), len(found))
         first = len(found) - count
@@ -75,8 +77,11 @@ class Conversation:
         await self.write(new)
 
     async def fail(self, error: Exception) -> None:
-        """Leave a text that was shown as failed."""
+        """Leave the text that is shown as failed, and remove what was added, as the agent may go on without it."""
+        shown = next(reversed(self._said.values()), None)
         await self._open.__aexit__(type(error), error, error.__traceback__)
+        for id in [*self._added, *(each.id for each in self._said.values() if each is not shown)]:
+            await self._messages.delete(id)
 
     # Inside
 
@@ -100,6 +105,7 @@ class Conversation:
             await self._messages.update(id, metadata=_link(fields["metadata"], None if id == first else first))
         for fields in written[len(there) :]:
             result = self._messages.inject(**{**fields, "metadata": _link(fields["metadata"], first)})
+            self._added.append(result.value.id)
             first = first or result.value.id
 
 
