@@ -127,7 +127,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 test("the package is used without its optional peers, and in Node without the types of pages", async () => {
   const project = await Project.make("bare", ["@types/node", "undici-types"]);
-  expect(await project.import("plait-client")).toBe("PlaitError,ThreadClient,bindText,compare,keepIn,text,undo");
+  expect(await project.import("plait-client")).toBe("PlaitError,ThreadClient,bindText,compare,keepIn,messages,text,undo");
   await expect(project.import("plait-client/react")).rejects.toThrow("Cannot find package 'react'");
   await expect(project.import("plait-client/dist/fold.js")).rejects.toThrow("ERR_PACKAGE_PATH_NOT_EXPORTED");
   await project.check(["node.ts"], "--module", "nodenext", "--lib", "es2022", "--types", "node");

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from plait import Message, ThreadMessages
 
-__all__ = ["Fields", "Format", "call_tool", "load_history", "read_call"]
+__all__ = ["Fields", "Format", "load_history"]
 
 # Messages that are read at first, and the most there can be.
 _FIRST: Final = 100
@@ -79,17 +79,6 @@ async def load_history(messages: ThreadMessages, most: int | None = None, *, aft
         if first is not None or not page.has_more:
             return found[first or 0 :]
         count *= 4
-
-
-def call_tool(id: str | None, name: str, arguments: str) -> dict[str, Any]:
-    """Return a call of a tool, as messages have it."""
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def read_call(call: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the id, the name and the arguments of a call of a tool."""
-    function = call.get("function") or {}
-    return str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or "")
 
 
 def _find_first(found: Sequence[Message], most: int) -> int | None:

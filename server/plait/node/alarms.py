@@ -38,7 +38,9 @@ class _Rest:
 
 
 class Alarms:
-    """Asks the store which threads of some kinds are due, and calls `wake` for those that are not awake.
+    """Asks the store which threads of some kinds are due, and calls `wake` for those that are asleep.
+
+    `is_up` tells whether a thread is awake, or about to be, or falls asleep and will `tell`.
 
     It has read the times up to a horizon, at most `interval` seconds ahead, and is told those of threads that go to
     sleep. A thread that is awake has a timer of its own.
@@ -49,14 +51,14 @@ class Alarms:
         kinds: Collection[str],
         store: Store,
         wake: Callable[[ThreadKey], Awaitable[object]],
-        is_awake: Callable[[ThreadKey], bool],
+        is_up: Callable[[ThreadKey], bool],
         *,
         interval: float,
     ) -> None:
         self._kinds = kinds
         self._store = store
         self._wake = wake
-        self._is_awake = is_awake
+        self._is_up = is_up
         self._interval = interval
         # A heap of threads to wake before the horizon, and the last one that was read, if there are more before it.
         self._known: list[DueThread] = []
@@ -162,7 +164,7 @@ class Alarms:
 
     async def _begin(self, key: ThreadKey) -> None:
         """Begin to wake a thread that is asleep."""
-        if self._is_awake(key):
+        if self._is_up(key):
             return
         while len(self._waking) >= _AT_ONCE:
             await asyncio.wait(self._waking, return_when=asyncio.FIRST_COMPLETED)

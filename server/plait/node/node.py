@@ -68,7 +68,7 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
-        self._alarms = Alarms(self.kinds, store, self.actor, self._is_awake, interval=timer_interval)
+        self._alarms = Alarms(self.kinds, store, self.actor, self._is_up, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
@@ -300,6 +300,11 @@ class Node:
         return [actor for actor in found if not actor.is_idle]
 
     # Inside
+
+    def _is_up(self, key: ThreadKey) -> bool:
+        """Whether a thread is awake, about to be, or about to tell the alarms when it is due."""
+        slot = self._threads.find(key)
+        return slot.has_woken or slot.phase is Phase.WAKING
 
     def _validate(self, work: Import, state: Any) -> None:
         """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""

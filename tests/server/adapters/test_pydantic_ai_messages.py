@@ -159,7 +159,8 @@ async def test_what_is_queued_is_the_prompt_and_each_message_is_at_its_place() -
         ("assistant", "Found.", False),
     ]
     function = {"name": "look", "arguments": '{"at": 2}'}
-    assert (found[3].tool_calls or ())[1] == {"id": "c2", "type": "function", "function": function}
+    assert found[3].tool_calls is not None
+    assert found[3].tool_calls[1] == {"id": "c2", "type": "function", "function": function}
     assert [(each.tool_call_id, each.name) for each in found[5:7]] == [("c1", "look"), ("c2", "look")]
     # What the model was sent in the run before comes back as it was.
     assert plain(model.seen[2][: len(first)]) == plain(first)
@@ -233,7 +234,7 @@ async def test_text_is_shown_while_it_comes() -> None:
     async with app:
 
         async def watch(ctx: Context[Desk]) -> None:
-            ctx.thread.messages.watch(see)
+            ctx.thread.messages.feed.watch(see)
 
         await app.run("do", watch, thread="one")
         assert await app.run("talk", "How?", thread="one") == "Bit by bit."

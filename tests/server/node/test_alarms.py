@@ -36,7 +36,9 @@ class Sleeper(Thread[Any]):
     idle_timeout = 0.0
     values = Values()
     schedule = Schedule()
+    # The names of threads, and when each was started, by the clock of the loop.
     starts: list[str]
+    times: list[tuple[str, float]]
 
     @effect
     async def ring(self) -> None:
@@ -48,6 +50,7 @@ class Sleeper(Thread[Any]):
 
     def on_start(self) -> None:
         self.starts.append(self.name)
+        self.times.append((self.name, asyncio.get_running_loop().time()))
 
 
 class Draft(Sleeper):
@@ -58,15 +61,21 @@ class Draft(Sleeper):
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
-    Sleeper.starts = []
+    Sleeper.starts, Sleeper.times = [], []
 
 
-async def rings(shop: Workshop, name: str = "one", cls: type[Thread[Any]] = Sleeper) -> int:
+def rest(name: str) -> float:
+    """Return the seconds between the first two starts of a thread."""
+    first, second = [at for each, at in Sleeper.times if each == name][:2]
+    return second - first
+
+
+async def rings(shop: Workshop, name: str = "one", cls: type[Sleeper] = Sleeper) -> int:
     found: int = await (await shop.thread(cls, name)).values.get("rings", 0)
     return found
 
 
-def has_rung(shop: Workshop, cls: type[Thread[Any]]) -> Callable[[], Awaitable[bool]]:
+def has_rung(shop: Workshop, cls: type[Sleeper]) -> Callable[[], Awaitable[bool]]:
     async def check() -> bool:
         return await rings(shop, cls=cls) == 1
 
@@ -158,12 +167,15 @@ async def test_a_thread_whose_on_start_raises_is_tried_again_later_and_later(sto
         await plan(shop, "broken", "fine")
     clock.move(60)
     async with open_workshop(store, Broken) as shop:
-        await until(lambda: "fine" in Sleeper.starts)
-        for _ in range(10):
-            clock.move(1)
-            await watched()
-        assert Sleeper.starts.count("broken") == 1  # The next time is a second later, by the clock of the loop.
-        await until(lambda: Sleeper.starts.count("broken") == 2)
+
+        def has_started_twice() -> bool:
+            clock.move(1)  # The store is asked again.
+            return Sleeper.starts.count("broken") == 2
+
+        Sleeper.times.clear()
+        await until(has_started_twice)
+        assert "fine" in Sleeper.starts
+        assert rest("broken") >= 0.99
 
 
 async def test_a_thread_that_cannot_do_what_it_is_due_for_is_not_woken_in_a_loop(
@@ -175,16 +187,20 @@ async def test_a_thread_that_cannot_do_what_it_is_due_for_is_not_woken_in_a_loop
         schedule = Schedule()
 
         def on_start(self) -> None:
-            Sleeper.starts.append(self.name)
+            Sleeper.times.append((self.name, asyncio.get_running_loop().time()))
 
     async with open_workshop(store, Sleeper) as shop:
         await plan(shop, "one")
     clock.move(60)
+    Sleeper.times.clear()
     async with open_workshop(store, Poor) as shop:
-        await until(lambda: Sleeper.starts == ["one"])
-        for _ in range(10):
-            await watched()
-        assert Sleeper.starts == ["one"]
+
+        def has_started_twice() -> bool:
+            clock.move(1)
+            return len(Sleeper.times) == 2
+
+        await until(has_started_twice)
+        assert rest("one") >= 0.99
         assert len(await shop.due()) == 1
     async with open_workshop(store, Sleeper) as shop:  # It still has what it was due for.
         await until(lambda: _is_idle_without_due(shop))
@@ -217,6 +233,20 @@ async def test_a_terminated_thread_is_not_woken(store: FlakyStore, clock: Clock)
         clock.move(HOUR)
         await watched()
         assert Sleeper.starts == []
+
+
+async def test_a_destroyed_thread_leaves_nothing_that_is_due(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "one", "two")
+        await shop.handle(Sleeper, "one").destroy()
+        assert [*await shop.due()] == [ThreadKey("sleeper", "two")]
+        await until(shop.are_asleep)
+        Sleeper.starts.clear()
+        clock.move(60)
+        await until(lambda: Sleeper.starts == ["two"])
+        await until(shop.are_asleep)
+        await watched()
+        assert Sleeper.starts == ["two"]
 
 
 async def test_a_store_that_cannot_be_read_for_a_while_delays_only(store: FlakyStore, clock: Clock) -> None:
@@ -253,6 +283,7 @@ async def test_a_thread_does_not_expire_before_its_last_one_shot(store: FlakySto
     async with open_workshop(store, Draft, expiry_interval=SOON) as shop:
         await plan(shop, "one", seconds=5 * HOUR, cls=Draft)
         found = await shop.store.find(ThreadKey("draft", "one"))
+        assert found is not None
         assert found.idle_since == clock.now + 5 * HOUR * SECOND
         for _ in range(4):
             clock.move(1.2 * HOUR)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, make_store, open_workshop, until
+from tests.server.rooms import Client
 
 from plait.actor.connection import Connection
 from plait.actor.rpc import rpc
@@ -16,6 +17,7 @@ from plait.actor.timer import read_clock
 from plait.actor.turn import current_turn
 from plait.agents.context import find_context
 from plait.errors import InvalidArguments, TooLarge, TooMany
+from plait.parts.schedule import running
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.schedule import MOST_ROWS, Schedule
 from plait.parts.values import Values
@@ -49,6 +51,10 @@ class Bell(Thread[dict[str, int]]):
     @rpc
     async def plan(self, *, seconds: float) -> str:
         return await self.schedule.after(seconds, "ring", "rpc")
+
+    @rpc
+    async def plan_now(self) -> str:
+        return await self.schedule.after(0, "ring")
 
     def on_error(self, error: BaseException, connection: Connection | None) -> None:
         self.errors.append(str(error))
@@ -531,6 +537,40 @@ async def test_a_hung_effect_is_reported_with_its_stack_and_cancelled(
     assert "in hang" in record.getMessage()
 
 
+async def test_an_effect_without_a_timeout_that_takes_very_long_is_reported_and_goes_on(
+    store: FlakyStore, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_LONG", 0.01)
+    gate = asyncio.Event()
+
+    class Slow(Bell):
+        @effect
+        async def work(self) -> None:
+            await gate.wait()
+
+    async with open_workshop(store, Slow) as shop:
+        slow = await shop.thread(Slow)
+        id = await slow.schedule.after(0, "work")
+        await until(lambda: "effect work has run for 0.01 s; its stack" in caplog.text)
+        gate.set()
+        await until(lambda: _is_gone(slow, id))
+        assert slow.errors == []
+
+
+async def test_a_client_that_may_only_read_schedules_nothing(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Bell) as shop:
+        actor = await shop.actor(Bell)
+        await actor.state.store_thread()
+        client = Client(actor, "reader")
+        client.open()
+        await client.joined()
+        client.connection.readonly = True
+        client.call("1", "plan_now")
+        answer = await client.next()
+        assert (answer["success"], answer["error"]) == (False, "Connection is readonly")
+        assert await (await shop.thread(Bell)).schedule.list() == []
+
+
 async def test_the_queue_runs_one_at_a_time_in_order_and_goes_on_after_one_that_failed(
     store: FlakyStore, clock: Clock
 ) -> None:
@@ -608,6 +648,24 @@ async def test_an_effect_may_schedule_itself_again_with_its_key(store: FlakyStor
 
 async def _has_links(bell: Bell, number: int) -> bool:
     return bool(await bell.values.get("links") == number)
+
+
+async def test_an_effect_may_begin_its_own_intervals_again(store: FlakyStore, clock: Clock) -> None:
+    class Restarting(Bell):
+        @effect
+        async def work(self) -> None:
+            run = self.schedule.current
+            assert run is not None
+            await self.schedule.cancel(run.id)
+            await self.schedule.every(60, "work")
+
+    async with open_workshop(store, Restarting) as shop:
+        restarting = await shop.thread(Restarting)
+        id = await restarting.schedule.every(60, "work")
+        clock.move(100)
+        await until(lambda: _is_gone(restarting, id))
+        (found,) = await restarting.schedule.list()
+        assert found.due == clock.now + 60 * SECOND
 
 
 async def test_a_schedule_that_is_cancelled_while_it_runs_is_not_tried_again(store: FlakyStore, clock: Clock) -> None:

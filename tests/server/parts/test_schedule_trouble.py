@@ -13,7 +13,7 @@ from plait.actor.thread import Thread
 from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
-from plait.errors import RolledBack, StoreError, Unavailable
+from plait.errors import Destroyed, RolledBack, StoreError, Unavailable
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.rows import MOST_CRASHES
 from plait.parts.schedule.schedule import Schedule, Scheduled
@@ -41,7 +41,8 @@ class Worker(Thread[int]):
 
     @effect
     def raise_(self, error: str) -> None:
-        raise {"outage": StoreError, "shutdown": Unavailable, "mistake": RolledBack}[error](error)
+        errors = {"outage": StoreError, "shutdown": Unavailable, "mistake": RolledBack, "gone": Destroyed}
+        raise errors[error](error)
 
     def on_error(self, error: BaseException, connection: Connection | None) -> None:
         self.errors.append(str(error))
@@ -148,10 +149,11 @@ async def _is_after(worker: Worker, clock: Clock) -> bool:
     return all(each.due > clock.now for each in await rows(worker))
 
 
-async def test_a_mistake_with_the_store_counts(store: FlakyStore, clock: Clock) -> None:
+@pytest.mark.parametrize("error", ["mistake", "gone"])
+async def test_a_mistake_and_the_end_of_another_thread_count(error: str, store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Worker) as shop:
         worker = await shop.thread(Worker)
-        await worker.schedule.after(0, "raise_", "mistake")
+        await worker.schedule.after(0, "raise_", error)
         await until(lambda: _is_attempt(worker, 2))
 
 

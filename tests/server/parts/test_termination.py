@@ -14,7 +14,7 @@ from plait.actor.thread import Thread
 from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
-from plait.errors import Busy, NotFound, StoreError, Terminated
+from plait.errors import Busy, NotFound, StoreError, Terminated, Unavailable
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
@@ -167,7 +167,9 @@ async def _is(task: Task, key: str, value: Any) -> bool:
     return bool(await task.values.get(key) == value)
 
 
-async def test_a_run_is_interrupted_and_what_it_wrote_is_kept(store: FlakyStore, clock: Clock) -> None:
+async def test_a_run_that_a_part_began_is_interrupted_and_its_writes_are_dropped(
+    store: FlakyStore, clock: Clock
+) -> None:
     async with open_workshop(store, Task, runs=make_runs(idle)) as shop:
         task = await shop.thread(Task)
         ended = await begin(shop)
@@ -176,8 +178,10 @@ async def test_a_run_is_interrupted_and_what_it_wrote_is_kept(store: FlakyStore,
         (queue,) = shop.node._runs._queues.values()
         await until(lambda: len(queue._waiting) == 1)
         await task.terminate()
-        assert await ended == (None, True)
-        assert await _is(task, "run", 1)
+        error, is_cut = await ended
+        assert isinstance(error, Unavailable)
+        assert is_cut
+        assert await _is(task, "run", None)
         error, is_cut = await waiting
         assert isinstance(error, Terminated)
         assert is_cut

@@ -17,13 +17,14 @@ from plait.actor.connection import Connection, Rights
 from plait.actor.kind import check_name
 from plait.adapters.ag_ui.events import Cursor
 from plait.adapters.ag_ui.feed import feed_of
+from plait.adapters.ag_ui.messages import check_added, has_messages, open_messages, read_added
 from plait.adapters.ag_ui.push import push_state
-from plait.adapters.ag_ui.run import EventRun
+from plait.adapters.ag_ui.run import EventRun, MessagesOpener
 from plait.adapters.ag_ui.viewer import Viewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.app import Plait
-from plait.errors import InvalidArguments, NotFound, PlaitError, TooLarge
+from plait.errors import InvalidArguments, NotFound, PlaitError, Readonly, TooLarge
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_party
@@ -79,13 +80,19 @@ class AgUi:
     reconnect with `Last-Event-ID`. `POST /ag-ui/{agent}/{name}/interrupt` interrupts the run. `input` is a function
     that makes an agent's input from the RunAgentInput; by default, the input is the text of the user's last message.
     The agent gets the whole RunAgentInput by `ctx.get(RunAgentInput)`.
+
+    `messages` is the name of a live `Messages` of the threads: clients get these messages when a run begins, and what
+    the user says is added to them with the run.
     """
 
-    def __init__(self, app: Plait, *, input: Callable[[RunAgentInput], Any] | None = None) -> None:
+    def __init__(
+        self, app: Plait, *, input: Callable[[RunAgentInput], Any] | None = None, messages: str | None = None
+    ) -> None:
         self._app = app
         self._context: ServerContext = app._context
         self._endpoint = Endpoint(self._context, self._find_place, self._answer)
         self._make_input = input or _read_last_text
+        self._messages = messages
         app.on("agent.started", _start)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,13 +134,16 @@ class AgUi:
         with self._context.scheduler.measure():
             given = _parse(body, self._context.limits.depth)
         input = asked.agent.convert(self._make_input(given) if asked.agent.takes_input else None)
+        added = await self._find_added(asked, given)
         actor, connection = await self._enter(asked)
         with actor.keep_awake():
             if await actor.sockets.is_readonly(connection, asked.request):
                 connection.readonly = True
-            run = EventRun(feed_of(actor), given.thread_id, given.run_id)
+            run = EventRun(feed_of(actor), given.thread_id, given.run_id, self._find_opener(asked, added))
             viewer = await self._open(asked, actor, run=run)
             try:
+                if connection.readonly and added:
+                    raise Readonly("this connection may not send messages")
                 charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
                 await push_state(actor, given, connection, self._context.scheduler, charge)
                 await actor.state.store_thread()  # Others may watch the first run of a thread, too.
@@ -182,6 +192,24 @@ class AgUi:
         except (NotFound, ValueError, KeyError):
             return None
 
+    def _has_messages(self, asked: _AgentRequest) -> bool:
+        return has_messages(asked.agent.kind.cls, self._messages)
+
+    async def _find_added(self, asked: _AgentRequest, given: RunAgentInput) -> list[dict[str, Any]]:
+        """Return the messages that a client adds. Raises Forbidden and TooLarge."""
+        if not self._has_messages(asked) or not (added := read_added(given)):
+            return []
+        await self._check(asked, "send")
+        check_added(added, self._context.limits.record)
+        return added
+
+    def _find_opener(self, asked: _AgentRequest, added: list[dict[str, Any]]) -> MessagesOpener | None:
+        """Return what adds messages when a run begins, and makes the frame with those of the thread."""
+        if self._messages is None or not self._has_messages(asked):
+            return None
+        part = self._messages
+        return lambda thread: open_messages(getattr(thread, part), added)
+
     async def _check(self, asked: _AgentRequest, action: Action) -> None:
         await self._context.identity.check(asked.principal, asked.key, action)
 
@@ -214,7 +242,8 @@ class AgUi:
         request, addresses = asked.request, self._context.addresses
         host = request.client.host if request.client else ""
         id, ended = f"http-{secrets.token_hex(8)}", partial(addresses.leave, host)
-        viewer = Viewer(actor, feed_of(actor), id, asked.principal, ended=ended)
+        may_open = await self._context.identity.may(asked.principal, asked.key, "messages")
+        viewer = Viewer(actor, feed_of(actor), id, asked.principal, ended=ended, may_open=may_open)
         addresses.enter(host)
         await viewer.open(request, run=run, cursor=cursor)
         return viewer
@@ -227,7 +256,7 @@ def _stream(viewer: Viewer) -> Response:
 
 async def _start(context: Context[Any]) -> None:
     if (run := context.get(EventRun)) is not None:
-        run.start()
+        await run.start(context.thread)
 
 
 def _read_path(scope: Scope) -> list[str]:

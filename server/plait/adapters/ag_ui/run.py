@@ -1,7 +1,7 @@
 """One run that a client of AG-UI has started, as the events that its viewers get."""
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -19,12 +19,13 @@ from ag_ui.core import (
     TextMessageStartEvent,
 )
 
+from plait.actor.thread import Thread
 from plait.adapters.ag_ui.events import EncodedEvent, Opened, encode, encode_custom
 from plait.adapters.ag_ui.feed import Feed, RunEvent
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
 
-__all__ = ["EventRun"]
+__all__ = ["EventRun", "MessagesOpener"]
 
 # The events that only plait sends.
 _RESERVED: Final = frozenset(
@@ -38,13 +39,20 @@ _RESERVED: Final = frozenset(
 )
 
 
+MessagesOpener = Callable[[Thread[Any]], Awaitable[bytes]]
+"""Makes the frame of a thread's messages in a run, with those that the run's client adds."""
+
+
 class EventRun:
     """Turns what an agent yields and emits, and its outcome, into events."""
 
-    def __init__(self, feed: Feed, thread_id: str, run_id: str) -> None:
+    def __init__(self, feed: Feed, thread_id: str, run_id: str, opener: MessagesOpener | None = None) -> None:
         self._feed = feed
         self._thread_id = thread_id
         self._run_id = run_id
+        # Called when the run begins, and the frame that it returns: the messages of the thread.
+        self._opener = opener
+        self.messages: bytes | None = None
         # The interrupts that the client has to answer.
         self.asked: list[Interrupt] = []
         # The frame of the error with which the run was refused; only the viewer that has requested the run gets it.
@@ -58,12 +66,15 @@ class EventRun:
         self._open: dict[Opened, None] = {}
         self._text: Opened | None = None
 
-    def start(self) -> None:
-        """Begin the feed's run, when the agent starts."""
+    async def start(self, thread: Thread[Any]) -> None:
+        """Begin the feed's run, when the agent starts. Raises what the opener raises."""
         if self._has_started:  # The agent has called another one.
             return
         self._has_started = True
-        self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
+        try:
+            self.messages = None if self._opener is None else await self._opener(thread)
+        finally:
+            self._begin()
 
     def first_frame(self) -> bytes:
         """Return the frame of RUN_STARTED."""
@@ -122,6 +133,9 @@ class EventRun:
         self._end(finished)
 
     # Inside
+
+    def _begin(self) -> None:
+        self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
 
     def _make_finished(self, result: Any, outcome: Any) -> RunFinishedEvent:
         return RunFinishedEvent(thread_id=self._thread_id, run_id=self._run_id, result=result, outcome=outcome)

@@ -38,11 +38,21 @@ class Viewer(Lines):
     """
 
     def __init__(
-        self, actor: Actor, feed: Feed, id: str, principal: Principal | None, *, ended: Callable[[], None]
+        self,
+        actor: Actor,
+        feed: Feed,
+        id: str,
+        principal: Principal | None,
+        *,
+        ended: Callable[[], None],
+        may_open: bool,
     ) -> None:
         super().__init__(actor.limits.write_buffer)
         self._actor = actor
         self._feed = feed
+        # Whether it may see the thread's messages, and has yet to get them.
+        self._may_open = may_open
+        self._lacks_messages = False
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self.connection = actor.sockets.make_connection(
@@ -131,6 +141,7 @@ class Viewer(Lines):
         if cursor is not None and found is not None:
             self._position, self._version = found, cursor.version[1]
             self._has_state = cursor.mark != "start"
+            self._lacks_messages = cursor.mark == "start"
             if cursor.mark != "end":
                 self._run = feed.entry(found).run if found < feed.next else feed.run
         elif cursor is not None and cursor.mark != "end":
@@ -153,6 +164,7 @@ class Viewer(Lines):
                 yield from self._announce(self._run.first_frame())
             yield self._with_id(self._run.refusal, b".end")
             self.close(1000, "")
+        yield from self._tell_messages()
         while not self._is_closed and self._position < self._feed.next:
             if self._position < self._feed.first:
                 self._actor.instruments.limit_hit("write_buffer")
@@ -194,8 +206,17 @@ class Viewer(Lines):
     def _announce(self, frame: bytes) -> Iterator[bytes]:
         """Yield RUN_STARTED, which is `frame`, and the state."""
         self._has_state = False
+        self._lacks_messages = True
         yield self._with_id(frame, b".start")
+        yield from self._tell_messages()
         yield from self._snapshot()
+
+    def _tell_messages(self) -> Iterator[bytes]:
+        """Yield the messages as they were when the run began."""
+        if self._lacks_messages and isinstance(self._run, EventRun):
+            self._lacks_messages = False
+            if self._may_open and self._run.messages is not None:
+                yield self._with_id(self._run.messages, b".start")
 
     def _snapshot(self) -> Iterator[bytes]:
         durable = self._actor.state.durable

@@ -11,9 +11,25 @@ from pydantic_core import to_jsonable_python
 
 from plait import Context, Interrupted, ThreadMessages, ThreadValues
 from plait.adapters.pydantic_ai.conversation import Conversation
-from plait.adapters.pydantic_ai.stored import KEY, MOST, Stored, check_most, load_messages, save_messages
+from plait.adapters.pydantic_ai.stored import KEY, MOST, Stored, check_most
 
 __all__ = ["load_messages", "open_run", "run_agent", "save_messages"]
+
+
+async def load_messages(values: ThreadValues, *, key: str = KEY) -> list[ModelMessage]:
+    """Return the messages that `save_messages` has stored, an empty list if there are none. Raises ValidationError."""
+    return await Stored(values, key, None).load()
+
+
+async def save_messages(
+    values: ThreadValues, messages: Sequence[ModelMessage], *, key: str = KEY, max_messages: int | None = MOST
+) -> None:
+    """Store messages as one value: approximately the last `max_messages`, beginning with a message of the user.
+
+    If the values have no room for that many, fewer are stored. `max_messages=None` stores as many as there is room for.
+    """
+    check_most(max_messages)
+    await Stored(values, key, max_messages).save(messages)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ __all__ = ["Conversation"]
 
 
 class Conversation:
-    """Reads what an agent is to know, and writes what becomes of it, each message at its place."""
+    """Reads the messages that a run continues, and writes those that it adds, each at its place."""
 
     def __init__(self, messages: ThreadMessages, most: int | None) -> None:
         self._messages = messages

@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRe
 
 from plait import ThreadValues, TooLarge
 
-__all__ = ["KEY", "MOST", "Stored", "check_most", "load_messages", "save_messages"]
+__all__ = ["KEY", "MOST", "Stored", "check_most"]
 
 KEY: Final = "pydantic_ai"
 MOST: Final = 100
@@ -17,25 +17,8 @@ MOST: Final = 100
 _ANSWER: Final = 65_536
 
 
-async def load_messages(values: ThreadValues, *, key: str = KEY) -> list[ModelMessage]:
-    """Return the messages that `save_messages` has stored, an empty list if there are none. Raises ValidationError."""
-    return ModelMessagesTypeAdapter.validate_python(await values.get(key, []))
-
-
-async def save_messages(
-    values: ThreadValues, messages: Sequence[ModelMessage], *, key: str = KEY, max_messages: int | None = MOST
-) -> None:
-    """Store messages as one value: approximately the last `max_messages`, beginning with a message of the user.
-
-    If the values have no room for that many, fewer are stored. `max_messages=None` stores as many as there is room for.
-    """
-    check_most(max_messages)
-    kept = messages[_find_first(messages, max_messages, await values.room(key)) :]
-    await values.set(key, ModelMessagesTypeAdapter.dump_python(list(kept), mode="json"))
-
-
 class Stored:
-    """The messages of one run, which are stored when it has ended."""
+    """The messages in a value; those of a run are stored when it has ended."""
 
     def __init__(self, values: ThreadValues, key: str, most: int | None) -> None:
         self._values = values
@@ -50,7 +33,7 @@ class Stored:
                 f"the prompt and its answer need {size} bytes, but the thread's values only have room for {room}: "
                 "delete other values, or pass a smaller max_messages"
             )
-        return await load_messages(self._values, key=self._key), prompt
+        return await self.load(), prompt
 
     async def say(self, text: str, run: AgentRunEvents[Any]) -> None:
         """Do nothing: all is stored at the end."""
@@ -61,7 +44,16 @@ class Stored:
     async def finish(self, messages: Sequence[ModelMessage], new: Sequence[ModelMessage]) -> None:
         """Store the messages of the run and those before; none of a run that has not begun."""
         if messages:
-            await save_messages(self._values, messages, key=self._key, max_messages=self._most)
+            await self.save(messages)
+
+    async def load(self) -> list[ModelMessage]:
+        """Return what is stored. Raises ValidationError."""
+        return ModelMessagesTypeAdapter.validate_python(await self._values.get(self._key, []))
+
+    async def save(self, messages: Sequence[ModelMessage]) -> None:
+        """Store the last messages, as many as are wanted and there is room for."""
+        kept = messages[_find_first(messages, self._most, await self._values.room(self._key)) :]
+        await self._values.set(self._key, ModelMessagesTypeAdapter.dump_python(list(kept), mode="json"))
 
 
 def check_most(max_messages: int | None) -> None:

@@ -343,12 +343,14 @@ class ThreadMessages:
     def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
         """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
         numbers = self._writer.numbers
+        at = numbers.next_time(read_clock())
         message = Message(
-            id=id or secrets.token_hex(12),
+            # In order of time, so that the store adds their records at the end.
+            id=id or f"{at:x}{secrets.token_hex(6)}",
             role=role,
             content=content,
             position=numbers.next_position(),
-            created_at=numbers.next_time(read_clock()),
+            created_at=at,
             **fields,
         )
         message.check()

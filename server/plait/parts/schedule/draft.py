@@ -87,8 +87,7 @@ class ScheduleDraft:
         rows = dict(self._find_end() if has_ended else {})
         for id, row in changes.items():
             # Others may have added the same row, or removed it.
-            is_there = row is not None and row.identity is not None and self._agenda.find(row.identity) is not None
-            if not is_there and (row is not None or id in self._agenda.rows):
+            if id in self._agenda.rows if row is None else not self._is_taken(row.identity, rows):
                 rows[id] = row
         self.changes, self._has_ended = {}, False
         try:
@@ -109,6 +108,11 @@ class ScheduleDraft:
         self.changes, self._has_ended = {}, False
 
     # Inside
+
+    def _is_taken(self, identity: Identity | None, rows: Mapping[str, Row | None]) -> bool:
+        """Whether there is a row with an identity that `rows` does not remove."""
+        found = None if identity is None else self._agenda.find(identity)
+        return found is not None and rows.get(found.id, found) is not None
 
     def _find_end(self) -> Mapping[str, Row | None]:
         assert self.current is not None

@@ -11,7 +11,7 @@ from plait.actor.logs import about
 from plait.actor.outcome import maybe_await
 from plait.actor.timer import read_clock
 from plait.actor.turn import Turn
-from plait.errors import Destroyed, PlaitError, is_outage
+from plait.errors import PlaitError, is_outage
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
 from plait.parts.schedule.effect import Effect
@@ -147,7 +147,7 @@ class Runner:
         self._agenda.release(id)
         if error is None or not is_outage(error):
             self._outages.pop(id, None)
-        if error is not None and not isinstance(error, Destroyed):
+        if error is not None and not self._actor.is_ending:
             try:
                 self._finish_failed(id, error)
             except PlaitError as refusal:  # The thread has been stopped, or has ended.
