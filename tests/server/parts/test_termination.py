@@ -167,9 +167,7 @@ async def _is(task: Task, key: str, value: Any) -> bool:
     return bool(await task.values.get(key) == value)
 
 
-async def test_a_run_that_a_part_began_is_interrupted_and_its_writes_are_dropped(
-    store: FlakyStore, clock: Clock
-) -> None:
+async def test_a_run_that_a_part_began_is_interrupted_and_leaves_nothing(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Task, runs=make_runs(idle)) as shop:
         task = await shop.thread(Task)
         ended = await begin(shop)
