@@ -71,8 +71,9 @@ class Replay:
         self.session.conversations.of(part).close()
         self.session.flush()
 
-    def do_post(self, message: list[str]) -> None:
-        self.session.post("messages", *message)
+    def do_post(self, message: tuple[str, str]) -> None:
+        content, key = message
+        self.session.post("messages", content, key)
 
     # What is expected
 

@@ -113,7 +113,7 @@ class Schedule:
         """Change what a client is shown."""
         self.count += 1
         ops = self.ops(member.session.shown)
-        member.made(self.count, member.session.edit(ops))
+        member.made(self.count, member.session.push(ops))
         member.note()
         self.world.flush(member)
 

@@ -133,7 +133,7 @@ class Editors:
             # Others may take away the place of what goes with it.
             ops.append(Op("add", f"/list/{0 if ops else at}", {"id": id, "tags": {}}))
             self.insertions.append((member, self.count, id))
-        member.made(self.count, member.session.edit(ops))
+        member.made(self.count, member.session.push(ops))
         member.note()
         self.world.flush(member)
 

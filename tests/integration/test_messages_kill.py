@@ -150,6 +150,7 @@ async def test_a_message_for_which_the_agent_ends_the_process_is_given_up(tmp_pa
     (tmp_path / "chat_app.py").write_text(APP)
     url = "/threads/chat/bad/rpc/"
     deaths = 0
+    found: dict[str, Any] = {}
     for number in range(4):
         with Process("chat_app:app", cwd=tmp_path) as server:
             async with http(server.address) as client:

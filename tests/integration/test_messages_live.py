@@ -40,14 +40,14 @@ class Desk(Thread[dict[str, Any]]):
     @rpc(concurrent=True)
     def cut(self) -> None:
         """Close all sockets; clients come back."""
-        for connection in self.connections:
+        for connection in self.connections():
             connection.close(1012)
 
 
 class Echo(Thread[dict[str, Any]]):
     """A conversation with a bot."""
 
-    initial_state: dict[str, Any] = {}  # noqa: RUF012
+    initial_state = dict[str, Any]
     messages = Messages(agent="echo", live=True)
 
     def on_connect(self, connection: Connection, request: Any) -> None:

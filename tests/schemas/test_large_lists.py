@@ -154,7 +154,7 @@ class Counted:
         self.named += 2
         return None, None
 
-    def different(self, most: int) -> list[int] | None:
+    def find_different(self, most: int) -> list[int] | None:
         found = [at for at, (old, new) in enumerate(zip(self.old, self.new, strict=True)) if old != new]
         return found if len(found) <= most else None
 
@@ -166,7 +166,7 @@ class Counted:
         self.named += 1
         return encode_json(self.new[index])
 
-    def changed(self, pairs: Any) -> set[int]:
+    def find_changed(self, pairs: Any) -> set[int]:
         return {old for old, new in pairs if self.old[old] != self.new[new]}
 
     def is_same(self, old: int, new: int) -> bool:

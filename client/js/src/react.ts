@@ -4,6 +4,7 @@ import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore
 
 import { bindText } from "./bind-text.js";
 import type { ThreadClient } from "./client.js";
+import type { ThreadMessage } from "./conversation.js";
 import { PlaitError } from "./errors.js";
 import type { TextElement } from "./fields.js";
 import { useCommit, useHandlers, useLatest, usePickedClient, useSubscribe } from "./hooks.js";
@@ -16,10 +17,12 @@ import { parse, textAt } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
 import type { AnyRpcs, ArgsOf, ResultOf } from "./rpc.js";
 import { SharedClients } from "./shared.js";
+import type { ThreadMessages } from "./thread-messages.js";
 
 export type { ThreadHandlers } from "./hooks.js";
 
 const NOBODY: PresenceRecord = {};
+const NO_MESSAGES: readonly ThreadMessage[] = [];
 
 // One for the whole page, so that its components share sockets.
 const clients = new SharedClients();
@@ -138,6 +141,37 @@ export function useText(thread: ThreadClient<any, any, any>, pointer: string): B
     [thread, pointer],
   );
   return { ref, value };
+}
+
+export interface MessagesState {
+  /** The messages, oldest first, with what is pending and what is being sent here. */
+  items: readonly ThreadMessage[];
+  /** Whether the first page has come, whether there are older messages, and whether some are being read. */
+  isReady: boolean;
+  hasMore: boolean;
+  isLoading: boolean;
+  /** Why the messages cannot be opened, or older ones not be read. */
+  error: PlaitError | undefined;
+  /** The messages themselves, for `send`, `older` and `onRefused`. */
+  messages: ThreadMessages;
+}
+
+/**
+ * The messages of the thread, or those that its class declares by the name `part`. They are opened by the first component
+ * that uses them. Throws a TypeError without the option `messages`.
+ */
+export function useMessages(thread: ThreadClient<any, any, any>, part?: string): MessagesState {
+  if (!thread.messages) throw new TypeError("useMessages needs the option messages, which plait-client exports");
+  const messages = part === undefined ? thread.messages : thread.messages.of(part);
+  const items = useSyncExternalStore(
+    messages.subscribe,
+    () => messages.items,
+    () => NO_MESSAGES,
+  );
+  const read = () => `${messages.isReady} ${messages.hasMore} ${messages.isLoading} ${messages.error?.code}`;
+  useSyncExternalStore(messages.subscribe, read, read);
+  const { isReady, hasMore, isLoading, error } = messages;
+  return { items, isReady, hasMore, isLoading, error, messages };
 }
 
 export interface RpcState<Args extends unknown[], Data> {

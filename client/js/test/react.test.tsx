@@ -9,8 +9,11 @@ import { afterEach, expect, test, vi } from "vitest";
 
 import { ThreadClient } from "../src/full.js";
 import { keepIn } from "../src/keep.js";
+import { messages } from "../src/messages-part.js";
 import type { Joined } from "../src/protocol.js";
+import { text as texts } from "../src/text-part.js";
 import {
+  useMessages,
   usePresence,
   useRpc,
   useText,
@@ -254,6 +257,41 @@ test("presence and status are rendered as they change", async () => {
   expect(server.peers.waiting).toEqual([]);
 });
 
+test("messages are rendered as they come, and what is sent at once", async () => {
+  function Chat(): ReactNode {
+    const thread = useNote({ messages });
+    const { items, isReady, hasMore, messages: chat } = useMessages(thread);
+    const said = items.map(({ content }) => content).join();
+    return <button onClick={() => void chat.send("Hi")}>{`${isReady} ${hasMore} ${said}`}</button>;
+  }
+  const { element } = mount(
+    <StrictMode>
+      <Chat />
+    </StrictMode>,
+  );
+  await text(element, "false false ");
+  const first = await peer();
+  expect(await first.take("open")).toEqual({ type: "open", part: "messages" });
+  const item = { id: "a", role: "user" as const, content: "One", position: 1 };
+  first.send({ type: "page", part: "messages", revision: 1, items: [item], reset: true, more: true });
+  await text(element, "true true One");
+  element.querySelector("button")!.click();
+  await text(element, "true true One,Hi");
+  expect((await first.take("send")).content).toBe("Hi");
+  const other = { id: "b", role: "user" as const, content: "Two", position: 2 };
+  first.send({ type: "part", part: "messages", revision: 2, op: "insert", message: other });
+  await text(element, "true true One,Two,Hi");
+});
+
+test("messages without their option are a mistake that says so", () => {
+  const thread = new ThreadClient({ host: server.host, kind: "note", name: "a", connect: false });
+  clients.push(thread);
+  function Chat(): ReactNode {
+    return useMessages(thread).items.length;
+  }
+  expect(() => renderToString(<Chat />)).toThrow("useMessages needs the option messages");
+});
+
 test("a method's call is pending until it has returned or failed", async () => {
   function Adder(): ReactNode {
     const thread = useNote<{ add(name: string): number }>();
@@ -494,7 +532,7 @@ test("a change that is refused when its component is unmounted is told to the ap
 
 test("a textarea is bound to a text by its ref, and a component renders with it, under StrictMode too", async () => {
   function Pad({ pointer }: { pointer: string }): ReactNode {
-    const { ref, value } = useText(useNote(), pointer);
+    const { ref, value } = useText(useNote({ text: texts }), pointer);
     return (
       <>
         <textarea ref={ref} />

@@ -14,17 +14,25 @@ from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, make_resolver
 from plait.actor.turn import Turn, current_turn
 from plait.errors import TurnTimeout
-from plait.instruments.protocol import NO_INSTRUMENTS
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
+from plait.limits import DEFAULT_LIMITS
 from plait.store.protocol import ThreadKey
 
 PATIENCE = 10.0
 
 
 class Owner:
-    """What turns ask of their thread."""
+    """The part of an actor that turns use."""
 
-    key = ThreadKey("room", "one")
-    instruments = NO_INSTRUMENTS
+    def __init__(self) -> None:
+        self.key = ThreadKey("room", "one")
+        self.limits = DEFAULT_LIMITS
+        self.instruments: Instruments = NO_INSTRUMENTS
+        self.active: dict[Any, None] = {}
+        self.thread: object = None
+
+    def touch(self) -> None:
+        pass
 
 
 ACTOR = Owner()

@@ -652,14 +652,16 @@ async def test_what_an_import_left_that_could_not_remove_it_is_removed_by_the_ne
             await export(app, Plain, "four")
 
 
+def _make_records(start: int) -> list[Record]:
+    return [Record("notes", f"value/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
+
+
 @pytest.mark.timeout(300)
 async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: Path) -> None:
     count, path, key = 100_000, tmp_path / "large.jsonl", ThreadKey("plain", "one")
     async with SqliteStore(tmp_path / "one.db") as store:
         for start in range(0, count, 5000):
-            records = [Record("notes", f"value/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
-            await submit(store, Write(key, "e", 0 if start else None, 0, records=records))
-        del records
+            await submit(store, Write(key, "e", 0 if start else None, 0, records=_make_records(start)))
     async with make_app(SqliteStore(tmp_path / "one.db")) as app:
         tracemalloc.start()
         try:

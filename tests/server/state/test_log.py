@@ -1,7 +1,7 @@
 """A thread's earlier versions."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, ClientRow, Snapshot, StoredThread, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, RecordRange, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.patch import Op
 
 KEY = ThreadKey("room", "one")
@@ -38,9 +38,11 @@ class WatchedStore(TroubledStore):
         self.may_read = asyncio.Event()
         self.may_read.set()
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
         self._read("load", version)
-        return await super().load(key, version=version)
+        return await super().load(key, version=version, records=records)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None

@@ -169,7 +169,7 @@ async def test_a_fresh_thread_begins_with_the_version_of_its_class() -> None:
     store = await kept_store()
     async with open_house(Fourth, store=store) as house:
         assert await outcome(house.handle(Fourth).state()) == Game(0)
-        await outcome((await house.actor(Fourth)).store())
+        await outcome((await house.actor(Fourth)).state.store_thread())
     stored, changes = await dump(store)
     assert (stored.version, stored.state_version, changes) == (0, 4, [])
 
@@ -490,7 +490,7 @@ async def test_what_was_migrated_is_in_the_file(tmp_path: Path) -> None:
             node = Node([cls._kind], store, DEFAULT_LIMITS)
             node.start()
             assert await outcome(node.handle(cls, "one").state()) == state
-            await (await node.actor(KEY)).store()
+            await (await node.actor(KEY)).state.store_thread()
             await node.stop(5)
     async with SqliteStore(path) as store:
         stored = await store.load(KEY)

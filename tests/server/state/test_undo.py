@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ from plait.state.pipeline import Pipeline
 from plait.state.retention import Retention
 from plait.state.types import StateType
 from plait.state.undo import redo, undo
-from plait.store.protocol import ChangeRow, StoredThread, ThreadKey
+from plait.store.protocol import ChangeRow, RecordRange, StoredThread, ThreadKey
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, splice
 
@@ -47,9 +47,11 @@ class SlowStore(TroubledStore):
         self.rows += len(rows)
         return rows
 
-    async def load(self, key: ThreadKey, *, version: int | None = None) -> StoredThread | None:
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
         await asyncio.sleep(0)
-        return await super().load(key, version=version)
+        return await super().load(key, version=version, records=records)
 
 
 class Table:

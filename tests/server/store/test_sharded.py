@@ -24,7 +24,7 @@ from plait.store.shards import SHARDS, find_file, find_shard
 from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_files, open_store
 
-KEYS = [ThreadKey("room", str(number)) for number in range(40)]
+THREADS = [ThreadKey("room", str(number)) for number in range(40)]
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def store(path: Path) -> Store:
     return open_store(f"sqlite:///{path}?files=3")
 
 
-async def fill(url: str) -> None:
+async def fill_files(url: str) -> None:
     """Store some threads."""
     async with open_store(url) as store:
-        await put(store, *(beginning(key=key) for key in KEYS))
+        await put(store, *(beginning(key=key) for key in THREADS))
         await store.add_schema("room", "h1", b"{}")
 
 
-def names(path: Path) -> list[str]:
+def file_names(path: Path) -> list[str]:
     """Return the names of the database files in a folder."""
     return sorted(each.name for each in path.parent.iterdir() if each.suffix == ".db")
 
@@ -75,33 +75,33 @@ def test_threads_are_spread_over_all_shards_and_files() -> None:
 
 
 async def test_each_thread_is_in_the_file_of_its_shard_and_each_file_knows_its_place(path: Path) -> None:
-    await fill(f"sqlite:///{path}?files=4")
-    assert names(path) == ["game.0.db", "game.1.db", "game.2.db", "game.3.db"]
+    await fill_files(f"sqlite:///{path}?files=4")
+    assert file_names(path) == ["game.0.db", "game.1.db", "game.2.db", "game.3.db"]
     for number in range(4):
         with closing(sqlite3.connect(path.with_name(f"game.{number}.db"))) as db:
             found = [ThreadKey(*row) for row in db.execute("SELECT kind, name FROM threads")]
-            assert sorted(found) == sorted(key for key in KEYS if find_file(key, 4) == number) != []
+            assert sorted(found) == sorted(key for key in THREADS if find_file(key, 4) == number) != []
             assert db.execute("SELECT number, count FROM place").fetchall() == [(number, 4)]
             assert db.execute("SELECT kind, hash FROM schemas").fetchall() == [("room", "h1")]
 
 
 async def test_the_count_of_files_is_read_from_them(path: Path) -> None:
-    await fill(f"sqlite:///{path}?files=4")
+    await fill_files(f"sqlite:///{path}?files=4")
     for url in (f"sqlite:///{path}", f"sqlite:///{path}?files=4"):
         async with open_store(url) as store:
-            assert [key for key, _ in await listed(store)] == sorted(KEYS)
+            assert [key for key, _ in await listed(store)] == sorted(THREADS)
             assert await store.schema("room", "h1") == b"{}"
-    assert names(path) == ["game.0.db", "game.1.db", "game.2.db", "game.3.db"]
+    assert file_names(path) == ["game.0.db", "game.1.db", "game.2.db", "game.3.db"]
 
 
 @pytest.mark.parametrize(("first", "then"), [(4, 3), (4, 5), (4, 1), (1, 4)])
 async def test_another_count_of_files_is_refused(path: Path, first: int, then: int) -> None:
-    await fill(f"sqlite:///{path}?files={first}")
-    before = names(path)
+    await fill_files(f"sqlite:///{path}?files={first}")
+    before = file_names(path)
     with pytest.raises(StoreError, match=rf"{first} files?, not {then}, .*`plait store copy") as error:
         open_store(f"sqlite:///{path}?files={then}")
     assert "\n" not in str(error.value)
-    assert names(path) == before
+    assert file_names(path) == before
 
 
 @pytest.mark.parametrize("files", ["0", "65", "-1", "x", "", "²", "1.5"])
@@ -111,13 +111,13 @@ def test_a_count_that_is_none_is_refused(path: Path, files: str) -> None:
 
 
 async def test_one_file_is_the_file_itself(path: Path) -> None:
-    await fill(f"sqlite:///{path}?files=1")
-    assert names(path) == ["game.db"]
+    await fill_files(f"sqlite:///{path}?files=1")
+    assert file_names(path) == ["game.db"]
     assert isinstance(open_store(f"sqlite:///{path}"), SqliteStore)
 
 
 async def test_a_store_of_one_file_beside_one_of_several_is_refused(path: Path) -> None:
-    await fill(f"sqlite:///{path}?files=2")
+    await fill_files(f"sqlite:///{path}?files=2")
     with pytest.raises(StoreError, match="open it by its URL"):
         await SqliteStore(path).__aenter__()
     assert not path.exists()
@@ -129,7 +129,7 @@ async def test_a_store_of_one_file_beside_one_of_several_is_refused(path: Path) 
 @pytest.mark.parametrize("is_truncated", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 2])
 async def test_a_file_that_is_missing_is_not_made_again(path: Path, number: int, is_truncated: bool) -> None:
-    await fill(f"sqlite:///{path}?files=3")
+    await fill_files(f"sqlite:///{path}?files=3")
     for each in path.parent.glob(f"game.{number}.db*"):
         each.unlink()
     if is_truncated:
@@ -146,12 +146,12 @@ async def test_files_that_a_kill_has_left_unmade_are_made(path: Path, made: int)
     for number in range(3 - made):
         for each in path.parent.glob(f"game.{number}.db*"):
             each.unlink()
-    await fill(f"sqlite:///{path}?files=3")
-    assert names(path) == ["game.0.db", "game.1.db", "game.2.db"]
+    await fill_files(f"sqlite:///{path}?files=3")
+    assert file_names(path) == ["game.0.db", "game.1.db", "game.2.db"]
 
 
 async def test_a_file_at_anothers_place_is_refused(path: Path) -> None:
-    await fill(f"sqlite:///{path}?files=3")
+    await fill_files(f"sqlite:///{path}?files=3")
     first, last = path.with_name("game.0.db"), path.with_name("game.2.db")
     with pytest.raises(StoreError, match="file 0 of a store of 3 files"):
         await SqliteStore(first).__aenter__()
@@ -164,16 +164,16 @@ async def test_a_file_at_anothers_place_is_refused(path: Path) -> None:
 
 
 async def test_two_may_each_open_some_of_the_files(path: Path) -> None:
-    await fill(f"sqlite:///{path}?files=3")
+    await fill_files(f"sqlite:///{path}?files=3")
     files = Files.find(path)
     async with open_files(files, numbers=(0, 2)) as some, open_files(files, numbers=(1,)) as others:
         assert isinstance(some, ShardedStore)
         for store, numbers in ((some, (0, 2)), (others, (1,))):
-            mine = [key for key in KEYS if find_file(key, 3) in numbers]
+            mine = [key for key in THREADS if find_file(key, 3) in numbers]
             assert [key for key, _ in await listed(store)] == sorted(mine)
             await put(store, *(change(1, key=key) for key in mine))
             assert await store.schema("room", "h1") == b"{}"
-            (foreign, *_) = [key for key in KEYS if key not in mine]
+            (foreign, *_) = [key for key in THREADS if key not in mine]
             with pytest.raises(StoreError, match="not open here"):
                 await store.load(foreign)
             with pytest.raises(StoreError, match="not open here"):
@@ -181,16 +181,16 @@ async def test_two_may_each_open_some_of_the_files(path: Path) -> None:
         with pytest.raises(StoreError, match="in use by another server"):
             await open_files(files, numbers=(1, 2)).__aenter__()
     async with open_files(files) as store:
-        assert [version for _, version in await listed(store)] == [1] * len(KEYS)
+        assert [version for _, version in await listed(store)] == [1] * len(THREADS)
 
 
 async def test_a_file_that_cannot_be_written_makes_no_trouble_for_the_threads_of_others(path: Path) -> None:
     async with open_store(f"sqlite:///{path}?files=3") as store:
-        await put(store, *(beginning(key=key) for key in KEYS))
+        await put(store, *(beginning(key=key) for key in THREADS))
         with closing(sqlite3.connect(path.with_name("game.1.db"))) as db:
             db.execute("DROP TABLE changes")
-        found = await outcomes([submit(store, change(1, key=key)) for key in KEYS])
-        assert found == [StoreError if find_file(key, 3) == 1 else None for key in KEYS]
+        found = await outcomes([submit(store, change(1, key=key)) for key in THREADS])
+        assert found == [StoreError if find_file(key, 3) == 1 else None for key in THREADS]
         with pytest.raises(StoreError):
             await store.check_writes()
 
