@@ -86,14 +86,14 @@ class History:
     async def since(self, state: State, revision: int) -> Missed | None:
         """Return the frames after a revision, up to that of a durable state; None if they are too many or too large."""
         head = state.head
-        if not 0 <= head.revision - revision <= KEPT:
+        if revision < 0 or not 0 <= head.revision - revision <= KEPT:
             return None
         found: list[tuple[int, Insert | Update | Delete]] = [
-            (each.revision, Insert(each.revision, each)) for each in state.queue if each.revision > revision
+            (each.revision, Insert(each.revision, each)) for each in state.queue if each.revision > revision and not each.silent
         ]
         size, seen = 0, set[int]()
         async for message in self._read_after(head.last, revision):
-            if message.revision <= head.revision:
+            if message.revision <= head.revision and not message.silent:
                 size += measure_message(message)
                 seen.add(message.position)
                 found.append((message.revision, Insert(message.revision, message)))

@@ -227,7 +227,8 @@ def _encode_item(message: Message) -> bytes:
 
 def _encode_page(page: messages.Page, items: Sequence[Message]) -> bytes:
     data = encode(page)
-    return b'%b,"items":[%b]}' % (data[:-1], b",".join(map(_encode_item, items))) if items else data
+    shown = [_encode_item(each) for each in items if not each.silent]
+    return b'%b,"items":[%b]}' % (data[:-1], b",".join(shown)) if shown else data
 
 
 def _encode_change(part: str, change: Change) -> bytes:

@@ -166,6 +166,16 @@ async def test_more_than_a_thousand_revisions_or_a_mebibyte_missed_are_a_reset(c
     assert first.position
 
 
+async def test_since_below_zero_is_a_reset_without_silent_messages(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    await messages.inject("user", "shown")
+    await messages.inject("system", "secret", silent=True)
+    guest = await viewer(chats, since=-1)
+    page = await next_of(guest, "page")
+    assert (page["reset"], says(page)) == (True, ["shown"])
+    assert await messages.feed.since(-1) is None
+
+
 async def test_a_slow_reader_is_told_that_it_has_missed_changes(chats: MessagesLab) -> None:
     messages = await chats.messages()
     guest = await viewer(chats)
