@@ -89,7 +89,9 @@ class History:
         if revision < 0 or not 0 <= head.revision - revision <= KEPT:
             return None
         found: list[tuple[int, Insert | Update | Delete]] = [
-            (each.revision, Insert(each.revision, each)) for each in state.queue if each.revision > revision and not each.silent
+            (each.revision, Insert(each.revision, each))
+            for each in state.queue
+            if each.revision > revision and not each.silent
         ]
         size, seen = 0, set[int]()
         async for message in self._read_after(head.last, revision):

@@ -100,7 +100,7 @@ class Writer:
 
         def hand_on(error: Exception | None) -> None:
             if error is None:
-                for viewer in self.viewers:
+                for viewer in tuple(self.viewers):
                     viewer(frames)
 
         self.actor.state.after(hand_on)

@@ -149,6 +149,9 @@ class OpenedParts:
 
     def deliver(self, part: str, revision: int, frames: Sequence[Frame]) -> None:
         """Send changes of a part; a slow reader is told later that it has missed some."""
+        if not self._connection.rights.may_open:
+            self._shut(part)
+            return
         if part in self._missed or self._follower.is_slow:
             self._missed[part] = revision
             return
@@ -172,6 +175,12 @@ class OpenedParts:
             self._feeds[part] = feeds[part]
             feeds[part].add(self)
 
+    def _shut(self, part: str) -> None:
+        """Tell no more of a part, and say so once, as the connection has lost the right to open it."""
+        if part in self._feeds:
+            self.close(part)
+            self.refuse(Open(part), Forbidden("Forbidden"))
+
     async def _answer(self) -> None:
         """Send the pages that wait, one after the other."""
         while self._waiting:
@@ -182,7 +191,12 @@ class OpenedParts:
             except Exception as error:  # Not every store is plait's own.
                 self.refuse(frame, self._actor.explain(error, self._connection))
             else:
-                self._follower.send(Frame(page))
+                if self._connection.rights.may_open:
+                    self._follower.send(Frame(page))
+                elif frame.before is None:
+                    self._shut(frame.part)
+                else:
+                    self.refuse(frame, Forbidden("Forbidden"))
         self._task = None
 
     async def _read(self, frame: Open) -> bytes:

@@ -247,6 +247,28 @@ async def test_a_client_without_the_right_opens_nothing_and_a_readonly_one_does(
     assert (answer["code"], answer["before"]) == ("forbidden", 7)
 
 
+async def test_a_client_that_loses_the_right_is_told_once_and_gets_no_more_changes(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    guest = await viewer(chats)
+    await next_of(guest, "page")
+    guest.connection.grant(Rights(may_open=False))
+    for number in range(2):
+        await messages.inject("user", f"{number}")
+    assert [(each["type"], each.get("code")) for each in guest.frames] == [("unopened", "forbidden")]
+    assert messages._writer.viewers == []
+
+
+async def test_a_client_that_loses_the_right_gets_no_page_that_waits(troubled: MessagesLab) -> None:
+    await (await troubled.messages()).inject("user", "secret")
+    guest = await joined(await chat(troubled), "ada")
+    for fields in ({}, {}, {"before": 9}):
+        guest.send("open", part="messages", **fields)
+    guest.connection.grant(Rights(may_open=False))
+    await until(lambda: any(each.get("before") == 9 for each in guest.transport.sent))
+    found = [(each["type"], each["code"], each.get("before")) for each in guest.frames]
+    assert found == [("unopened", "forbidden", None), ("unopened", "forbidden", 9)]
+
+
 async def test_pages_are_read_one_at_a_time_and_only_some_may_wait(troubled: MessagesLab) -> None:
     guest = await joined(await chat(troubled), "ada")
     for _ in range(12):
