@@ -12,7 +12,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.per_actor import PerActor
 from plait.actor.transport import Frame, Transport
-from plait.errors import Forbidden, NotFound, PlaitError, TooMany
+from plait.errors import CorruptThread, Forbidden, NotFound, PlaitError, StoreError, TooMany, Unavailable
 from plait.instruments.protocol import tell_limit
 from plait.parts.messages.frames import Chunk, Delete, End, Insert, Take, Update
 from plait.parts.messages.frames import Frame as Change
@@ -143,6 +143,8 @@ class OpenedParts:
         tell_limit(self._actor.instruments, error)
         if retry_after is None and isinstance(error, TooMany):
             retry_after = error.retry_after
+        elif isinstance(error, StoreError | Unavailable) and not isinstance(error, CorruptThread):
+            retry_after = _PAUSE
         answer = messages.Unopened(frame.part, error.code, str(error), frame.before, retry_after)
         data = Frame(encode(answer))
         self._actor.state.after(lambda _: self._follower.send(data))

@@ -9,6 +9,7 @@ from tests.server.session.guests import Guest, joined, until
 from plait import Context
 from plait.actor.actor import Actor
 from plait.actor.connection import Rights
+from plait.errors import CorruptThread, PlaitError, StoreError, Unavailable
 from plait.parts.messages import part as part_file
 from plait.session.native import opened
 from plait.store.protocol import ThreadKey
@@ -277,6 +278,23 @@ async def test_pages_are_read_one_at_a_time_and_only_some_may_wait(troubled: Mes
     refused = [each for each in guest.transport.sent if each["type"] == "unopened"]
     assert len(refused) == 12 - opened._WAITING
     assert {(each["code"], each["retry_after"]) for each in refused} == {("rate_limited", 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("error", "pause"), [(StoreError("busy"), 1.0), (Unavailable("stopping"), 1.0), (CorruptThread("damaged"), None)]
+)
+async def test_a_page_that_cannot_be_read_is_asked_for_again_unless_it_is_damaged(
+    error: PlaitError, pause: float | None, troubled: MessagesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = await joined(await chat(troubled), "ada")
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(troubled.store, "records", fail)
+    guest.send("open", part="messages")
+    answer = await next_of(guest, "unopened")
+    assert (answer["code"], answer.get("retry_after")) == (error.code, pause)
 
 
 async def test_a_socket_that_is_closed_while_a_page_is_read_leaves_nothing(chats: MessagesLab) -> None:
