@@ -40,10 +40,10 @@ class Feed:
         What is pending comes in addition to `limit`, and to `size` in bytes.
         """
         state = await self._find_durable()
-        listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ANY_DEPTH)
+        listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ANY_DEPTH, state=state)
         if before is None:
-            limit += len(self._writer.state.queue)
-            queued = sum(map(measure_message, self._writer.state.queue))
+            limit += len(state.queue)
+            queued = sum(map(measure_message, state.queue))
             size = None if size is None else max(size, self._writer.actor.limits.record) + queued
         return state.head.revision, await listing.read(limit, 0, None, before=before, size=size)
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, measure_message
+from plait.parts.messages.state import State
 from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 
@@ -11,12 +12,24 @@ __all__ = ["Listing"]
 
 
 class Listing:
-    """The messages with some statuses, given by their first letters, with the changes of a run if there is a view."""
+    """The messages with some statuses, given by their first letters, with the changes of a run if there is a view.
 
-    def __init__(self, writer: Writer, view: View | None, *, statuses: str, is_silent: bool, max_depth: int) -> None:
+    The pending ones are those of `state`, or else of the writer's last state, which may not be durable.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        view: View | None,
+        *,
+        statuses: str,
+        is_silent: bool,
+        max_depth: int,
+        state: State | None = None,
+    ) -> None:
         self._writer = writer
         # The messages at one moment; a message that moves to the history during the read is listed as pending.
-        self._state = writer.state
+        self._state = state or writer.state
         self._end = writer.numbers.position + 1
         self._view = view
         self._statuses = statuses

@@ -297,6 +297,30 @@ async def test_a_page_that_cannot_be_read_is_asked_for_again_unless_it_is_damage
     assert (answer["code"], answer.get("retry_after")) == (error.code, pause)
 
 
+async def test_a_page_has_no_message_that_could_not_be_stored(troubled: MessagesLab) -> None:
+    async def nothing(_: Context[Chat]) -> None:
+        """Take nothing."""
+
+    troubled.work = nothing
+    messages, store = await troubled.messages(), troubled.store
+    guest = await joined(await chat(troubled), "ada")
+    store.is_held = True
+    kept = messages.queue("kept")
+    guest.send("open", part="messages")
+    await until(lambda: store.waiting)
+    lost: list[Any] = []
+    # It is queued between the two waits of the page, for the state and for the history.
+    (await chat(troubled)).state.after(lambda _: lost.append(messages.queue("lost")))
+    store.resume(1)
+    await kept
+    await until(lambda: lost and store.waiting)
+    store.fail_next()
+    store.resume()
+    with pytest.raises(StoreError):
+        await lost[0]
+    assert says(await next_of(guest, "page")) == ["kept"]
+
+
 async def test_a_socket_that_is_closed_while_a_page_is_read_leaves_nothing(chats: MessagesLab) -> None:
     messages = await chats.messages()
     guest = await viewer(chats)
