@@ -193,7 +193,11 @@ class ThreadMessages:
         if role == "tool":
             raise ValueError("the result of a tool cannot be queued: use `inject`")
         id = None if key is None else make_sent_id(sender or find_sender(), key)
-        self._check_may_add()
+        is_known = id is not None and self._writer.state.keys.has(id)
+        if is_known:
+            self._check_may_write()
+        else:
+            self._check_may_add()
         draft = self._use_draft()
         message = self._make(
             role,
@@ -205,8 +209,8 @@ class ThreadMessages:
             attachments=attachments,
             status="pending",
         )
-        if id is not None and self._writer.state.keys.has(id):
-            return Result(self._writer.state.find_pending(id) or message, self._written(None))
+        if is_known:
+            return Result(self._writer.state.find_pending(message.id) or message, self._written(None))
         if id is not None and draft is not None and any(each.id == id for each in draft.view.queued):
             return Result(message, STAGED)
         self._queue.check_room(message, () if draft is None else draft.view.queued)
@@ -215,6 +219,15 @@ class ThreadMessages:
             return Result(message, STAGED)
         stored, commit = self._queue.add(message, is_keyed=id is not None)
         return Result(stored, self._written(commit))
+
+    def find_sent(self, sender: str, key: str) -> str | None:
+        """Return the id of the message that a sender has queued with a key; None if it is not known.
+
+        The message may not be durable yet. Raises Destroyed, Unavailable and StoreError.
+        """
+        self._actor.state.check_open()
+        id = make_sent_id(sender, key)
+        return id if self._writer.state.keys.has(id) else None
 
     def take(self) -> Result[_Messages]:
         """Move all queued messages to the end of the history, in order, and return them.

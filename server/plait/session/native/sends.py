@@ -76,6 +76,11 @@ class Sends:
         """Queue a message, and return its id. Raises why it may not be sent."""
         connection = self._connection
         found = find_messages(self._actor, frame.part)
+        principal = connection.principal
+        sender = f"connection {connection.id}" if principal is None else f"principal {principal.id}"
+        # If the answer was lost, it is given again, even if the client may send nothing more.
+        if (known := found.find_sent(sender, frame.key)) is not None:
+            return known
         if not connection.rights.may_send:
             raise Forbidden("Forbidden")
         if connection.readonly:
@@ -85,11 +90,9 @@ class Sends:
         depth = self._actor.limits.depth
         if frame.attachments and nests_deeper(encode_json(frame.attachments), depth):
             raise TooLarge(f"JSON is nested more than {depth} deep", limit="depth")
-        principal = connection.principal
         metadata = {"connection": connection.id, "key": frame.key}
         if principal is not None:
             metadata["user"] = principal.id
-        sender = f"connection {connection.id}" if principal is None else f"principal {principal.id}"
         try:
             queued = found.queue(
                 frame.content, key=frame.key, sender=sender, metadata=metadata, attachments=frame.attachments

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.server.fakes import TroubledStore
 from tests.server.parts.messages_lab import Chat, MessagesLab, open_lab
 from tests.server.session.guests import Guest, joined, until
@@ -9,6 +10,7 @@ from tests.server.session.guests import Guest, joined, until
 from plait import Context, Limits
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
+from plait.errors import Terminated
 from plait.store.protocol import ThreadKey
 
 
@@ -148,6 +150,39 @@ async def test_a_thread_that_was_terminated_takes_no_message(chats: MessagesLab)
     await (await chats.thread()).terminate()
     send(guest, 1, "a")
     assert (await answers(guest, 1))[0]["code"] == "terminated"
+
+
+@pytest.mark.parametrize("loss", ["terminated", "forbidden", "readonly"])
+async def test_what_is_queued_is_acknowledged_again_when_nothing_more_may_be_sent(
+    loss: str, chats: MessagesLab
+) -> None:
+    chats.work = nothing
+    found = []
+    for number in range(2):
+        guest = await joined(await chat(chats), "ada")
+        if number:
+            guest.connection.readonly = loss == "readonly"
+            guest.connection.grant(Rights(may_send=loss != "forbidden"))
+        send(guest, 1, "hi", key="mine")
+        found += await answers(guest, 1)
+        if not number and loss == "terminated":
+            await (await chats.thread()).terminate()
+        if number:
+            send(guest, 2, "more", key="other")
+            assert (await answers(guest, 1))[0]["code"] == loss
+        guest.leave()
+    assert [each["type"] for each in found] == ["sent", "sent"]
+    assert found[0]["id"] == found[1]["id"]
+
+
+async def test_a_key_that_is_known_is_answered_in_a_terminated_thread(chats: MessagesLab) -> None:
+    chats.work = nothing
+    messages = await chats.messages()
+    first = await messages.queue("hi", key="k", sender="me")
+    await (await chats.thread()).terminate()
+    assert (await messages.queue("hi", key="k", sender="me")).id == first.id
+    with pytest.raises(Terminated):
+        messages.queue("hi", key="other", sender="me")
 
 
 async def test_the_rate_limit_holds_for_messages_and_pages() -> None:
