@@ -16,6 +16,9 @@ from plait_client import Closed, Item, Refused, Room, connect, connect_sync
 MESSAGES = 500
 CUTS = 12
 
+# The connections that were closed.
+cut_sockets: list[str] = []
+
 
 class Desk(Thread[dict[str, Any]]):
     """A conversation, and the number of the last message in it."""
@@ -23,7 +26,7 @@ class Desk(Thread[dict[str, Any]]):
     initial_state = {"last": 0}  # noqa: RUF012
     messages = Messages(live=True)
 
-    @rpc(concurrent=True)
+    @rpc
     async def write(self, count: int) -> None:
         """Write numbered messages, each with the state in one transaction or in two writes."""
         for number in range(1, count + 1):
@@ -42,6 +45,7 @@ class Desk(Thread[dict[str, Any]]):
         """Close all sockets; clients come back."""
         for connection in self.connections():
             connection.close(1012)
+            cut_sockets.append(connection.id)
 
 
 class Echo(Thread[dict[str, Any]]):
@@ -99,6 +103,7 @@ async def until(room: Room[Any], is_so: Any) -> Sequence[Item]:
 async def test_two_viewers_see_500_messages_and_states_in_order_over_reconnects(tmp_path: Path) -> None:
     async with running(make_app(tmp_path)) as address, asyncio.timeout(TIMEOUT):
         url = f"ws://{address}/threads/desk/one"
+        cut_sockets.clear()
         async with connect(url) as ada, connect(url) as bob, connect(url) as writer:
             watchers = [Watcher(ada), Watcher(bob)]
             writing = asyncio.create_task(cut_often(writer))
@@ -112,6 +117,7 @@ async def test_two_viewers_see_500_messages_and_states_in_order_over_reconnects(
                 assert watcher.wrong == []
                 assert watcher.count > CUTS
                 assert watcher.room.confirmed == {"last": MESSAGES}
+            assert len(cut_sockets) > 2 * CUTS
 
 
 async def cut_often(writer: Room[Any]) -> None:
