@@ -19,12 +19,12 @@ TIMEOUT: Final = 120.0
 
 def bundle_client(builds: Builds) -> Path:
     """Bundle the client from its sources."""
-    return _bundle(builds, "client", 'export * from "./index.js";')
+    return _bundle(builds, "client", 'export * from "./index.js"; export { ThreadClient } from "./full.js";')
 
 
 def bundle_sessions(builds: Builds) -> Path:
     """Bundle what the client has inside: its session, and how it compares states."""
-    return _bundle(builds, "sessions", 'export { Session } from "./session.js"; export { diff } from "./patch.js";')
+    return _bundle(builds, "sessions", 'export { Session, diff } from "../test/whole.js";')
 
 
 def _bundle(builds: Builds, name: str, entry: str) -> Path:

@@ -68,7 +68,7 @@ class NodeSession:
         """Whether some push has no answer."""
         return self._count > 0
 
-    def opened(self) -> None:
+    def open(self) -> None:
         self.needs_socket = False
         self._tell("open")
 

@@ -657,7 +657,7 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert not (folder / "plait.db").exists()
     assert "use kind/name" in complaint(folder, "state", "room")
     assert "memory:// is not a store file" in complaint(folder, "threads", "memory://")
-    assert "unknown store URL 'mysql://x'" in complaint(folder, "threads", "mysql://x")
+    assert "mysql://x is not a store file" in complaint(folder, "threads", "mysql://x")
     with Process("game:app", cwd=folder):
         line = complaint(folder, "state", "room/one")
         assert "no thread room/one" in line
@@ -900,7 +900,10 @@ def test_types_says_what_is_wrong(folder: Path, arguments: list[str], says: str)
 
 
 def test_the_variables_of_the_commands_are_known_to_the_settings() -> None:
-    arguments = [each for name in cli if name[0] != "-" for each in cli[name].assemble_argument_collection()]
+    groups = [
+        [cli[name][each] for each in cli[name] if each[0] != "-"] or [cli[name]] for name in cli if name[0] != "-"
+    ]
+    arguments = [each for group in groups for command in group for each in command.assemble_argument_collection()]
     variables = {variable for each in arguments for variable in each.parameter.env_var or ()}
     assert variables == COMMAND_VARIABLES | {"PLAIT_STORE"}
 

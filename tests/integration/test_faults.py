@@ -644,6 +644,17 @@ def _log_size(folder: Path) -> int:
 def test_these_tests_know_every_hook() -> None:
     hooks = {name for name, value in vars(Thread).items() if callable(value) and not name.startswith("_")}
     called = {"set_state", "edit", "update", "history", "at", "revert", "undo", "connections", "broadcast", "emit"}
-    called |= {"presence", "set_presence", "thread", "transaction", "destroy", "splice", "append", "redo", "authors"}
-    # The pushes' own tests know what comes of this one.
-    assert hooks - called == {*HOOKS, "resolve_conflict"}
+    called |= {
+        "presence",
+        "set_presence",
+        "thread",
+        "transaction",
+        "destroy",
+        "splice",
+        "append",
+        "redo",
+        "authors",
+        "terminate",
+    }
+    # The tests of pushes and of terminated threads know these two.
+    assert hooks - called == {*HOOKS, "resolve_conflict", "on_terminated"}

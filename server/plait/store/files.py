@@ -96,7 +96,7 @@ def check_creation(path: Path, place: Place) -> None:
             raise StoreError(f"its threads are in {first} and further files: open it by its URL, sqlite:///{path}")
         if found := [each for number in range(1, MOST_FILES) if _has_content(each := _number(path, number))]:
             raise StoreError(
-                f"{found[0]} is a file of a store of several, of which {first} is missing: put it back, or restore a "
+                f"{found[0]} is one of several files of a store, and {first} is missing: put it back, or restore a "
                 "backup"
             )
         return

@@ -28,15 +28,14 @@ function made(number, push) {
 
 function told(session) {
   const events = session.takeEvents();
-  const [epoch, version] = session.at ?? [null, 0];
   return {
     outcomes: events.flatMap(({ type, push, error }) =>
       type === "applied" ? [[numbers.get(push), "ack"]] : type === "refused" ? [[numbers.get(push), error.code]] : [],
     ),
     isLost: events.some(({ type }) => type === "rejoin"),
     frames: session.takeFrames(),
-    epoch,
-    version,
+    epoch: session.epoch ?? null,
+    version: session.version,
     shown: session.shown ?? null,
     confirmed: session.confirmed ?? null,
     pending: session.pushes.length,

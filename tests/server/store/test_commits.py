@@ -128,6 +128,6 @@ async def test_until_a_doubt_has_ended_nothing_is_written_and_no_thread_gets_an_
         print(await store.claim(ROOM), *await versions(store))
     """
     answers = die_after(trouble, path)
-    assert answers == ["Indeterminate", "StoreError", "StoreError", "2", "1", "[1]"]
+    assert answers == ["Indeterminate", "StoreError", "StoreError", "4", "1", "[1]"]
     async with SqliteStore(path) as store:
         assert [await versions(store, key) for key in (ROOM, OTHER)] == [(1, [1]), (0, [])]

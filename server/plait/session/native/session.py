@@ -86,8 +86,9 @@ class PlaitSession:
         self._follower = follower
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
-        self._opened = OpenedParts(actor, connection, transport, follower)
-        self._sends = Sends(actor, connection, follower)
+        # Made by the first frame for them.
+        self._opened: OpenedParts | None = None
+        self._sends: Sends | None = None
         self._pushes = Pushes(actor, connection, client, queue, answer=self._answer, charge=self._charge)
         # Holds messages until `on_connect` has returned, and while older changes are read for a push.
         self._queue = queue
@@ -108,7 +109,8 @@ class PlaitSession:
         self._calls.close()
         self._queue.close()
         self._pushes.close()
-        self._opened.leave()
+        if self._opened is not None:
+            self._opened.leave()
         self._actor.state.leave_client(self._client)
         self._actor.sockets.presence.set(self._connection.id, None)
         self._actor.sockets.leave(self._connection, code, reason)
@@ -135,7 +137,8 @@ class PlaitSession:
     def drained(self) -> None:
         """Send waiting frames, as the peer has caught up."""
         self._follower.drained()
-        self._opened.drained()
+        if self._opened is not None:
+            self._opened.drained()
 
     # Messages
 
@@ -190,11 +193,11 @@ class PlaitSession:
     def _handle_part(self, message: messages.Open | messages.Close | messages.Send) -> None:
         match message:
             case messages.Open():
-                self._opened.open(message)
+                self._open_parts().open(message)
             case messages.Close():
-                self._opened.close(message.part)
+                self._open_parts().close(message.part)
             case messages.Send():
-                self._sends.receive(message)
+                self._find_sends().receive(message)
 
     def _refuse_broken(self, message: messages.ClientMessage) -> None:
         """Refuse a message that only JavaScript accepts as JSON."""
@@ -207,7 +210,7 @@ class PlaitSession:
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
             case messages.Send():
-                self._sends.refuse(message, InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
+                self._find_sends().refuse(message, InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
             case messages.Message() if not self._messages.take():
                 pass  # The client sends it again, after an earlier message that is missing.
             case messages.Message() | messages.Presence() | messages.Auth():
@@ -217,6 +220,16 @@ class PlaitSession:
                 self._tell(error)
             case _:
                 self._handle(message, 0)  # The other types contain no strings.
+
+    def _open_parts(self) -> OpenedParts:
+        if self._opened is None:
+            self._opened = OpenedParts(self._actor, self._connection, self._transport, self._follower)
+        return self._opened
+
+    def _find_sends(self) -> Sends:
+        if self._sends is None:
+            self._sends = Sends(self._actor, self._connection, self._follower)
+        return self._sends
 
     def _message(self, data: bytes) -> None:
         """Pass a message to `on_message`: a string as it is, anything else as JSON text."""
@@ -309,9 +322,9 @@ class PlaitSession:
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
             case messages.Open():
-                self._opened.refuse(message, error, wait)
+                self._open_parts().refuse(message, error, wait)
             case messages.Send():
-                self._sends.limit(message, wait, error)
+                self._find_sends().limit(message, wait, error)
             case messages.Cancel() | messages.Ping() | messages.Close():
                 self._handle(message, 0)  # Refusing costs as much, and would not cancel the call.
             case messages.Message() | None:
