@@ -94,6 +94,11 @@ def check_creation(path: Path, place: Place) -> None:
     if place.count == 1:
         if _has_content(first := _number(path, 0)):
             raise StoreError(f"its threads are in {first} and further files: open it by its URL, sqlite:///{path}")
+        if found := [each for number in range(1, MOST_FILES) if _has_content(each := _number(path, number))]:
+            raise StoreError(
+                f"{found[0]} is a file of a store of several, of which {first} is missing: put it back, or restore a "
+                "backup"
+            )
         return
     name = path.name.removesuffix(path.suffix).removesuffix(f".{place.number}") + path.suffix
     others = Files(path.with_name(name), place.count).paths

@@ -163,6 +163,14 @@ async def test_a_file_at_anothers_place_is_refused(path: Path) -> None:
         pass
 
 
+async def test_a_store_of_one_file_is_not_made_where_the_first_of_several_is_missing(path: Path) -> None:
+    await fill_files(f"sqlite:///{path}?files=3")
+    path.with_name("game.0.db").unlink()
+    with pytest.raises(StoreError, match=r"game\.0\.db is missing: put it back"):
+        await open_store(f"sqlite:///{path}").__aenter__()
+    assert file_names(path) == ["game.1.db", "game.2.db"]
+
+
 async def test_two_may_each_open_some_of_the_files(path: Path) -> None:
     await fill_files(f"sqlite:///{path}?files=3")
     files = Files.find(path)
