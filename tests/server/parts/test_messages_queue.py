@@ -1,6 +1,7 @@
 """What is queued for the agent of a thread, and how often that is called for it."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -279,6 +280,45 @@ async def test_a_run_that_has_stored_what_it_took_is_repeated_until_it_ends_well
     await chats.until(lambda found: contents(found) == ["a", "took 0"])
 
 
+async def test_a_run_that_stores_what_it_took_and_always_raises_is_told_and_does_not_hold_up_others(
+    chats: MessagesLab, clock: Clock
+) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        await ctx.thread.messages.take()
+        await ctx.flush()
+        raise RuntimeError("after the flush")
+
+    chats.work = work
+    await chats.handle.queue("a")
+    for number in range(1, FAILURES):
+        await until_called(chats, number)
+        clock.move(2.0 ** (number - 1))
+    async with asyncio.timeout(10):
+        while not Chat.told:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert [str(error) for error in Chat.told] == ["after the flush"]
+    chats.work = answer
+    await chats.handle.queue("b")
+    await chats.until(lambda found: contents(found) == ["a", "b", "re b"])
+    assert chats.calls == FAILURES + 1
+
+
+async def test_a_transaction_that_is_rolled_back_does_not_delay_the_next_message(
+    chats: MessagesLab, clock: Clock
+) -> None:
+    thread = await chats.thread()
+
+    def raise_within() -> None:
+        with thread.transaction():
+            thread.messages.queue("a")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        raise_within()
+    await thread.messages.queue("b")
+    await chats.until(lambda found: contents(found) == ["b", "re b"])
+
+
 async def test_an_outage_of_the_store_does_not_count(troubled: MessagesLab, clock: Clock) -> None:
     await troubled.handle.inject("user", "before")
 
@@ -435,6 +475,46 @@ async def test_messages_with_two_crashes_begin_one_at_a_time(chats: MessagesLab)
         for name in names:
             await lab.until(lambda found: contents(found) == ["a", "re a"], name)
         assert most == [1] * len(names)
+
+
+async def test_an_attempt_alone_that_ends_late_does_not_hold_up_the_others(troubled: MessagesLab, clock: Clock) -> None:
+    reached, store = Gate(), troubled.store
+
+    async def hang(ctx: Context[Chat]) -> None:
+        reached.is_reached.set()
+        await asyncio.Event().wait()
+
+    async def fail(ctx: Context[Chat]) -> None:
+        store.is_held = True
+        raise RuntimeError("not now")
+
+    async def until(check: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not check():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    async with AsyncExitStack() as apps:
+        lab = troubled
+        for number in range(CRASHES - 1):
+            lab.work = hang
+            await (lab.handle.queue("a") if number == 0 else lab.thread())
+            await reached.reached()
+            reached.is_reached.clear()
+            lab = await apps.enter_async_context(open_lab(Shared(store)))
+        lab.work = fail
+        actor, messages = await lab.actor(), await lab.messages()
+        await until(lambda: len(store.waiting) == 1)
+        # The end of the attempt is stored, but not a later write, for longer than the pause.
+        messages.inject("user", "later")
+        await until(lambda: len(store.waiting) == 2)
+        store.resume(1)
+        await until(lambda: len(store.waiting) == 1 and actor.timer.wakes_at > 0)
+        lab.work = answer
+        clock.move(1)
+        await until(lambda: len(store.waiting) == 2)
+        store.resume()
+        await lab.until(lambda found: contents(found) == ["later", "a", "re a"])
+        await until(lambda: not actor.suspects.locked())
 
 
 async def test_a_message_that_is_sent_again_with_its_key_is_one(chats: MessagesLab) -> None:

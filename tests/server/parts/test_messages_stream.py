@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Viewer, contents, open_lab
 from tests.server.parts.test_messages_queue import Gate, statuses
+from tests.server.parts.test_messages_runs import during
 
 from plait import Conflict, Context, MemoryStore, Plait, StoreError, Thread, TooLarge
 from plait.parts.messages.frames import Chunk, Delete, End
@@ -282,6 +283,29 @@ async def test_a_viewer_that_has_missed_more_than_is_kept_begins_anew(chats: Mes
         await messages.update(message.id, "x")
     assert len(await chats.store.records(("chat", "one"), "messages", prefix="u/", limit=5000)) == 1000
     assert await messages.feed.since(revision) is not None
+
+
+async def test_a_viewer_that_has_missed_a_part_of_a_revision_begins_with_the_newest(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    messages._caller._is_busy = True  # type: ignore[union-attr]
+    for number in range(999):
+        messages.queue(f"{number}")
+    await messages.queue("last")
+    away = Viewer(messages)
+    await away.open()
+    away.close()
+
+    async def work(ctx: Context[Chat]) -> None:
+        await ctx.thread.messages.take()
+        await during(chats, lambda others: others.inject("user", "between"))
+
+    # Each message that was taken is a line of the log, of one revision, as another one stands after them.
+    await chats.do(work)
+    async with messages.stream() as m:
+        m.append("text")
+    await away.open()
+    assert {each.status for each in away.shown} == {"completed"}
+    assert len(away.shown) == 1002
 
 
 async def test_a_viewer_that_has_missed_a_mebibyte_begins_anew(chats: MessagesLab) -> None:

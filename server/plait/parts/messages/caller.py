@@ -7,7 +7,7 @@ from typing import Final
 
 from plait.actor.logs import about
 from plait.actor.timer import read_clock
-from plait.errors import PlaitError
+from plait.errors import PlaitError, RolledBack
 from plait.parts.messages.attempts import CRASHES, FAILURES, Attempts, find_pause
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.writer import Writer
@@ -63,7 +63,7 @@ class AgentCaller:
         if attempts.is_given_up:
             self._give_up(attempts, RuntimeError(f"the agent {self._agent} has ended the process {CRASHES} times"))
         elif attempts.is_suspect and state.oldest == attempts.oldest:
-            self._writer.actor.begin(f"queue for {self._agent}", self._attempt_alone, self._end_alone)
+            self._begin_alone()
         else:
             self._attempt()
 
@@ -100,6 +100,9 @@ class AgentCaller:
 
     def _call(self, error: PlaitError | None) -> None:
         """Call the agent, as the attempt is durable."""
+        if isinstance(error, RolledBack):
+            self.free()
+            return
         if error is not None:
             self._pause()
             return
@@ -145,7 +148,7 @@ class AgentCaller:
         """Move the oldest message to the history as failed, and continue with the next one."""
 
         def work(changes: Changes) -> None:
-            if changes.oldest == attempts.oldest:
+            if changes.queue and changes.oldest == attempts.oldest:
                 changes.give_up(changes.queue[0])
             changes.attempts = attempts.succeed(changes.oldest, read_clock())
 
@@ -162,6 +165,9 @@ class AgentCaller:
         except PlaitError:
             self.free()
             return None
+        except BaseException:
+            self._pause()
+            raise
 
     def _finish(self, commit: Commit | None) -> None:
         if commit is not None:
@@ -187,16 +193,26 @@ class AgentCaller:
 
     # Attempts that run alone in the process
 
-    async def _attempt_alone(self) -> None:
-        async with self._writer.actor.suspects:
-            self._alone = self._writer.actor.loop.create_future()
-            self._attempt()
-            await self._alone
+    def _begin_alone(self) -> None:
+        """Make an attempt when no other one runs alone."""
+        has_begun = False
 
-    def _end_alone(self, _: object, error: BaseException | None) -> None:
-        if self._alone is None and self._is_busy:
-            self._pause()  # It was cancelled while it waited for others.
-        self._alone = None
+        async def work() -> None:
+            nonlocal has_begun
+            async with self._writer.actor.suspects:
+                has_begun = True
+                self._alone = self._writer.actor.loop.create_future()
+                try:
+                    self._attempt()
+                    await self._alone
+                finally:
+                    self._alone = None
+
+        def end(_: object, error: BaseException | None) -> None:
+            if not has_begun:
+                self._pause()  # It was cancelled while it waited for others.
+
+        self._writer.actor.begin(f"queue for {self._agent}", work, end)
 
 
 # A time after all others, as queued messages keep their thread from expiring.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from plait.errors import CorruptThread
 from plait.parts.messages.frames import Delete, Insert, Missed, Update
 from plait.parts.messages.message import Message, decode_message, history_key, id_key, measure_message, read_position
-from plait.parts.messages.state import KEPT, LOG, State
+from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, State
 from plait.state.records import Records
 from plait.store.protocol import Record
 from plait_schemas.codec import decode_json
@@ -102,6 +102,8 @@ class History:
             if size > _MOST_MISSED:
                 return None
         async for number, what in self._read_log(revision):
+            if what is None:
+                return None
             if isinstance(what, str):
                 found.append((number, Delete(number, what)))
             elif number <= head.revision and what not in seen and (changed := await self.at(what)) is not None:
@@ -138,8 +140,11 @@ class History:
                 elif message.revision:
                     return
 
-    async def _read_log(self, revision: int) -> AsyncIterator[tuple[int, int | str]]:
-        """Yield the lines of the log after a revision, newest first: the written position or the removed id."""
+    async def _read_log(self, revision: int) -> AsyncIterator[tuple[int, int | str | None]]:
+        """Yield the lines of the log after a revision, newest first: the written position or the removed id.
+
+        None comes last if more lines may have followed the revision, which were dropped.
+        """
         before: str | None = None
         while page := await self._records.list(self._part, prefix=LOG, before=before, reverse=True, limit=KEPT // 4):
             for record in page:
@@ -148,6 +153,8 @@ class History:
                     return
                 yield number, what
             before = page[-1].key
+        if before not in (None, FIRST_LINE):
+            yield revision, None
 
     def _decode(self, data: bytes) -> Message:
         try:

@@ -13,7 +13,19 @@ from plait.parts.messages.sent_keys import SentKeys
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["HEAD", "KEPT", "LOG", "Head", "Numbers", "State", "StreamPlace", "count_key", "encode_head", "load_state"]
+__all__ = [
+    "FIRST_LINE",
+    "HEAD",
+    "KEPT",
+    "LOG",
+    "Head",
+    "Numbers",
+    "State",
+    "StreamPlace",
+    "count_key",
+    "encode_head",
+    "load_state",
+]
 
 HEAD: Final = "head"
 """The key of the record with the head."""
@@ -21,8 +33,11 @@ HEAD: Final = "head"
 LOG: Final = "u/"
 """The prefix of the keys of the log's records."""
 
+FIRST_LINE: Final = f"{LOG}{1:016x}"
+"""The key of the log's first line; without its record, lines were dropped."""
+
 KEPT: Final = 1000
-"""The number of revisions that are kept for clients that reconnect."""
+"""The number of lines that the log keeps, and of revisions that are read, for clients that reconnect."""
 
 Counts = Mapping[str, int]
 
