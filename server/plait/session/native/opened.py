@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from inspect import getattr_static
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from plait_schemas import messages
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import Open, encode
 
-__all__ = ["OpenedParts", "find_messages", "has_live_messages"]
+__all__ = ["OpenedParts", "find_messages"]
 
 # How many messages a page may have, beside those that are pending, and how many bytes.
 _MOST_ON_PAGE: Final = 500
@@ -31,11 +31,6 @@ _MOST_BYTES: Final = 1 << 20
 # How many pages of one connection may wait to be read.
 _WAITING: Final = 8
 _PAUSE: Final = 1.0
-
-
-def has_live_messages(cls: type[Any]) -> bool:
-    """Whether clients may open any part of a Thread class."""
-    return any(isinstance(each, Messages) and each.is_live for base in cls.__mro__ for each in vars(base).values())
 
 
 def find_messages(actor: Actor, part: str) -> ThreadMessages:

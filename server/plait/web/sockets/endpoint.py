@@ -20,10 +20,10 @@ from plait.actor.connection import Connection, Rights
 from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
 from plait.instruments.protocol import Instruments
+from plait.parts.messages.part import Messages
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
-from plait.session.native.opened import has_live_messages
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
@@ -159,7 +159,7 @@ class _Opening:
         rights = Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
         )
-        if not has_live_messages(self._context.node.kind(key.kind).cls):
+        if not _has_live_messages(self._context.node.kind(key.kind).cls):
             return rights
         return rights._replace(
             may_open=await identity.may(principal, key, "messages"), may_send=await identity.may(principal, key, "send")
@@ -329,3 +329,8 @@ def _close(socket: Socket | AsgiSocket, context: ServerContext, error: Exception
         log.log(level, "a socket was refused, %s: %s", error.code, error)
     explained = context.failures.explain(error, None)
     socket.close(explained.close_code, str(explained))
+
+
+def _has_live_messages(cls: type[Any]) -> bool:
+    """Whether clients may open any part of a Thread class."""
+    return any(isinstance(each, Messages) and each.is_live for base in cls.__mro__ for each in vars(base).values())
