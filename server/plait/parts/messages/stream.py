@@ -25,7 +25,10 @@ _INTERVAL: Final = 0.04
 class StreamDraft(Protocol):
     """The part of a run's draft that its streams use."""
 
-    is_dropped: bool
+    @property
+    def is_over(self) -> bool:
+        """Whether the run stores nothing more, so that a message which ends later is failed."""
+        ...
 
     def end(self, stream: "MessageStream", message: Message) -> None:
         """Add the message of a stream to the history, with the run."""
@@ -113,7 +116,7 @@ class MessageStream:
     ) -> None:
         self._is_open = False
         self._stop()
-        if error is not None or self._error is not None or (self._draft is not None and self._draft.is_dropped):
+        if error is not None or self._error is not None or (self._draft is not None and self._draft.is_over):
             self.fail()
             if error is None and self._error is not None:
                 raise self._error
