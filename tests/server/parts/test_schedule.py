@@ -121,6 +121,21 @@ async def test_at_takes_a_time_in_any_zone_and_refuses_one_without(store: FlakyS
         await until(rung(bell, "past"))
 
 
+@pytest.mark.parametrize("passed", [-(10**9), 0, 1])
+async def test_a_time_at_the_epoch_or_before_it_is_due_at_once(passed: int, store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        await shop.node._alarms.stop()
+        await bell.schedule.at(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=passed), "ring", "past")
+        assert [each.due for each in await bell.schedule.list()] in ([clock.now], [])
+        await shop.crash()
+        assert await shop.due() in ({ThreadKey("bell", "one"): clock.now}, {})
+    clock.move(60)
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        await until(rung(bell, "past"))
+
+
 async def test_what_was_due_while_the_server_was_down_runs_once_after_the_restart(
     store: FlakyStore, clock: Clock
 ) -> None:
@@ -185,6 +200,11 @@ async def test_the_list_of_a_name_has_only_those_that_may_still_run(store: Flaky
         (lambda s: s.after(-1, "ring"), ValueError, "at least 0"),
         (lambda s: s.after(float("nan"), "ring"), ValueError, "at least 0"),
         (lambda s: s.after(float("inf"), "ring"), ValueError, "at least 0"),
+        (lambda s: s.after(1e13, "ring"), ValueError, "year 10000"),
+        (lambda s: s.after(253402300799, "ring"), ValueError, "year 9999"),
+        (lambda s: s.at(datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))), "ring"), ValueError, "year 9999"),
+        (lambda s: s.every(1e13, "ring"), ValueError, "year 9999"),
+        (lambda s: s.every(float("inf"), "ring"), ValueError, "year 9999"),
         (lambda s: s.after(1, "ring", key=""), ValueError, "must not be empty"),
         (lambda s: s.every(0.5, "ring"), ValueError, "shortest interval"),
         (lambda s: s.cron("* *", "ring"), ValueError, "not valid"),
