@@ -250,7 +250,7 @@ async def test_a_shutdown_while_the_end_of_a_run_is_stored_does_not_repeat_it(
 ) -> None:
     store: Any = TroubledStore()
     async with store, open_workshop(store, Worker) as shop:
-        worker = await shop.thread(Worker)
+        worker, actor = await shop.thread(Worker), await shop.actor(Worker)
         await worker.schedule.every(3600, "work", "a")
         clock.move(3600)
         await until(has_begun(1))
@@ -261,6 +261,7 @@ async def test_a_shutdown_while_the_end_of_a_run_is_stored_does_not_repeat_it(
         await until(lambda: "cancelling the turns" in caplog.text)
         store.resume()
         await draining
+        await actor.wait_until_idle()
         assert [each.due for each in await rows(worker)] == [clock.now + 3600 * SECOND]
 
 
