@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, make_store, open_workshop, until
 from tests.server.rooms import Client
@@ -267,6 +268,18 @@ async def test_a_thread_has_at_most_10000_schedules(store: FlakyStore, clock: Cl
         assert len(found) == MOST_ROWS
         await bell.schedule.cancel(found[0].id)
         await bell.schedule.after(60, "ring")
+
+
+async def test_a_thread_loads_all_rows_even_above_the_limit(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        id = bell.schedule.after(60, "ring").id
+        row = bell.schedule._agenda.rows[id]
+        # As runs do that end at the same time.
+        await bell.schedule.put({f"{n}": msgspec.structs.replace(row, id=f"{n}") for n in range(2 * MOST_ROWS)})
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        assert len(await bell.schedule.list()) == 2 * MOST_ROWS + 1
 
 
 async def test_a_server_handle_schedules_lists_and_cancels(store: FlakyStore, clock: Clock) -> None:

@@ -70,6 +70,7 @@ class Scribe(Thread[int]):
             m.append("whole" if self.is_well else "half")
         if not self.is_well:
             raise RuntimeError("it failed")
+        await self.gate.wait()
 
     @effect
     async def leave(self) -> None:
@@ -224,6 +225,25 @@ async def test_an_effect_that_raises_releases_what_it_took_and_fails_what_it_was
         clock.move(10)
         scribe.is_well = True
         await until(lambda: scribe.taken == ["a", "a"])
+
+
+async def test_what_was_taken_is_released_when_the_write_of_a_cancelled_effect_fails(clock: Clock) -> None:
+    store: Any = TroubledStore()
+    async with store, open_workshop(store, Scribe) as shop:
+        scribe, actor = await shop.thread(Scribe), await shop.actor(Scribe)
+        scribe.is_well = True
+        await scribe.messages.queue("a")
+        await scribe.schedule.after(0, "answer")
+        await until(lambda: scribe.taken == ["a"])
+        store.is_held = True
+        scribe.gate.set()
+        await until(lambda: len(store.waiting) == 1)
+        actor.cancel_turns()
+        await asyncio.sleep(0)
+        store.fail_next()
+        store.resume()
+        await actor.wait_until_idle()
+        assert [each.content for each in await scribe.messages.take()] == ["a"]
 
 
 async def test_a_message_that_ends_after_its_effect_is_failed(store: FlakyStore, clock: Clock) -> None:

@@ -40,7 +40,7 @@ class MessageStream:
 
     Text is stored and shown at most 40 ms after it was added, or when the store has written the text before it. When
     the block ends, the message is complete; in a run, it joins the history with the run. When the block or the run
-    raises, the message is failed, with its text.
+    raises, or the block ends after the run, the message is failed, with its text.
     """
 
     def __init__(self, writer: Writer, message: Message, draft: StreamDraft | None) -> None:
