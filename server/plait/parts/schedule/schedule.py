@@ -127,7 +127,8 @@ class ThreadSchedule:
         """Run an effect once, after some seconds.
 
         While one with the same name and key is waiting, nothing is added, and the id of that one is returned. Raises
-        ValueError for an unknown effect and after the year 9999, InvalidArguments for arguments that do not fit, and TooMany.
+        ValueError for an unknown effect and after the year 9999, InvalidArguments for arguments that do not fit, and
+        TooMany.
         """
         if not 0 <= seconds * _SECOND <= LATEST:
             raise ValueError(f"the number of seconds must be at least 0, and before the year 10000, not {seconds!r}")
