@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, make_store, open_workshop, until
 from tests.server.rooms import Client
@@ -121,6 +122,21 @@ async def test_at_takes_a_time_in_any_zone_and_refuses_one_without(store: FlakyS
         await until(rung(bell, "past"))
 
 
+@pytest.mark.parametrize("passed", [-(10**9), 0, 1])
+async def test_a_time_at_the_epoch_or_before_it_is_due_at_once(passed: int, store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        await shop.node._alarms.stop()
+        await bell.schedule.at(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=passed), "ring", "past")
+        assert [each.due for each in await bell.schedule.list()] in ([clock.now], [])
+        await shop.crash()
+        assert await shop.due() in ({ThreadKey("bell", "one"): clock.now}, {})
+    clock.move(60)
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        await until(rung(bell, "past"))
+
+
 async def test_what_was_due_while_the_server_was_down_runs_once_after_the_restart(
     store: FlakyStore, clock: Clock
 ) -> None:
@@ -185,6 +201,11 @@ async def test_the_list_of_a_name_has_only_those_that_may_still_run(store: Flaky
         (lambda s: s.after(-1, "ring"), ValueError, "at least 0"),
         (lambda s: s.after(float("nan"), "ring"), ValueError, "at least 0"),
         (lambda s: s.after(float("inf"), "ring"), ValueError, "at least 0"),
+        (lambda s: s.after(1e13, "ring"), ValueError, "year 10000"),
+        (lambda s: s.after(253402300799, "ring"), ValueError, "year 9999"),
+        (lambda s: s.at(datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))), "ring"), ValueError, "year 9999"),
+        (lambda s: s.every(1e13, "ring"), ValueError, "year 9999"),
+        (lambda s: s.every(float("inf"), "ring"), ValueError, "year 9999"),
         (lambda s: s.after(1, "ring", key=""), ValueError, "must not be empty"),
         (lambda s: s.every(0.5, "ring"), ValueError, "shortest interval"),
         (lambda s: s.cron("* *", "ring"), ValueError, "not valid"),
@@ -247,6 +268,18 @@ async def test_a_thread_has_at_most_10000_schedules(store: FlakyStore, clock: Cl
         assert len(found) == MOST_ROWS
         await bell.schedule.cancel(found[0].id)
         await bell.schedule.after(60, "ring")
+
+
+async def test_a_thread_loads_all_rows_even_above_the_limit(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        id = bell.schedule.after(60, "ring").id
+        row = bell.schedule._agenda.rows[id]
+        # As runs do that end at the same time.
+        await bell.schedule.put({f"{n}": msgspec.structs.replace(row, id=f"{n}") for n in range(2 * MOST_ROWS)})
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        assert len(await bell.schedule.list()) == 2 * MOST_ROWS + 1
 
 
 async def test_a_server_handle_schedules_lists_and_cancels(store: FlakyStore, clock: Clock) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.server.fakes import TroubledStore
 from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, Workshop, open_workshop, until
 
 from plait.actor.connection import Connection
@@ -14,6 +15,7 @@ from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
 from plait.errors import Destroyed, RolledBack, StoreError, Unavailable
+from plait.parts.messages.part import Messages
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.rows import MOST_CRASHES
 from plait.parts.schedule.schedule import Schedule, Scheduled
@@ -46,6 +48,40 @@ class Worker(Thread[int]):
 
     def on_error(self, error: BaseException, connection: Connection | None) -> None:
         self.errors.append(str(error))
+
+
+class Scribe(Thread[int]):
+    """Answers in messages."""
+
+    initial_state = 0
+    messages = Messages()
+    schedule = Schedule()
+
+    def __init__(self) -> None:
+        self.taken: list[str | None] = []
+        self.is_well = False
+        self.gate, self.opened = asyncio.Event(), asyncio.Event()
+        self.late: asyncio.Task[None]
+
+    @effect
+    async def answer(self) -> None:
+        self.taken += [each.content for each in await self.messages.take()]
+        async with self.messages.stream() as m:
+            m.append("whole" if self.is_well else "half")
+        if not self.is_well:
+            raise RuntimeError("it failed")
+        await self.gate.wait()
+
+    @effect
+    async def leave(self) -> None:
+        self.late = asyncio.create_task(self.write())
+        await self.opened.wait()
+
+    async def write(self) -> None:
+        async with self.messages.stream() as m:
+            m.append("late")
+            self.opened.set()
+            await self.gate.wait()
 
 
 @pytest.fixture(autouse=True)
@@ -176,6 +212,77 @@ async def test_an_effect_whose_end_could_not_be_stored_leaves_nothing_and_runs_a
         clock.move(1)
         await until(is_done(worker, "a"))
         assert worker.began == ["a", "a"]
+
+
+async def test_an_effect_that_raises_releases_what_it_took_and_fails_what_it_was_writing(
+    store: FlakyStore, clock: Clock
+) -> None:
+    async with open_workshop(store, Scribe) as shop:
+        scribe = await shop.thread(Scribe)
+        await scribe.messages.queue("a")
+        await scribe.schedule.after(0, "answer")
+        await until(lambda: _is_failed(scribe, "half"))
+        clock.move(10)
+        scribe.is_well = True
+        await until(lambda: scribe.taken == ["a", "a"])
+
+
+async def test_what_was_taken_is_released_when_the_write_of_a_cancelled_effect_fails(clock: Clock) -> None:
+    store: Any = TroubledStore()
+    async with store, open_workshop(store, Scribe) as shop:
+        scribe, actor = await shop.thread(Scribe), await shop.actor(Scribe)
+        scribe.is_well = True
+        await scribe.messages.queue("a")
+        await scribe.schedule.after(0, "answer")
+        await until(lambda: scribe.taken == ["a"])
+        store.is_held = True
+        scribe.gate.set()
+        await until(lambda: len(store.waiting) == 1)
+        actor.cancel_turns()
+        await asyncio.sleep(0)
+        store.fail_next()
+        store.resume()
+        await actor.wait_until_idle()
+        assert [each.content for each in await scribe.messages.take()] == ["a"]
+
+
+async def test_a_message_that_ends_after_its_effect_is_failed(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Scribe) as shop:
+        scribe = await shop.thread(Scribe)
+        await scribe.schedule.after(0, "leave")
+        await until(lambda: _has_left(scribe))
+        scribe.gate.set()
+        await scribe.late
+        assert await _is_failed(scribe, "late")
+
+
+async def _is_failed(scribe: "Scribe", content: str) -> bool:
+    found = (await scribe.messages.list()).messages
+    return [(each.content, each.status) for each in found if each.status != "pending"] == [(content, "failed")]
+
+
+async def _has_left(scribe: "Scribe") -> bool:
+    return await scribe.schedule.list() == []
+
+
+async def test_a_shutdown_while_the_end_of_a_run_is_stored_does_not_repeat_it(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store: Any = TroubledStore()
+    async with store, open_workshop(store, Worker) as shop:
+        worker, actor = await shop.thread(Worker), await shop.actor(Worker)
+        await worker.schedule.every(3600, "work", "a")
+        clock.move(3600)
+        await until(has_begun(1))
+        store.is_held = True
+        worker.gate.set()
+        await until(lambda: len(store.waiting) == 1)
+        draining = asyncio.ensure_future(shop.node.drain(0.001))
+        await until(lambda: "cancelling the turns" in caplog.text)
+        store.resume()
+        await draining
+        await actor.wait_until_idle()
+        assert [each.due for each in await rows(worker)] == [clock.now + 3600 * SECOND]
 
 
 # Processes

@@ -10,6 +10,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.stream import MessageStream
 from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
+from plait.parts.stage import Stage
 
 __all__ = ["MessagesDraft", "edit_message"]
 
@@ -92,8 +93,9 @@ class _Remove(_Op):
 class MessagesDraft:
     """The operations of one run on messages, and the view of the messages after them."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, stage: Stage) -> None:
         self._writer = writer
+        self._stage = stage
         self._ops: list[_Op] = []
         # The messages that were read for the operations, and the value of `Writer.edits` at that time.
         self._bases: dict[str, Message | None] = {}
@@ -102,7 +104,12 @@ class MessagesDraft:
         # The messages that were written in pieces.
         self._streams: list[MessageStream] = []
         # Whether the run has raised, or its writes could not be stored.
-        self.is_dropped = False
+        self._is_dropped = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run stores nothing more."""
+        return self._is_dropped or self._stage.is_closed
 
     # Called by the run
 
@@ -190,6 +197,8 @@ class MessagesDraft:
                 op.apply(changes, bases)
 
         def undo() -> None:
+            if self._is_dropped:
+                return
             self._ops, self._streams = [*ops, *self._ops], [*streams, *self._streams]
             self.view.put_over(view)
             writer.taken.update(view.taken)
@@ -201,7 +210,7 @@ class MessagesDraft:
 
     def drop(self) -> None:
         """Forget the operations; a message that was shown while it was written becomes failed."""
-        self.is_dropped, streams = True, self._streams
+        self._is_dropped, streams = True, self._streams
         self._writer.forget(self.view.taken, ())
         self._clear()
         for stream in streams:

@@ -340,7 +340,7 @@ class ThreadMessages:
             return None
         stage.check()
         if (draft := self._find_draft()) is None:
-            draft = stage.drafts[self] = MessagesDraft(self._writer)
+            draft = stage.drafts[self] = MessagesDraft(self._writer, stage)
         return draft
 
     def _check_may_write(self) -> None:

@@ -25,7 +25,10 @@ _INTERVAL: Final = 0.04
 class StreamDraft(Protocol):
     """The part of a run's draft that its streams use."""
 
-    is_dropped: bool
+    @property
+    def is_over(self) -> bool:
+        """Whether the run stores nothing more, so that a message which ends later is failed."""
+        ...
 
     def end(self, stream: "MessageStream", message: Message) -> None:
         """Add the message of a stream to the history, with the run."""
@@ -37,7 +40,7 @@ class MessageStream:
 
     Text is stored and shown at most 40 ms after it was added, or when the store has written the text before it. When
     the block ends, the message is complete; in a run, it joins the history with the run. When the block or the run
-    raises, the message is failed, with its text.
+    raises, or the block ends after the run, the message is failed, with its text.
     """
 
     def __init__(self, writer: Writer, message: Message, draft: StreamDraft | None) -> None:
@@ -113,7 +116,7 @@ class MessageStream:
     ) -> None:
         self._is_open = False
         self._stop()
-        if error is not None or self._error is not None or (self._draft is not None and self._draft.is_dropped):
+        if error is not None or self._error is not None or (self._draft is not None and self._draft.is_over):
             self.fail()
             if error is None and self._error is not None:
                 raise self._error

@@ -7,10 +7,13 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-__all__ = ["Cron", "Every", "Rule", "to_datetime", "to_microseconds"]
+__all__ = ["LATEST", "Cron", "Every", "Rule", "to_datetime", "to_microseconds"]
 
 _SECOND: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+"""The end of the year 9999, the latest time of a schedule, in microseconds since the epoch."""
 
 
 class Every(msgspec.Struct, frozen=True, tag="every"):
@@ -20,7 +23,9 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
 
     @classmethod
     def of(cls, seconds: float) -> "Every":
-        """Return the rule for an interval. Raises ValueError below one second."""
+        """Return the rule for an interval. Raises ValueError below one second, and above `LATEST`."""
+        if seconds * _SECOND > LATEST:
+            raise ValueError(f"every {seconds!r} s is later than the year 9999")
         interval = round(seconds * _SECOND)
         if interval < _SECOND:
             raise ValueError(f"every {seconds!r} s is too often: the shortest interval is 1 s")
@@ -79,7 +84,7 @@ def to_datetime(at: int) -> datetime:
 
 def to_microseconds(when: datetime) -> int:
     """Return an aware datetime in microseconds since the epoch."""
-    return (when.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+    return (when - _EPOCH) // timedelta(microseconds=1)
 
 
 def _find_zone(name: str) -> tzinfo:

@@ -116,6 +116,9 @@ class Runner:
             self._unwatch(attempt)
             draft.end()
             await stage.commit(is_last=True)
+        except BaseException:
+            stage.drop()
+            raise
         finally:
             self._unwatch(attempt)
             stage.close()  # Tasks that it has started and left running stage nothing.
@@ -149,13 +152,16 @@ class Runner:
             self._outages.pop(id, None)
         if error is not None and not self._actor.is_ending:
             try:
-                self._finish_failed(id, error)
+                self._finish_failed(attempt, error)
             except PlaitError as refusal:  # The thread has been stopped, or has ended.
                 log.debug("the end of %s could not be stored: %s", attempt.row.effect, refusal)
         self._actor.arm()
 
-    def _finish_failed(self, id: str, error: BaseException) -> None:
+    def _finish_failed(self, attempt: _Attempt, error: BaseException) -> None:
+        id = attempt.row.id
         row = self._agenda.rows.get(id)
+        if row is not None and (row.run_id, row.attempt) != (attempt.row.run_id, attempt.row.attempt):
+            row = None  # The end of this run is stored, or is being stored.
         if is_outage(error):
             if row is not None:
                 self._rest(row)

@@ -1,7 +1,6 @@
 """`schedule = Schedule()`: work that a thread does later, even if it sleeps or the server restarts before."""
 
 import logging
-import math
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +19,7 @@ from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
 from plait.parts.schedule.effect import Effect, find_effects
 from plait.parts.schedule.rows import Row, decode_row
-from plait.parts.schedule.rules import Cron, Every, Rule, to_microseconds
+from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
 from plait.parts.schedule.running import Runner
 from plait.parts.stage import find_stage
 from plait.parts.values_ops import encode_named
@@ -37,6 +36,7 @@ MOST_ROWS: Final = 10_000
 """The maximum number of schedules of a thread."""
 
 _SECOND: Final = 1_000_000
+_ALL: Final = 1 << 30
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class Schedule(Part["ThreadSchedule"]):
 
     def ranges(self) -> Sequence[RecordRange]:
         # Runs that end at the same time may add more than the limit.
-        return (RecordRange(self.name, limit=2 * MOST_ROWS),)
+        return (RecordRange(self.name, limit=_ALL),)
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor).load(records[0])
@@ -127,10 +127,11 @@ class ThreadSchedule:
         """Run an effect once, after some seconds.
 
         While one with the same name and key is waiting, nothing is added, and the id of that one is returned. Raises
-        ValueError for an unknown effect, InvalidArguments for arguments that do not fit, and TooMany.
+        ValueError for an unknown effect and after the year 9999, InvalidArguments for arguments that do not fit, and
+        TooMany.
         """
-        if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(f"the number of seconds must be at least 0, not {seconds!r}")
+        if not 0 <= seconds * _SECOND <= LATEST:
+            raise ValueError(f"the number of seconds must be at least 0, and before the year 10000, not {seconds!r}")
         return self._add_once(read_clock() + round(seconds * _SECOND), "after", name, args, key)
 
     def at(self, when: datetime, name: str, *args: Any, key: str | None = None) -> Planned:
@@ -267,9 +268,11 @@ class ThreadSchedule:
             raise ValueError(f"there is no effect {name!r}; there are: {names}")
         data = encode_named("args", args)
         effect.decode(bytes(data), depth=self._actor.limits.depth)
-        return Row(
-            secrets.token_hex(12), name, msgspec.Raw(data), max(read_clock(), self._newest + 1), at, at, **options
-        )
+        if at > LATEST:
+            raise ValueError(f"{name} would run after the year 9999")
+        now = read_clock()
+        at = max(at, now)  # As a due time, a time near or before the epoch has another meaning.
+        return Row(secrets.token_hex(12), name, msgspec.Raw(data), max(now, self._newest + 1), at, at, **options)
 
     def _add(self, row: Row) -> Planned:
         self._check_may_write()
