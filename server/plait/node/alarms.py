@@ -40,7 +40,8 @@ class _Rest:
 class Alarms:
     """Asks the store which threads of some kinds are due, and calls `wake` for those that are asleep.
 
-    `wake` returns False for a thread that is not stored. `is_up` tells whether a thread is awake, or about to be, or falls asleep and will `tell`.
+    `wake` returns False for a thread that is not stored. `is_up` tells whether a thread is awake, or about to be, or
+    falls asleep and will `tell`.
 
     It has read the times up to a horizon, at most `interval` seconds ahead, and is told those of threads that go to
     sleep. A thread that is awake has a timer of its own.

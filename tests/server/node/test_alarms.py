@@ -255,7 +255,7 @@ async def test_a_thread_that_was_destroyed_asleep_does_not_come_back(store: Flak
 
         async def on_start(self) -> None:  # type: ignore[override]
             super().on_start()
-            await self.schedule.every(HOUR, "ring", name="hourly")
+            await self.schedule.every(HOUR, "ring")
 
     async with open_workshop(store, Riser) as shop:
         await plan(shop, "one", seconds=SOON / 2, cls=Riser)  # It is due before the horizon, and so is known.
