@@ -521,7 +521,7 @@ async def test_a_thread_before_the_last_that_was_read_does_not_starve(clock: Clo
     alarms = board.open()
     alarms.start()
     await until(lambda: board.reads > 1)
-    board.due.insert(0, DueThread(at - 1, key("behind")))
+    board.due = [DueThread(at - 1, key("behind")), *board.due]
 
     def is_woken() -> bool:
         clock.move(SOON)
