@@ -1,11 +1,14 @@
 """The timer of an awake thread, which calls its parts when they are due."""
 
 import asyncio
+import logging
 import time
 from contextvars import Context
 from typing import Final, Protocol
 
 __all__ = ["Timed", "Timer", "read_clock"]
+
+log = logging.getLogger("plait.actor")
 
 # Seconds after which a part that was called is called again if it is still due.
 _PATIENCE: Final = 1.0
@@ -120,8 +123,12 @@ class Timer:
         self._handle, now = None, read_clock()
         called = [part for part in self.parts if 0 < part.wakes_at <= now]
         for part in called:
-            part.on_due(now)
+            try:
+                part.on_due(now)
+            except Exception:
+                log.exception("%s could not begin the work that is due", type(part).__name__)
         if self._armed is not None:
-            is_still_due = any(0 < part.wakes_at <= now for part in called)
+            at = self.wakes_at
+            is_still_due = any(0 < part.wakes_at <= now for part in called) if called else at <= now
             self._cancel()
-            self._set(self.wakes_at, patience=_PATIENCE if is_still_due else 0.0)
+            self._set(at, patience=_PATIENCE if is_still_due else 0.0)

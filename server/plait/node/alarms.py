@@ -40,7 +40,8 @@ class _Rest:
 class Alarms:
     """Asks the store which threads of some kinds are due, and calls `wake` for those that are asleep.
 
-    `is_up` tells whether a thread is awake, or about to be, or falls asleep and will `tell`.
+    `wake` returns False for a thread that is not stored. `is_up` tells whether a thread is awake, or about to be, or
+    falls asleep and will `tell`.
 
     It has read the times up to a horizon, at most `interval` seconds ahead, and is told those of threads that go to
     sleep. A thread that is awake has a timer of its own.
@@ -50,7 +51,7 @@ class Alarms:
         self,
         kinds: Collection[str],
         store: Store,
-        wake: Callable[[ThreadKey], Awaitable[object]],
+        wake: Callable[[ThreadKey], Awaitable[bool]],
         is_up: Callable[[ThreadKey], bool],
         *,
         interval: float,
@@ -64,6 +65,8 @@ class Alarms:
         self._known: list[DueThread] = []
         self._horizon = 0
         self._cursor: DueThread | None = None
+        # When the first threads were read.
+        self._began = 0
         self._resting: dict[ThreadKey, _Rest] = {}
         self._rests: list[tuple[float, ThreadKey]] = []
         # The number of failed reads in a row.
@@ -131,11 +134,14 @@ class Alarms:
                 pass
 
     async def _read(self) -> None:
-        """Read the next threads from the store; start over when all have been read."""
+        """Read the next threads from the store; start over when all have been read, and once in each interval."""
         now = read_clock()
         until = now + int(self._interval * 1e6)
         if self._cursor is None and now < self._horizon:
             return
+        if self._cursor is None or now - self._began >= self._interval * 1e6:
+            # Threads before the last one may be due again, however many are after it.
+            self._cursor, self._began = None, now
         try:
             found = await self._store.due_threads(until=until, after=self._cursor, limit=_AT_ONCE)
         except StoreError as error:
@@ -165,6 +171,8 @@ class Alarms:
     async def _begin(self, key: ThreadKey) -> None:
         """Begin to wake a thread that is asleep."""
         if self._is_up(key):
+            # It may fail to wake, and is then read from the store again.
+            self._resting.pop(key, None)
             return
         while len(self._waking) >= _AT_ONCE:
             await asyncio.wait(self._waking, return_when=asyncio.FIRST_COMPLETED)
@@ -174,7 +182,8 @@ class Alarms:
 
     async def _wake_one(self, key: ThreadKey) -> None:
         try:
-            await self._wake(key)
+            if not await self._wake(key):  # It was destroyed.
+                self._resting.pop(key, None)
         except Exception as error:  # `on_start` may raise anything.
             self._rest(key)
             what = operator_message(error) if isinstance(error, PlaitError) else repr(error)

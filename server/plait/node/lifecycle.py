@@ -82,6 +82,8 @@ class Lifecycle:
         self._store.release(slot.key, slot.fence)
         if slot.has_woken:
             self._instruments.slept(slot.key.kind)
+            if slot.actor is not None:
+                self._tell_alarms(slot.actor)
 
     # Waking
 
@@ -183,7 +185,7 @@ class Lifecycle:
         self.threads.begin(slot, Phase.STOPPING, start_task(self._stop(slot, actor), f"stop {actor.key}"))
 
     async def _stop(self, slot: Slot, actor: Actor) -> None:
-        """Stop a thread, and tell when it is due; if it can expire, store its idle time.
+        """Stop a thread; if it can expire, store its idle time.
 
         It does not expire before its scheduled work, which counts as a use. If the thread was only read, its stored
         idle time stays.
@@ -193,7 +195,6 @@ class Lifecycle:
         idle = asyncio.get_running_loop().time() - actor.last_used
         since = time.time_ns() // 1000 - int(idle * 1e6)
         await actor.stop()
-        self._tell_alarms(actor)
         since = max(since, actor.timer.kept_until)
         if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
             return
@@ -218,8 +219,14 @@ class Lifecycle:
             self.expiry.remember(key)
 
     def _tell_alarms(self, actor: Actor) -> None:
+        """Tell when a thread that is asleep is due."""
         timer, due = actor.timer, actor.state.due
-        self._alarms.tell(actor.key, due=(timer.due or 0) if due is None else due, wakes_at=timer.wakes_at)
+        if actor.is_ending:
+            self._alarms.tell(actor.key, due=0, wakes_at=0)
+        elif actor.state.lost is not None:  # Its due work is not known.
+            self._alarms.tell(actor.key, due=timer.due or 0, wakes_at=0)
+        else:
+            self._alarms.tell(actor.key, due=(timer.due or 0) if due is None else due, wakes_at=timer.wakes_at)
 
     def drop(self, actor: Actor, error: StoreError) -> None:
         """Close the sockets and refuse the changes of a thread whose durable state is unknown, to load it again."""
@@ -233,8 +240,6 @@ class Lifecycle:
         self.evict(actor, reason)
         self._store.release(actor.key, actor.state.history.fence)
         self.expiry.remember(actor.key)
-        # Its due work is not known, either.
-        self._alarms.tell(actor.key, due=actor.timer.due or 0, wakes_at=0)
 
     def evict(self, actor: Actor, reason: str) -> None:
         """Close the sockets, cancel the turns, and refuse the changes of a thread, which goes to sleep."""

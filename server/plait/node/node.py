@@ -68,7 +68,7 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
-        self._alarms = Alarms(self.kinds, store, self.actor, self._is_up, interval=timer_interval)
+        self._alarms = Alarms(self.kinds, store, self._wake_due, self._is_up, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
@@ -300,6 +300,12 @@ class Node:
         return [actor for actor in found if not actor.is_idle]
 
     # Inside
+
+    async def _wake_due(self, key: ThreadKey) -> bool:
+        """Wake a thread that is due, if it is still stored. Raises what `actor` does."""
+        if is_stored := await self.is_stored(key):
+            await self.actor(key)
+        return is_stored
 
     def _is_up(self, key: ThreadKey) -> bool:
         """Whether a thread is awake, about to be, or about to tell the alarms when it is due."""

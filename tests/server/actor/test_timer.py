@@ -92,6 +92,54 @@ async def test_a_part_that_stays_due_is_not_called_in_a_loop(clock: Clock) -> No
     timer.stop()
 
 
+async def test_a_part_that_raises_stops_neither_the_others_nor_the_timer(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        broken.wakes_at = 0
+        raise RuntimeError("it cannot begin")
+
+    broken, other, late = Part(clock.now), Part(clock.now), Part(clock.now + SECOND)
+    broken.then = fail
+    timer = make_timer(broken, other, late)
+    timer.start()
+    await until(lambda: len(other.calls) == 1)
+    clock.move(1)
+    await until(lambda: len(late.calls) == 1)
+    assert len(broken.calls) == 1
+    assert "it cannot begin" in caplog.text
+
+
+async def test_a_part_that_raises_and_stays_due_is_not_called_in_a_loop(clock: Clock) -> None:
+    def fail() -> None:
+        raise RuntimeError("it cannot begin")
+
+    part = Part(clock.now)
+    part.then = fail
+    timer = make_timer(part, interval=3600)
+    timer.start()
+    await watched()
+    assert len(part.calls) == 1
+    await until(lambda: len(part.calls) == 2)
+    timer.stop()
+
+
+async def test_a_time_for_which_no_part_is_called_does_not_keep_the_loop_busy() -> None:
+    class Negative(Part):
+        reads = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "wakes_at":
+                Negative.reads += 1
+            return super().__getattribute__(name)
+
+    timer = make_timer(Negative(-1), interval=3600)
+    timer.start()
+    await watched()
+    assert 0 < Negative.reads < 10
+    timer.stop()
+
+
 async def test_arming_again_finds_an_earlier_time(clock: Clock) -> None:
     part = Part(clock.now + 3600 * SECOND)
     timer = make_timer(part, interval=3600)

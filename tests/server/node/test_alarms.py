@@ -249,6 +249,45 @@ async def test_a_destroyed_thread_leaves_nothing_that_is_due(store: FlakyStore, 
         assert Sleeper.starts == ["two"]
 
 
+async def test_a_thread_that_was_destroyed_asleep_does_not_come_back(store: FlakyStore, clock: Clock) -> None:
+    class Riser(Sleeper):
+        kind = "sleeper"
+
+        async def on_start(self) -> None:  # type: ignore[override]
+            super().on_start()
+            await self.schedule.every(HOUR, "ring")
+
+    async with open_workshop(store, Riser) as shop:
+        await plan(shop, "one", seconds=SOON / 2, cls=Riser)  # It is due before the horizon, and so is known.
+        assert [each.key.name for each in shop.node._alarms._known] == ["one"]
+        await shop.handle(Riser).destroy()
+        clock.move(SOON)
+        await watched()
+        assert Sleeper.starts == []
+        assert await shop.store.find(ThreadKey("sleeper", "one")) is None
+
+
+async def test_a_thread_that_falls_due_while_it_stops_is_woken_at_once(store: FlakyStore, clock: Clock) -> None:
+    stopping, may_stop = asyncio.Event(), asyncio.Event()
+
+    class Slow(Sleeper):
+        kind = "sleeper"
+
+        async def on_stop(self) -> None:
+            stopping.set()
+            await may_stop.wait()
+
+    async with open_workshop(store, Slow) as shop:
+        thread = await shop.thread(Slow)
+        await thread.schedule.after(60, "ring")
+        await stopping.wait()
+        clock.move(60)
+        await watched()
+        Sleeper.starts.clear()
+        may_stop.set()  # The clock stands still: the store is not read again.
+        await until(lambda: Sleeper.starts == ["one"])
+
+
 async def test_a_store_that_cannot_be_read_for_a_while_delays_only(store: FlakyStore, clock: Clock) -> None:
     calls = 0
 
@@ -353,9 +392,10 @@ class Board:
         found = [each for each in self.due if each.due <= until and (after is None or each > after)]
         return found[:limit]
 
-    async def wake(self, key: ThreadKey) -> None:
+    async def wake(self, key: ThreadKey) -> bool:
         self.woken.append(key.name)
         self.due = [each for each in self.due if each.key != key]
+        return True
 
     def open(self, *, interval: float = SOON) -> Alarms:
         store: Any = self
@@ -423,7 +463,7 @@ async def test_a_wake_that_fails_rests_for_a_second_then_two(
     real = loop.time
 
     class Failing(Board):
-        async def wake(self, key: ThreadKey) -> None:
+        async def wake(self, key: ThreadKey) -> bool:
             times.append(round(shift))
             raise RuntimeError("no")
 
@@ -441,3 +481,51 @@ async def test_a_wake_that_fails_rests_for_a_second_then_two(
         await until(lambda count=count: len(times) == count)
     await alarms.stop()
     assert "is due, but could not be woken: RuntimeError('no')" in caplog.text
+
+
+async def test_a_thread_that_another_caller_could_not_wake_is_read_again(clock: Clock) -> None:
+    class Failing(Board):
+        async def wake(self, key: ThreadKey) -> bool:
+            await super().wake(key)
+            raise RuntimeError("no")
+
+    one = DueThread(clock.now, key("a"))
+    board = Failing([one])
+    alarms = board.open()
+    alarms.start()
+    await until(lambda: len(alarms._rests) == 1)
+    board.due = [one]
+    board.awake.add(one.key)  # A client wakes it when its rest ends,
+    await until(lambda: not alarms._rests)
+    board.awake.clear()  # and fails.
+
+    def is_woken_again() -> bool:
+        clock.move(1)
+        return len(board.woken) == 2
+
+    await until(is_woken_again)
+    await alarms.stop()
+
+
+async def test_a_thread_before_the_last_that_was_read_does_not_starve(clock: Clock) -> None:
+    at = clock.now
+
+    class Endless(Board):
+        async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+            await asyncio.sleep(0)
+            first = self.reads * limit
+            self.due += [DueThread(at, key(f"{number:09}")) for number in range(first, first + limit)]
+            return await super().due_threads(until=until, after=after, limit=limit)
+
+    board = Endless([])
+    alarms = board.open()
+    alarms.start()
+    await until(lambda: board.reads > 1)
+    board.due = [DueThread(at - 1, key("behind")), *board.due]
+
+    def is_woken() -> bool:
+        clock.move(SOON)
+        return "behind" in board.woken
+
+    await until(is_woken)
+    await alarms.stop()
