@@ -33,8 +33,9 @@ export class Conversation {
   readonly part: string;
   /** Whether there are older messages than those that are known. */
   hasMore = false;
-  /** Why the part cannot be opened, or an older page not be read. */
+  /** Why the part cannot be opened, and why an older page cannot be read, which stops nothing else. */
   error: Unopened | undefined = undefined;
+  olderError: Unopened | undefined = undefined;
   #items = new Map<string, ThreadMessage>();
   // Of what is known; undefined before the first page, and when the history has begun again.
   #revision: number | undefined = undefined;
@@ -94,7 +95,7 @@ export class Conversation {
 
   /** Wants an older page, if there is one. */
   loadOlder(limit?: number): void {
-    this.error = undefined;
+    this.error = this.olderError = undefined;
     if (this.isReady && this.hasMore) this.#older ??= limit ?? this.#limit;
   }
 
@@ -102,16 +103,16 @@ export class Conversation {
   close(): void {
     this.#leaves ||= this.#isFollowing || this.#awaits !== undefined;
     this.#isWanted = this.#isFollowing = this.hasMore = false;
-    this.#awaits = this.#older = this.#revision = this.error = undefined;
+    this.#awaits = this.#older = this.#revision = this.error = this.olderError = undefined;
     this.#set(new Map());
   }
 
   // The socket
 
-  /** A new socket: nothing was sent on it. */
+  /** A new socket: nothing was sent on it, or refused. */
   reset(): void {
     this.#isFollowing = this.#leaves = false;
-    this.#awaits = undefined;
+    this.#awaits = this.error = undefined;
     this.#held = [];
     this.#resumesAt = 0;
   }
@@ -174,10 +175,11 @@ export class Conversation {
 
   #refused(frame: Unopened, now: number): boolean {
     if (this.#awaits === undefined) return false;
+    const isOlder = this.#awaits === "older";
     this.#awaits = undefined;
     if (typeof frame.retry_after === "number") this.#resumesAt = now + frame.retry_after;
     else {
-      this.error = frame;
+      this[isOlder ? "olderError" : "error"] = frame;
       this.#older = undefined;
     }
     this.#release();
