@@ -213,7 +213,7 @@ export class Conversation {
     if (!moved.every(([each]) => this.#items.has(each))) return false;
     for (const [each, position] of moved) {
       const item = this.#items.get(each) as ThreadMessage;
-      this.#items.set(each, { ...item, position, status: "completed" });
+      this.#put({ ...item, position, status: "completed" });
     }
     return true;
   }
@@ -255,11 +255,13 @@ export class Conversation {
     return oldest;
   }
 
-  /** Adds or replaces a message, but not one of the older messages that are not known. */
+  /** Adds or replaces a message; one that belongs to the older messages that are not known comes with them. */
   #put(item: Item): void {
     const shown = asShown(item);
-    const oldest = this.hasMore && !this.#items.has(item.id) ? this.#oldest : undefined;
+    const isPlaced = (this.#items.get(item.id)?.status ?? "pending") !== "pending";
+    const oldest = this.hasMore && !isPlaced ? this.#oldest : undefined;
     if (oldest === undefined || shown.position > oldest || shown.status === "pending") this.#items.set(item.id, shown);
+    else this.#items.delete(item.id);
   }
 
   #set(items: Map<string, ThreadMessage>): void {

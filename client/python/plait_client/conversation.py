@@ -211,7 +211,7 @@ class Conversation:
                 if not self._items.keys() >= frame.taken.keys():
                     return False
                 for id, position in frame.taken.items():
-                    self._items[id] = replace(self._items[id], position=position, status="completed")
+                    self._put(replace(self._items[id], position=position, status="completed"))
             case "end" if known is not None and frame.status is not None:
                 self._items[known.id] = replace(known, status=frame.status, taken=[])
         return True
@@ -247,10 +247,14 @@ class Conversation:
         return min((each.position for each in self._items.values() if each.status != "pending"), default=None)
 
     def _put(self, item: Item) -> None:
-        """Add or replace a message, but not one of the older messages that are not known."""
-        oldest = self._find_oldest() if self.has_more and item.id not in self._items else None
+        """Add or replace a message; one that belongs to the older messages that are not known comes with them."""
+        known = self._items.get(item.id)
+        is_placed = known is not None and known.status != "pending"
+        oldest = self._find_oldest() if self.has_more and not is_placed else None
         if oldest is None or item.position > oldest or item.status == "pending":
             self._items[item.id] = item
+        else:
+            self._items.pop(item.id, None)
 
     def _set(self, items: dict[str, Item]) -> None:
         self._items = items
