@@ -33,8 +33,9 @@ export class Conversation {
   readonly part: string;
   /** Whether there are older messages than those that are known. */
   hasMore = false;
-  /** Why the part cannot be opened, or an older page not be read. */
+  /** Why the part cannot be opened, and why an older page cannot be read, which stops nothing else. */
   error: Unopened | undefined = undefined;
+  olderError: Unopened | undefined = undefined;
   #items = new Map<string, ThreadMessage>();
   // Of what is known; undefined before the first page, and when the history has begun again.
   #revision: number | undefined = undefined;
@@ -94,7 +95,7 @@ export class Conversation {
 
   /** Wants an older page, if there is one. */
   loadOlder(limit?: number): void {
-    this.error = undefined;
+    this.error = this.olderError = undefined;
     if (this.isReady && this.hasMore) this.#older ??= limit ?? this.#limit;
   }
 
@@ -102,16 +103,16 @@ export class Conversation {
   close(): void {
     this.#leaves ||= this.#isFollowing || this.#awaits !== undefined;
     this.#isWanted = this.#isFollowing = this.hasMore = false;
-    this.#awaits = this.#older = this.#revision = this.error = undefined;
+    this.#awaits = this.#older = this.#revision = this.error = this.olderError = undefined;
     this.#set(new Map());
   }
 
   // The socket
 
-  /** A new socket: nothing was sent on it. */
+  /** A new socket: nothing was sent on it, or refused. */
   reset(): void {
     this.#isFollowing = this.#leaves = false;
-    this.#awaits = undefined;
+    this.#awaits = this.error = undefined;
     this.#held = [];
     this.#resumesAt = 0;
   }
@@ -174,10 +175,11 @@ export class Conversation {
 
   #refused(frame: Unopened, now: number): boolean {
     if (this.#awaits === undefined) return false;
+    const isOlder = this.#awaits === "older";
     this.#awaits = undefined;
     if (typeof frame.retry_after === "number") this.#resumesAt = now + frame.retry_after;
     else {
-      this.error = frame;
+      this[isOlder ? "olderError" : "error"] = frame;
       this.#older = undefined;
     }
     this.#release();
@@ -211,7 +213,7 @@ export class Conversation {
     if (!moved.every(([each]) => this.#items.has(each))) return false;
     for (const [each, position] of moved) {
       const item = this.#items.get(each) as ThreadMessage;
-      this.#items.set(each, { ...item, position, status: "completed" });
+      this.#put({ ...item, position, status: "completed" });
     }
     return true;
   }
@@ -253,11 +255,13 @@ export class Conversation {
     return oldest;
   }
 
-  /** Adds or replaces a message, but not one of the older messages that are not known. */
+  /** Adds or replaces a message; one that belongs to the older messages that are not known comes with them. */
   #put(item: Item): void {
     const shown = asShown(item);
-    const oldest = this.hasMore && !this.#items.has(item.id) ? this.#oldest : undefined;
+    const isPlaced = (this.#items.get(item.id)?.status ?? "pending") !== "pending";
+    const oldest = this.hasMore && !isPlaced ? this.#oldest : undefined;
     if (oldest === undefined || shown.position > oldest || shown.status === "pending") this.#items.set(item.id, shown);
+    else this.#items.delete(item.id);
   }
 
   #set(items: Map<string, ThreadMessage>): void {

@@ -133,7 +133,7 @@ export class ThreadMessages {
 
   /** Why the messages cannot be opened, or older ones not be read. */
   get error(): PlaitError | undefined {
-    const { error } = this.#conversation;
+    const error = this.#conversation.error ?? this.#conversation.olderError;
     return error && new PlaitError(error.code, error.message);
   }
 
@@ -146,7 +146,7 @@ export class ThreadMessages {
 
   /** Resolves to `items` when the first page has come, of `limit` messages if they were not opened before. */
   open(limit?: number): Promise<readonly ThreadMessage[]> {
-    if (this.error) this.#conversation.close();
+    if (this.#conversation.error) this.#conversation.close();
     this.#open(limit);
     return this.#when(() => (this.isReady ? this.items : undefined));
   }
@@ -156,7 +156,11 @@ export class ThreadMessages {
     await this.open();
     this.#conversation.loadOlder(limit);
     this.#shared.carrier.pump();
-    return this.#when(() => (this.isLoading ? undefined : this.hasMore));
+    return this.#when(() => {
+      if (this.isLoading) return undefined;
+      if (this.error) throw this.error;
+      return this.hasMore;
+    });
   }
 
   /** Ends being told of changes, and forgets all messages but those that are being sent. */
@@ -198,7 +202,7 @@ export class ThreadMessages {
   #when<T>(find: () => T | undefined): Promise<T> {
     const { carrier } = this.#shared;
     const look = () => {
-      if (this.error) throw this.error;
+      if (this.#conversation.error) throw this.error;
       const found = find();
       if (found === undefined && carrier.status === "closed") throw carrier.closedError;
       return found;

@@ -97,6 +97,21 @@ test("older resolves to whether there are more", async () => {
   ]);
 });
 
+test("an older page that is refused rejects, and keeps what is shown", async () => {
+  const [of, peer] = await opened([{ id: "c", role: "user", content: "3", position: 3 }], { more: true });
+  const older = expect(of.older()).rejects.toMatchObject({ code: "store_error" });
+  await peer.take("open");
+  peer.send({ type: "unopened", part: "messages", code: "store_error", message: "no", before: 3 });
+  await older;
+  expect(of.error?.code).toBe("store_error");
+  expect(said({ items: await of.open() } as ThreadMessages)).toEqual([["3", "completed"]]);
+  const again = of.older();
+  expect(await peer.take("open")).toEqual({ type: "open", part: "messages", before: 3 });
+  peer.send(pageOf([], { reset: false, before: 3 }));
+  expect(await again).toBe(false);
+  expect(of.error).toBeUndefined();
+});
+
 test("what is sent while offline is shown, sent once the thread is joined, and resolves to its id", async () => {
   const client = newClient();
   const of = client.messages!;

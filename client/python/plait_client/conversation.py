@@ -27,8 +27,9 @@ class Conversation:
         self.part: Final = part
         # Whether there are older messages than those that are known.
         self.has_more = False
-        # Why the part cannot be opened, or an older page not be read.
+        # Why the part cannot be opened, and why an older page cannot be read, which stops nothing else.
         self.error: Unopened | None = None
+        self.older_error: Unopened | None = None
         self._items: dict[str, Item] = {}
         # Of what is known; None before the first page, and when the history has begun again.
         self._revision: int | None = None
@@ -81,7 +82,7 @@ class Conversation:
 
     def load_older(self, limit: int | None = None) -> None:
         """Want an older page, if there is one."""
-        self.error = None
+        self.error = self.older_error = None
         if self.is_ready and self.has_more and self._older is None:
             self._older = self._limit if limit is None else limit
 
@@ -89,15 +90,15 @@ class Conversation:
         """Want no more, and forget all."""
         self._leaves = self._leaves or self._is_following or self._awaits is not None
         self._is_wanted = self._is_following = self.has_more = False
-        self._awaits = self._older = self._revision = self.error = None
+        self._awaits = self._older = self._revision = self.error = self.older_error = None
         self._set({})
 
     # The socket
 
     def reset(self) -> None:
-        """A new socket: nothing was sent on it."""
+        """A new socket: nothing was sent on it, or refused."""
         self._is_following = self._leaves = False
-        self._awaits = None
+        self._awaits = self.error = None
         self._held = []
         self._resumes_at = 0.0
 
@@ -167,12 +168,14 @@ class Conversation:
     def _refused(self, frame: Unopened, now: float) -> bool:
         if self._awaits is None:
             return False
+        is_older = self._awaits == "older"
         self._awaits = None
         if frame.retry_after is not None:
             self._resumes_at = now + frame.retry_after
+        elif is_older:
+            self.older_error, self._older = frame, None
         else:
-            self.error = frame
-            self._older = None
+            self.error, self._older = frame, None
         held, self._held = self._held, []
         for part in held:
             if self._is_following:
@@ -208,7 +211,7 @@ class Conversation:
                 if not self._items.keys() >= frame.taken.keys():
                     return False
                 for id, position in frame.taken.items():
-                    self._items[id] = replace(self._items[id], position=position, status="completed")
+                    self._put(replace(self._items[id], position=position, status="completed"))
             case "end" if known is not None and frame.status is not None:
                 self._items[known.id] = replace(known, status=frame.status, taken=[])
         return True
@@ -244,10 +247,14 @@ class Conversation:
         return min((each.position for each in self._items.values() if each.status != "pending"), default=None)
 
     def _put(self, item: Item) -> None:
-        """Add or replace a message, but not one of the older messages that are not known."""
-        oldest = self._find_oldest() if self.has_more and item.id not in self._items else None
+        """Add or replace a message; one that belongs to the older messages that are not known comes with them."""
+        known = self._items.get(item.id)
+        is_placed = known is not None and known.status != "pending"
+        oldest = self._find_oldest() if self.has_more and not is_placed else None
         if oldest is None or item.position > oldest or item.status == "pending":
             self._items[item.id] = item
+        else:
+            self._items.pop(item.id, None)
 
     def _set(self, items: dict[str, Item]) -> None:
         self._items = items

@@ -8,6 +8,7 @@ from plait_client.errors import Closed, Refused
 from plait_client.listeners import Remove
 from plait_client.live import Live
 from plait_schemas.conversation import Item
+from plait_schemas.messages import Unopened
 
 __all__ = ["RoomMessages"]
 
@@ -72,6 +73,7 @@ class RoomMessages:
             self._check()
             await self._live.next_news()
         self._check()
+        _raise(self._conversation.older_error)
         return self.has_more
 
     def close(self) -> None:
@@ -118,6 +120,10 @@ class RoomMessages:
         self._live.carrier.wake()
 
     def _check(self) -> None:
-        """Raise why the part, or an older page, cannot be opened."""
-        if (error := self._conversation.error) is not None:
-            raise Refused(error.code, error.message)
+        """Raise why the part cannot be opened."""
+        _raise(self._conversation.error)
+
+
+def _raise(error: Unopened | None) -> None:
+    if error is not None:
+        raise Refused(error.code, error.message)

@@ -35,7 +35,7 @@ function told(session) {
     isLost: events.some(({ type }) => type === "rejoin"),
     frames: session.takeFrames(),
     epoch: session.epoch ?? null,
-    version: session.version,
+    version: session.version ?? 0,
     shown: session.shown ?? null,
     confirmed: session.confirmed ?? null,
     pending: session.pushes.length,
