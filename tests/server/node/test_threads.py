@@ -356,7 +356,7 @@ class Machine(RuleBasedStateMachine):
         assert self.node.actors == []
         self.run(self.store.__aexit__(None, None, None))
         assert [task for task in asyncio.all_tasks(self.loop) if not task.done()] == []
-        assert self.store.inner._batches._claims == {}
+        assert self.store._owners == {}
 
 
 Machine.TestCase.settings = settings(max_examples=schedules(60), stateful_step_count=50)
