@@ -15,6 +15,8 @@ from plait import Context, Message, Messages, Plait, Reject, Schedule, Source, T
 PAGES = Path(__file__).parent / "pages"
 PAUSE = 0.04
 MAX_PEOPLE = 500
+# The bot reads so many characters of a message; the time that a rule takes can grow with their square.
+MAX_READ = 2000
 
 Id = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$")]
 Name = Annotated[str, Meta(min_length=1, max_length=40)]
@@ -71,7 +73,7 @@ async def bot(ctx: Context[Chat]) -> None:
     has_helped = False
     for message in await chat.messages.take():
         text = await answer(chat, message)
-        if text is None and not has_helped and (is_alone or re.search(r"\bbot\b", message.content or "", re.I)):
+        if text is None and not has_helped and (is_alone or re.search(r"\bbot\b", read(message), re.I)):
             text, has_helped = HELP, True
         if text is None:
             continue  # People talk to each other.
@@ -101,9 +103,13 @@ async def answer(chat: Chat, message: Message) -> str | None:
     """Return what the bot says to a message; None if it has no rule for it."""
     person = chat.find_person(message)
     for pattern, rule in RULES:
-        if match := re.search(pattern, message.content or "", re.I | re.S):
+        if match := re.search(pattern, read(message), re.I | re.S):
             return await rule(Asked(chat, person.name if person else "Someone", match))
     return None
+
+
+def read(message: Message) -> str:
+    return (message.content or "")[:MAX_READ]
 
 
 async def remind(asked: Asked) -> str:
