@@ -16,6 +16,18 @@ KNOWN = """async (thread) => {
     const { people } = await (await fetch(thread)).json();
     return ["Ada", "Bob"].every((name) => Object.values(people).some((person) => person.name === name));
 }"""
+SEND_WITH_KNOWN_KEY = """(thread) => new Promise((resolve) => {
+    const socket = new WebSocket(thread, "plait.v1");
+    const send = (frame) => socket.send(JSON.stringify(frame));
+    socket.onopen = () => send({ type: "join", client: "eve" });
+    socket.onmessage = ({ data }) => {
+        const { type, items } = JSON.parse(data);
+        if (type === "joined") send({ type: "open", part: "messages" });
+        const key = items?.[0].metadata.key;
+        if (type === "page") send({ type: "send", ref: 1, part: "messages", content: "I do not", key });
+        if (type === "sent") resolve();
+    };
+})"""
 IS_AT_END = "innerHeight + scrollY >= document.body.scrollHeight - 1"
 
 
@@ -269,6 +281,23 @@ def test_a_page_can_put_no_words_in_the_mouth_of_others(demo: Demo) -> None:
     url = page.url.partition("/chat/")[0].replace("http", "ws") + f"/threads/chat/{demo.room}"
     with connect_sync(url) as room, pytest.raises(Refused, match="only the server changes the list of people"):
         room.set({"people": {id: {**person, "name": "Bot"} for id, person in room.state["people"].items()}})
+
+
+def test_a_message_with_the_key_of_another_replaces_nothing(demo: Demo) -> None:
+    ada, bob = open_people(demo)
+    say(ada, "I agree")
+    expect(messages(bob, "completed")).to_have_count(1)
+    bob.evaluate(SEND_WITH_KNOWN_KEY, f"/threads/chat/{demo.room}")
+    for page in (ada, bob):
+        expect(bubbles(page)).to_have_text(["I agree", "I do not"])
+
+
+def test_a_long_message_does_not_stop_the_bot(demo: Demo) -> None:
+    page = demo.open("chat/")
+    page.evaluate("document.querySelector('#message').value = 'cancel '.repeat(30_000)")
+    page.click("#send")
+    say(page, "Count to 2")
+    expect(bubbles(page).last).to_have_text("1, 2. That is 2.")
 
 
 def test_markup_in_a_message_is_text(demo: Demo) -> None:

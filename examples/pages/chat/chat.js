@@ -35,7 +35,7 @@ function render() {
   renderTyping();
   const { items } = messages;
   const stay = isNearEnd() ? goToEnd : keepPlace();
-  renderMessages(items, person.id, authorOf, client.status === "online");
+  renderMessages(items, person.id, authorOf, client);
   find("#welcome").hidden = !messages.isReady || items.length > 0;
   find("#earlier").hidden = !messages.hasMore;
   box.placeholder = client.status === "online" ? "Write a message" : "Write; it is sent later";

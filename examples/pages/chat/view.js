@@ -23,19 +23,19 @@ const shown = new Map();
  * @param {readonly Message[]} items
  * @param {string} me the id of the person who uses the page
  * @param {FindAuthor} authorOf
- * @param {boolean} isOnline
+ * @param {{status: string, connection: string | undefined}} client
  */
-export function renderMessages(items, me, authorOf, isOnline) {
+export function renderMessages(items, me, authorOf, { status, connection }) {
   const answered = new Set(items.flatMap(({ taken }) => taken ?? []));
   const writing = items.findLast(({ status }) => status === "streaming")?.id;
   const elements = items.map((item, index) => {
     const author = authorOf(item);
     const isMine = author?.id === me;
-    const note = noteOf(item, answered.has(item.id), isOnline);
+    const note = noteOf(item, answered.has(item.id), status === "online");
     const isGrouped = isSameGroup(items[index - 1], item, authorOf);
-    return renderMessage(item, { note, author, isMine, isGrouped, isWriting: item.id === writing });
+    return renderMessage(keyOf(item, connection), item, { note, author, isMine, isGrouped, isWriting: item.id === writing });
   });
-  const keys = new Set(items.map(keyOf));
+  const keys = new Set(items.map((item) => keyOf(item, connection)));
   for (const [key, { element }] of shown) {
     if (keys.has(key)) continue;
     element.remove();
@@ -52,9 +52,14 @@ export function keepPlace() {
   return () => first && before !== undefined && scrollBy({ top: top(first) - before, behavior: "instant" });
 }
 
-/** Return what a message is known by, from when it is sent here. @param {Message} message */
-function keyOf({ id, metadata }) {
-  return String(metadata?.key ?? id);
+/**
+ * Return what a message is known by, from when it is sent here. The key is the sender's choice, the connection is not.
+ * @param {Message} message
+ * @param {string | undefined} connection the one of this page
+ */
+function keyOf({ id, role, metadata }, connection) {
+  const isSent = role === "user" && metadata?.key !== undefined;
+  return isSent ? `key ${metadata.connection ?? connection} ${metadata.key}` : `id ${id}`;
 }
 
 /** @param {Message | undefined} before @param {Message} item @param {FindAuthor} authorOf */
@@ -80,9 +85,8 @@ function formatTime(time) {
   return isToday ? clock : `${time.toLocaleDateString([], { month: "short", day: "numeric" })}, ${clock}`;
 }
 
-/** Return the element of a message, which shows it. @param {Message} item @param {Look} look */
-function renderMessage(item, { note, author, isMine, isGrouped, isWriting }) {
-  const key = keyOf(item);
+/** Return the element of a message, which shows it. @param {string} key @param {Message} item @param {Look} look */
+function renderMessage(key, item, { note, author, isMine, isGrouped, isWriting }) {
   const known = shown.get(key) ?? { element: makeMessage(item), look: "" };
   const look = JSON.stringify([item.content, item.status, note, author, isGrouped, isWriting]);
   shown.set(key, known);
