@@ -1428,6 +1428,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self.due: int | None = None
+        self.parts = (self,)
         self.armed = 0
 
     def arm(self) -> None:
