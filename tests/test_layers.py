@@ -13,6 +13,7 @@ LAYERS = (
     ("plait.errors", "plait.limits", "plait.settings", "plait.spelling"),
     ("plait.instruments",),
     ("plait.store",),
+    ("plait.cluster",),
     ("plait.state",),
     ("plait.actor",),
     ("plait.parts",),

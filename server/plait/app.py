@@ -14,6 +14,7 @@ from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
 from plait.agents.session_names import find_session
+from plait.cluster.owners import ALONE, Owners, Worker, Workers
 from plait.errors import PlaitError
 from plait.instruments.combining import combine_instruments
 from plait.instruments.prometheus import Metrics
@@ -38,12 +39,14 @@ from plait.store.copying import check_finished
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore
-from plait.store.urls import open_store
+from plait.store.urls import open_share, open_store
 from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
+from plait.web.relay.link import Opener
+from plait.web.relay.links import Links
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -97,9 +100,17 @@ class Plait(AgentHost):
         )
         settings = self.settings = given.with_environment()
         warn_of_unknown_variables()
-        url = settings.store
+        url, worker = settings.store, Worker.from_environment()
+        self._owners: Owners = ALONE
         with as_setting_error("store"):
-            self._store: Store = open_store(url) if url or isinstance(store, str) else store
+            if worker is not None:
+                self._store, files = open_share(url, worker.number, worker.count)
+                self._owners = Workers(worker.number, worker.count, files)
+            else:
+                self._store = open_store(url) if url or isinstance(store, str) else store
+        # The streams that other nodes may open here, by the kind of their first message.
+        self._openers: dict[int, Opener] = {}
+        self._links = Links(self._owners.node, "" if worker is None else worker.folder, self._openers)
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
         try:
@@ -132,6 +143,8 @@ class Plait(AgentHost):
         self.kv.start()
         self._context.start()
         self._context.heartbeat.start()
+        if self._owners.count > 1:
+            await self._links.start()
         self._is_running = True
         return self
 
@@ -141,6 +154,7 @@ class Plait(AgentHost):
         try:
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
+            await self._links.stop()
             await self._context.heartbeat.stop()
         finally:
             self._is_running = False

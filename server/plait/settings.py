@@ -35,6 +35,7 @@ COMMAND_VARIABLES: Final = frozenset(
         "PLAIT_TLS_CERTIFICATE",
         "PLAIT_TLS_KEY",
         "PLAIT_TRUSTED_PROXIES",
+        "PLAIT_WORKER",
         "PLAIT_WORKERS",
     }
 )

@@ -62,6 +62,10 @@ class Files(msgspec.Struct, frozen=True):
         """Return the path of the file that keeps a thread."""
         return self.paths[find_file(key, self.count)]
 
+    def at_count(self, count: int) -> Self:
+        """Return another number of files at the same path."""
+        return type(self)(self.path, count)
+
     def at(self, path: Path) -> Self:
         """Return as many files at another path."""
         return type(self)(path, self.count)

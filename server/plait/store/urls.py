@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from plait.errors import StoreError
 from plait.store.files import MOST_FILES, Files
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore, Synchronous
 
-__all__ = ["find_files", "open_files", "open_store"]
+__all__ = ["find_files", "open_files", "open_share", "open_store"]
 
 
 def open_store(url: str) -> Store:
@@ -29,6 +30,29 @@ def open_store(url: str) -> Store:
         raise _make_error(url)
     path, count, synchronous = found
     return open_files(Files.find(path, count), synchronous=synchronous)
+
+
+def open_share(url: str, number: int, count: int) -> tuple[Store, int]:
+    """Return the part of a URL's store that worker `number` of `count` owns, and how many files the store has.
+
+    A new store gets a file for each worker, and a store in memory is divided as if it had as many. Raises ValueError
+    for an unknown URL, and StoreError if the store has fewer files than there are workers.
+    """
+    found = _read_url(url)
+    if found is None:
+        return open_store(url), count
+    path, asked, synchronous = found
+    files = Files.find(path, asked)
+    if not files.paths[0].exists() and asked is None:
+        files = files.at_count(count)
+    if files.count < count:
+        new = path.with_name(f"{path.stem}-{count}{path.suffix}")
+        raise StoreError(
+            f"the store {path} has {files.count} file{'s' if files.count > 1 else ''}, and each of {count} workers "
+            f"needs one: start fewer workers, or copy it: `plait store copy {path} 'sqlite:///{new}?files={count}'`"
+        )
+    numbers = range(number, files.count, count)
+    return open_files(files, synchronous=synchronous, numbers=numbers), files.count
 
 
 def find_files(url: str) -> Files | None:

@@ -1,0 +1,257 @@
+"""A link between two nodes: one stream socket, over which many streams send messages in both directions.
+
+The node that has dialled opens the streams: one for each socket, request or call whose thread the other node owns. A
+message is a header (the bytes after it, a kind, the number of a stream) and data. Messages of one stream keep their
+order. All messages of one iteration of the loop are written at once, and a frame for many sockets once, with their
+numbers.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from plait.actor.logs import log_internal
+from plait.actor.transport import Frame
+
+__all__ = ["AWAY", "Link", "Opener", "Stream"]
+
+LOST: Final = 0
+"""Either node: the stream has ended without its last message."""
+
+AWAY: Final = 1
+"""The node that was dialled: it is shutting down, and takes no further streams."""
+
+_CAST_TEXT: Final = 2
+_CAST_BINARY: Final = 3
+_CAST_PINGED: Final = 4
+_CASTS: Final = frozenset({_CAST_TEXT, _CAST_BINARY, _CAST_PINGED})
+
+_HEADER: Final = struct.Struct("<IBI")
+_HIGH_WATER: Final = 4 * 1024 * 1024
+_STREAMS: Final = 1 << 32
+
+
+class Stream(Protocol):
+    """One socket, request or call on a link."""
+
+    def receive(self, kind: int, data: bytes) -> None:
+        """Handle a message of the other node."""
+        ...
+
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        """Handle a frame, which may be for many streams; with `payload`, it is sent with a ping."""
+        ...
+
+    def pause(self) -> None:
+        """Put nothing more on the link if possible, as it is full."""
+        ...
+
+    def resume(self) -> None:
+        """Continue, as the link has room again."""
+        ...
+
+    def lose(self) -> None:
+        """End, as the link or the other end is lost. The stream is forgotten already."""
+        ...
+
+
+Opener = Callable[["Link", int, bytes], Stream | None]
+"""Makes the other end of a stream from the link, the number of the stream, and its first message."""
+
+
+class Link(asyncio.Protocol):
+    """One end of a link. `openers` makes streams from the first messages of the other node, by kind."""
+
+    def __init__(
+        self, openers: Mapping[int, Opener], ended: Callable[["Link"], None], *, high_water: int = _HIGH_WATER
+    ) -> None:
+        self._openers = openers
+        self._ended = ended
+        self._high_water = high_water
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._streams: dict[int, Stream] = {}
+        self._last_number = 0
+        self._input = bytearray()
+        # What is written at the end of this iteration of the loop: messages, and frames with the numbers of their
+        # streams; for each frame its place, and for each stream the place of its last message.
+        self._out: list[tuple[int, int | list[int], bytes]] = []
+        self._casts: dict[tuple[int, bytes | None], int] = {}
+        self._last_places: dict[int, int] = {}
+        # Frames whose ids are in `_casts`: an id may be used again when its frame is gone.
+        self._frames: list[Frame] = []
+        # Whether the other node takes no further streams.
+        self.is_away = False
+        # Whether more than `high_water` bytes wait.
+        self.is_full = False
+        # Messages sent, which tests count.
+        self.sent = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the link is lost."""
+        return self._transport is None or self._transport.is_closing()
+
+    def open(self, kind: int, data: bytes, stream: Stream) -> int:
+        """Begin a stream with its first message, and return its number."""
+        number = self._last_number
+        while number in self._streams or number == self._last_number:
+            number = (number + 1) % _STREAMS
+        self._last_number = number
+        self._streams[number] = stream
+        self.put(kind, number, data)
+        if self.is_full:
+            stream.pause()
+        return number
+
+    def forget(self, number: int) -> None:
+        """Drop what the other node still sends to a stream."""
+        self._streams.pop(number, None)
+
+    def put(self, kind: int, number: int, data: bytes = b"") -> None:
+        """Send a message."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._last_places[number] = len(self._out)
+        self._out.append((kind, number, data))
+
+    def cast(self, frame: Frame, number: int, payload: bytes | None = None) -> None:
+        """Send a frame to a socket; sockets that get the same frame share it, unless that would change an order."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        place = self._casts.get((id(frame), payload))
+        if place is not None and self._last_places.get(number, -1) < place:
+            numbers = self._out[place][1]
+            assert isinstance(numbers, list)
+            numbers.append(number)
+            self._last_places[number] = place
+            return
+        if payload is None:
+            kind, data = _CAST_TEXT if frame.is_text else _CAST_BINARY, frame.data
+        else:
+            kind, data = _CAST_PINGED, b"%c%b%b" % (len(payload), payload, frame.data)
+        self._casts[id(frame), payload] = self._last_places[number] = len(self._out)
+        self._frames.append(frame)
+        self._out.append((kind, [number], data))
+
+    def close(self) -> None:
+        """Close the link; its streams are lost."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(self._high_water)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self._lose(stream)
+        self._ended(self)
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+        for stream in tuple(self._streams.values()):
+            stream.pause()
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        for stream in tuple(self._streams.values()):
+            stream.resume()
+
+    def data_received(self, data: bytes) -> None:
+        # Most often one write of the other node arrives whole.
+        source: bytes | bytearray = data
+        if self._input:
+            self._input += data
+            source = self._input
+        at, end = 0, len(source)
+        while end - at >= _HEADER.size:
+            size, kind, number = _HEADER.unpack_from(source, at)
+            begin = at + _HEADER.size
+            if end - begin < size:
+                break
+            at = begin + size
+            self._take(kind, number, bytes(source[begin:at]))
+        if source is self._input:
+            del self._input[:at]
+        else:
+            self._input += source[at:]
+
+    # Inside
+
+    def _take(self, kind: int, number: int, data: bytes) -> None:
+        if kind in _CASTS:
+            self._take_cast(kind, number, data)
+        elif kind == AWAY:
+            self.is_away = True
+        elif (stream := self._streams.get(number)) is not None:
+            if kind == LOST:
+                self.forget(number)
+                self._lose(stream)
+            else:
+                try:
+                    stream.receive(kind, data)
+                except Exception as error:
+                    self._fail(number, stream, error)
+        elif (opener := self._openers.get(kind)) is not None:
+            try:
+                opened = opener(self, number, data)
+            except Exception as error:
+                log_internal(error)
+                self.put(LOST, number)
+                return
+            if opened is not None:
+                self._streams[number] = opened
+                if self.is_full:
+                    opened.pause()
+
+    def _take_cast(self, kind: int, count: int, data: bytes) -> None:
+        at = 4 * count
+        payload = None
+        if kind == _CAST_PINGED:
+            payload = data[at + 1 : at + 1 + data[at]]
+            at += 1 + len(payload)
+        frame = Frame(data[at:], is_text=kind != _CAST_BINARY)
+        for number in struct.unpack_from(f"<{count}I", data):
+            if (stream := self._streams.get(number)) is not None:
+                try:
+                    stream.deliver(frame, payload)
+                except Exception as error:
+                    self._fail(number, stream, error)
+
+    def _fail(self, number: int, stream: Stream, error: Exception) -> None:
+        """End a stream whose end here has raised an exception that is ours."""
+        log_internal(error)
+        self.forget(number)
+        self.put(LOST, number)
+        self._lose(stream)
+
+    def _lose(self, stream: Stream) -> None:
+        try:
+            stream.lose()
+        except Exception as error:  # The other streams must still be told.
+            log_internal(error)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self._casts.clear()
+        self._last_places.clear()
+        self._frames.clear()
+        if not out or self._transport is None or self._transport.is_closing():
+            return
+        self.sent += len(out)
+        parts: list[bytes] = []
+        for kind, number, data in out:
+            if isinstance(number, list):
+                count = len(number)
+                parts += (_HEADER.pack(len(data) + 4 * count, kind, count), struct.pack(f"<{count}I", *number), data)
+            else:
+                parts += (_HEADER.pack(len(data), kind, number), data)
+        self._transport.write(b"".join(parts))
