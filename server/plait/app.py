@@ -352,6 +352,8 @@ class Plait(AgentHost):
             hosts=hosts,
             compatibility=self._compatibility,
             runs=self._runs,
+            owners=self._owners,
+            links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
 

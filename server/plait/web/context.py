@@ -17,6 +17,7 @@ from starlette.types import Scope
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal
 from plait.agents.runs import Runs
+from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets, count_extra_messages
 from plait.node.node import Node
@@ -27,6 +28,7 @@ from plait.web.addresses import Addresses
 from plait.web.fairness import FairScheduler
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
+from plait.web.relay.links import Links
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
 from plait.web.sockets.write_batcher import WriteBatcher
@@ -101,6 +103,8 @@ class ServerContext:
         hosts: Hosts,
         compatibility: Compatibility,
         runs: Runs,
+        owners: Owners,
+        links: Links,
         shutdown_timeout: float,
     ) -> None:
         self.node = node
@@ -110,6 +114,9 @@ class ServerContext:
         self.lists_kinds = False
         self.compatibility = compatibility
         self.runs = runs
+        # Which node owns each thread, and the links to the other nodes.
+        self.owners = owners
+        self.links = links
         self.limits = node.limits
         self.instruments = node.instruments
         self.failures = node.failures
