@@ -51,7 +51,8 @@ class Links:
         new.rename(path)
 
     def go_away(self) -> None:
-        """Tell the other nodes to open no further streams here, as this node is shutting down."""
+        """Answer no further links and streams, as this node is shutting down; a new process takes its place."""
+        self._stop_listening()
         for link in self._answered:
             link.put(AWAY, 0)
 
@@ -61,9 +62,7 @@ class Links:
         for dial in dials:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._stop_listening()
         await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._answered)))
 
     def find(self, node: int) -> Link | None:
@@ -81,6 +80,11 @@ class Links:
         return await asyncio.shield(dial)
 
     # Inside
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def _path(self, node: int) -> Path:
         return self._folder / f"{node}.sock"
