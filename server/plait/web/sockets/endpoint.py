@@ -119,6 +119,7 @@ class _Opening:
         """Relay the socket to the owner of its thread, when that is there."""
         links, socket = self._context.links, None
         try:
+            self._context.node.check_draining()
             link = links.find(node) or await run_unless_disconnected(links.link(node), self._receive)
             if link is None:
                 return
