@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount
 from tests.fronts import Front, OneOwner, using_fronts
-from tests.integration.native_client import NativeClient, joined, put
+from tests.integration.native_client import NativeClient, add, joined, put
 from tests.integration.socket_client import TIMEOUT, Closed, bare_socket, connected, http, websocket
 from tests.running import running
 
@@ -233,6 +234,52 @@ async def test_the_request_travels(fronts: list[Front], is_mounted: bool) -> Non
         assert front.sent
 
 
+@pytest.mark.parametrize("seed", range(3))
+async def test_clients_end_with_the_state_of_the_server_whatever_links_are_lost(fronts: list[Front], seed: int) -> None:
+    dice, joins = random.Random(seed), 0
+    async with serving(fronts, limits=None) as (address, front, page), asyncio.timeout(TIMEOUT):
+        clients = [NativeClient(address, PATH, f"client-{number}") for number in range(4)]
+
+        async def rejoin(client: NativeClient) -> None:
+            nonlocal joins
+            while True:
+                with suppress(Closed):
+                    await client.close()
+                    await client.join()
+                    joins += 1
+                    return
+
+        async def play(number: int, client: NativeClient) -> None:
+            await rejoin(client)
+            for step in range(40):
+                place = f"/list/{dice.randint(0, len(client.state.get('list', [])))}"
+                try:
+                    await client.push(add(place, f"{number}-{step}"))
+                    if dice.random() < 0.3:
+                        await client.until(lambda client: len(client.pending) < 4)
+                except Closed:
+                    await rejoin(client)
+                if number == 0 and step % 8 == 7:
+                    await lose(front)
+                    await front.app._links.start()
+            while client.pending:
+                try:
+                    await client.until(lambda client: not client.pending)
+                except Closed:
+                    await rejoin(client)
+
+        await page.set_state({"list": []})
+        await asyncio.gather(*(play(number, client) for number, client in enumerate(clients)))
+        assert joins > 3 * len(clients)
+        for client in clients:
+            await rejoin(client)
+            assert client.state == page.state
+            assert {answer["type"] for _, answer in client.answers} == {"ack"}
+            await client.close()
+        tokens = sorted(f"{number}-{step}" for number in range(4) for step in range(40))
+        assert sorted(page.state["list"]) == tokens
+
+
 # Requests
 
 
@@ -264,14 +311,17 @@ async def test_a_request_whose_owner_is_lost_is_refused_or_not_known_to_have_end
 
 
 async def test_an_answer_that_has_begun_is_incomplete_when_the_owner_is_lost(fronts: list[Front]) -> None:
-    async with serving(fronts) as (address, front, _), http(address) as web:
-        async with web.stream("GET", f"{PATH}/pour") as answer:
-            lines = answer.aiter_bytes()
-            await anext(lines)
-            await lose(front)
-            with pytest.raises(httpx.RemoteProtocolError):
-                async for _ in lines:
-                    pass
+    async with (
+        serving(fronts) as (address, front, _),
+        http(address) as web,
+        web.stream("GET", f"{PATH}/pour") as answer,
+    ):
+        lines = answer.aiter_bytes()
+        await anext(lines)
+        await lose(front)
+        with pytest.raises(httpx.RemoteProtocolError):
+            async for _ in lines:
+                pass
 
 
 async def test_an_answer_that_breaks_off_is_incomplete(fronts: list[Front], caplog: pytest.LogCaptureFixture) -> None:
