@@ -15,8 +15,8 @@ from plait_client.live import Live
 from plait_client.room_messages import RoomMessages
 from plait_client.session import Status
 from plait_client.typed import View, written
-from plait_schemas.align import Keys
 from plait_schemas.diff import replace
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, find, parse, splice
 
 __all__ = ["Room"]
