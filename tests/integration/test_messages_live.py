@@ -234,7 +234,7 @@ async def test_the_blocking_client_has_messages_too(tmp_path: Path) -> None:
                 assert len(room.messages.open(limit=2)) == 3
                 assert (room.messages.is_ready, room.messages.has_more, room.messages.older()) == (True, False, False)
                 with pytest.raises(Refused, match="not_found"):
-                    room.messages_of("notes").open()
+                    room.messages.of("notes").open()
             with pytest.raises(Closed):
                 room.messages.send("late")
 

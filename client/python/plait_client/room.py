@@ -238,11 +238,7 @@ class Room(Generic[S]):
     @property
     def messages(self) -> RoomMessages:
         """The messages of the thread, as its class declares them: `messages = Messages(live=True)`."""
-        return self.messages_of("messages")
-
-    def messages_of(self, part: str) -> RoomMessages:
-        """Return the messages of the thread that its class declares by another name."""
-        return RoomMessages(self._live, part)
+        return RoomMessages(self._live, "messages")
 
     # Sending
 
