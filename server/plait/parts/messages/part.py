@@ -1,6 +1,5 @@
 """`messages = Messages()`: the conversation of a thread."""
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -14,7 +13,7 @@ from plait.parts.messages.draft import MessagesDraft, edit_message
 from plait.parts.messages.feed import Feed
 from plait.parts.messages.history import Order
 from plait.parts.messages.listing import Listing
-from plait.parts.messages.message import Message, Page, Role
+from plait.parts.messages.message import Message, Page, Role, make_id
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reader import Reader
 from plait.parts.messages.sent_keys import SENT, make_sent_id
@@ -356,14 +355,13 @@ class ThreadMessages:
     def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
         """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
         numbers = self._writer.numbers
-        at = numbers.next_time(read_clock())
+        position = numbers.next_position()
         message = Message(
-            # In order of time, so that the store adds their records at the end.
-            id=id or f"{at:x}{secrets.token_hex(6)}",
+            id=id or make_id(position),
             role=role,
             content=content,
-            position=numbers.next_position(),
-            created_at=at,
+            position=position,
+            created_at=numbers.next_time(read_clock()),
             **fields,
         )
         message.check()
