@@ -16,12 +16,14 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
-from plait.errors import Conflict, Destroyed, NotFound, TooMany, Unavailable
+from plait.errors import Conflict, CorruptThread, Destroyed, InvalidState, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
 from plait.node.export import export_thread
+from plait.node.filling import Filling
+from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
@@ -224,24 +226,28 @@ class Node:
 
         Raises Conflict, Unavailable, InvalidState and StoreError.
         """
-        key, state = work.key, await work.check()
+        state = await work.check()
         if state is not None:
             self._validate(work, state)
-        self._check_serving()
-        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
-            if slot.phase is Phase.IMPORTING:
-                raise Conflict(f"a thread {key} is being imported already")
-            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
-                if not replace and (actor.state.history.is_begun or not actor.is_unused):
-                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
-                self._lifecycle.evict(actor, "the thread is replaced by an import")
+        try:
+            await self._fill(work, replace=replace)
+        except CorruptThread as error:
+            why = f"its records do not fit the parts of {work.kind.cls.__name__}"
+            raise InvalidState(f"this is not an exported thread: {why}") from error
+
+    async def fork_thread(self, work: Fork) -> None:
+        """Store a thread, after the changes so far, by another name; it is not woken.
+
+        Raises NotFound, Conflict, Unavailable, InvalidState and StoreError.
+        """
+        while (slot := self._find(work.source)).phase is Phase.ENDING:
             await slot.wait()
-        await self._lifecycle.fill(work, replace=replace)
-        if self._runs.events.has("thread.created"):
-            (await self.actor(key)).tell_created()
+        if slot.actor is not None:
+            await slot.actor.state.wait_until_durable()
+        await self._fill(work, replace=False)
 
     async def remove_incomplete(self) -> None:
-        """Remove what imports have stored that did not end before a crash. Call it before `start`."""
+        """Remove what imports and forks have stored that did not end before a crash. Call it before `start`."""
         await self._lifecycle.remove_incomplete()
 
     # Shutdown
@@ -312,6 +318,22 @@ class Node:
         slot = self._threads.find(key)
         return slot.has_woken or slot.phase is Phase.WAKING
 
+    async def _fill(self, work: Filling, *, replace: bool) -> None:
+        """Fill a thread, and stop it before if it is awake and may be replaced. Raises what `Lifecycle.fill` does."""
+        key = work.key
+        self._check_serving()
+        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
+            if slot.phase is Phase.FILLING:
+                raise Conflict(f"a thread {key} is being imported or forked already")
+            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
+                if not replace and (actor.state.history.is_begun or not actor.is_unused):
+                    raise work.conflict()
+                self._lifecycle.evict(actor, "the thread is replaced by an import")
+            await slot.wait()
+        await self._lifecycle.fill(work, replace=replace)
+        if self._runs.events.has("thread.created"):
+            (await self.actor(key)).tell_created()
+
     def _validate(self, work: Import, state: Any) -> None:
         """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""
         actor = self._make_actor(work.key, work.kind, None, 0)
@@ -320,14 +342,11 @@ class Node:
         actor.state.validate(state, "server")
 
     def _find(self, key: ThreadKey) -> Slot:
-        """Return the slot of a thread. Raises Unavailable while it is being imported."""
+        """Return the slot of a thread. Raises Unavailable while it is being filled."""
         slot = self._threads.find(key)
-        if slot.phase is Phase.IMPORTING:
-            raise Unavailable(f"{key} is being imported: try again when that is complete")
+        if slot.phase is Phase.FILLING:
+            raise Unavailable(f"{key} is being imported or forked: try again when that is complete")
         return slot
-
-    def _is_awake(self, key: ThreadKey) -> bool:
-        return self._threads.find_awake(key) is not None
 
     def _check_serving(self) -> None:
         if self.is_serving:

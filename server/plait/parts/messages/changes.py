@@ -170,6 +170,11 @@ class Changes:
         self.keys, records = self.keys.add(id)
         self._records.update(records)
 
+    def forget(self, id: str) -> None:
+        """Forget that a message was sent with a key, if it was."""
+        self.keys, records = self.keys.remove(id)
+        self._records.update(records)
+
     # The end
 
     def finish(self) -> tuple[State, list[Record]]:

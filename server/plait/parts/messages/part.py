@@ -63,6 +63,9 @@ class Messages(Part["ThreadMessages"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor).load(*records)
 
+    def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
+        return self.of(actor).clear_queue()
+
 
 class ThreadMessages:
     """The messages of one thread: a history, and a queue for its agent.
@@ -89,6 +92,10 @@ class ThreadMessages:
         self._writer.load(load_state(self._writer.part, head, queue, keys))
         if self._caller is not None:
             self._caller.recover()
+
+    def clear_queue(self) -> Sequence[Record]:
+        """Forget what is queued, and return the records that store this."""
+        return self._writer.clear_queue()
 
     # Reading
 

@@ -102,6 +102,9 @@ class Schedule(Part["ThreadSchedule"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor).load(records[0])
 
+    def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
+        return self.of(actor).clear()
+
 
 class ThreadSchedule:
     """The schedule of one thread: at most 10,000 effects that will run later.
@@ -224,6 +227,10 @@ class ThreadSchedule:
         if stranded := {row.effect for row in self._agenda.stranded}:
             names = ", ".join(sorted(stranded))
             log.warning("there is no effect %s: it waits for a class that has it", names, extra=about(self._actor.key))
+
+    def clear(self) -> Sequence[Record]:
+        """Forget all rows, and return the records that remove them."""
+        return [Record(self._part, id, None) for id in [*self._agenda.rows] if self._agenda.set(id, None)]
 
     def put(self, rows: Mapping[str, Row | None]) -> Commit:
         """Store or remove rows, as one write. No row is added to a terminated thread."""
