@@ -262,8 +262,19 @@ async def test_a_fork_is_of_one_moment_and_does_not_wake_its_original(
 
 
 async def test_a_fork_has_the_changes_that_were_made_before_it_and_are_not_durable_yet(store: Store) -> None:
+    submit, release = store.submit, asyncio.Event()
+
+    async def hold(write: Write) -> int:
+        await release.wait()
+        return await submit(write)
+
     async with open_app(store) as app:
-        await app.thread(Desk, "one").copy("copy")
+        await fill(app)
+        store.submit = lambda write: asyncio.ensure_future(hold(write))  # type: ignore[method-assign]
+        changing = asyncio.create_task(app.thread(Desk, "one").copy("copy"))
+        await asyncio.wait([changing], timeout=0.2)  # Without a guard, it would be ready by then.
+        release.set()
+        await changing
         assert await app.thread(Desk, "copy").state() == {"rung": 99}
 
 

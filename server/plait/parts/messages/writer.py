@@ -88,9 +88,8 @@ class Writer:
         return result, commit
 
     def clear_queue(self) -> list[Record]:
-        """Forget what is queued or being written, and return the records that store this."""
+        """Forget what is queued, and return the records that store this."""
         changes = Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=self.is_live)
-        changes.lose_streams(self.state.head.streams)
         for message in self.state.queue:
             changes.cancel(message)
             changes.forget(message.id)
