@@ -310,9 +310,9 @@ class Plait(AgentHost):
     ) -> Handle:
         """Create a thread from another one: with its parts, and with its state, or with that of the version `at`.
 
-        The parts are as they are at the moment at which the fork begins, with all changes made before; what a run has
-        not committed is not in them, nor are the history and the termination. Scheduled effects and queued messages
-        stay with the original, as both threads would do them. The original is not woken, and goes on meanwhile; later
+        The parts are as they are when the fork begins, with all changes made before; what a run has not committed is
+        not in them, nor are the history and the termination. Scheduled effects and queued messages stay with the
+        original, as both threads would do them. The original is not woken, and can be used during the fork; later
         changes of one are not in the other. Until the fork is complete, it cannot be used (Unavailable), and after a
         crash nothing is left of it.
 

@@ -289,11 +289,11 @@ class ThreadSchedule:
         same = None if row.identity is None else finder.find(row.identity)
         if same is not None:
             return Planned(same.id, STAGED if draft is not None else self._written({}))
-        if len(self._find_rows()) >= MOST_ROWS:
+        if len(finder) >= MOST_ROWS:
             raise TooMany(f"{self._actor.key} has {MOST_ROWS:,} schedules, and no more may be added")
         self._newest = row.created_at
         if draft is not None:
-            draft.changes[row.id] = row
+            draft.add(row)
             return Planned(row.id, STAGED)
         return Planned(row.id, self._written({row.id: row}))
 
