@@ -23,6 +23,7 @@ from plait.errors import (
     Indeterminate,
     MigrationFailed,
     NewerState,
+    NotFound,
     PlaitError,
     StoreError,
     Unavailable,
@@ -38,7 +39,7 @@ from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
 from plait.store.protocol import INCOMPLETE, DueThread, Store, StoredThread, ThreadHeader, ThreadKey, Write
 
-__all__ = ["Lifecycle"]
+__all__ = ["Lifecycle", "Missing"]
 
 log = logging.getLogger("plait.node")
 
@@ -47,6 +48,10 @@ T = TypeVar("T")
 
 MakeActor = Callable[[ThreadKey, Kind, StoredThread | None, int], Actor]
 """Makes the actor of a thread from its stored data and the number of its owner."""
+
+
+class Missing(NotFound):
+    """A thread is not stored, and must not be created."""
 
 
 class Lifecycle:
@@ -87,16 +92,22 @@ class Lifecycle:
 
     # Waking
 
-    def wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
-        """Begin to wake a thread that is asleep, to use it or only to read it."""
-        task = start_task(self._wake(slot, kind, is_used=is_used), f"wake {slot.key}")
+    def wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
+        """Begin to wake a thread that is asleep, to use it or only to read it.
+
+        Unless this `creates` a thread, the task raises Missing if none is stored.
+        """
+        task = start_task(self._wake(slot, kind, is_used=is_used, creates=creates), f"wake {slot.key}")
         self.threads.begin(slot, Phase.WAKING, task)
 
-    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
+    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
         began = time.perf_counter()
         await self._claim(slot)
         try:
             actor = await self._load(slot, kind, is_used=is_used)
+            if not creates and not actor.state.is_stored:
+                actor.abort()
+                raise Missing(f"there is no thread {slot.key}")
             await self._start(slot, actor)
         except BaseException:
             self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.

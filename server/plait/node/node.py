@@ -26,7 +26,7 @@ from plait.node.filling import Filling
 from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import
-from plait.node.lifecycle import Lifecycle
+from plait.node.lifecycle import Lifecycle, Missing
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
@@ -150,10 +150,11 @@ class Node:
         slot = self._threads.find(key)
         return slot.use() if slot.phase is Phase.AWAKE else None
 
-    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
+    async def actor(self, key: ThreadKey, *, is_used: bool = True, creates: bool = True) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
-        A thread that is only read is not used, and expires as if it had not been read.
+        A thread that is only read is not used, and expires as if it had not been read. Unless this `creates` a thread,
+        one that is not stored is not woken: raises Missing.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
@@ -164,12 +165,12 @@ class Node:
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                self._wake(slot, is_used=is_used)
+                self._wake(slot, is_used=is_used, creates=creates)
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
                 return slot.use() if is_used else slot.read()
-            if was_waking and error is not None:
+            if was_waking and error is not None and not (creates and isinstance(error, Missing)):
                 raise error
 
     async def is_stored(self, key: ThreadKey) -> bool:
@@ -187,7 +188,7 @@ class Node:
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
         """Return a stored thread, waking it if needed, as `actor` does. Raises NotFound if it is not stored."""
-        if not await self.is_stored(key) or not (actor := await self.actor(key)).state.is_stored:
+        if not await self.is_stored(key) or not (actor := await self.actor(key, creates=False)).state.is_stored:
             raise _make_missing(key)
         return actor
 
@@ -308,10 +309,12 @@ class Node:
     # Inside
 
     async def _wake_due(self, key: ThreadKey) -> bool:
-        """Wake a thread that is due, if it is still stored. Raises what `actor` does."""
-        if is_stored := await self.is_stored(key):
-            await self.actor(key)
-        return is_stored
+        """Wake a thread that is due; return whether it is still stored. Raises what `actor` does."""
+        try:
+            await self.actor(key, creates=False)
+        except Missing:
+            return False
+        return True
 
     def _is_up(self, key: ThreadKey) -> bool:
         """Whether a thread is awake, about to be, or about to tell the alarms when it is due."""
@@ -355,7 +358,7 @@ class Node:
         if self._loop is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    def _wake(self, slot: Slot, *, is_used: bool) -> None:
+    def _wake(self, slot: Slot, *, is_used: bool, creates: bool) -> None:
         key = slot.key
         # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
@@ -364,7 +367,7 @@ class Node:
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
-        self._lifecycle.wake(slot, kind, is_used=is_used)
+        self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         actor = Actor(
