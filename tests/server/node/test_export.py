@@ -581,9 +581,11 @@ async def test_a_thread_cannot_be_used_before_its_import_is_complete(stores: tup
             lambda: app.destroy(Plain, "one"),
         )
         for use in uses:
-            with pytest.raises(Unavailable, match="plain/one is being imported: try again when that is complete"):
+            with pytest.raises(
+                Unavailable, match="plain/one is being imported or forked: try again when that is complete"
+            ):
                 await asyncio.wait_for(use(), PATIENCE)
-        with pytest.raises(Conflict, match="imported already"):
+        with pytest.raises(Conflict, match="imported or forked already"):
             await app.import_thread(make_large(), replace=True)
         with pytest.raises(NotFound):
             await export(app, Plain)
