@@ -30,7 +30,7 @@ class _Use:
 
 
 class OneOwner:
-    """Two nodes, of which one owns every thread."""
+    """Two nodes; one owns every thread."""
 
     count = 2
 

@@ -380,8 +380,8 @@ async def test_a_new_run_is_in_a_thread_of_its_gateway_and_others_travel(fronts:
         (front,) = fronts
         ours, theirs = Workers(0, 2, 2), Workers(1, 2, 2)
         front.context.owners, app._context.owners = ours, theirs
+        sent = front.sent
         for _ in range(8):
-            sent = front.sent
             async with http(address) as web:
                 found = (await web.post("/run/name")).json()
                 assert ours.find(ThreadKey("page", found)) == 0

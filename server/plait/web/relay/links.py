@@ -21,8 +21,8 @@ _PAUSE: Final = 0.05
 class Links:
     """Dials the other nodes when their threads are used, and answers those that dial this one.
 
-    Node `n` listens on the socket `<folder>/<n>.sock`; the folder belongs to the user that runs the nodes, and to
-    nobody else. `openers` are the streams that the others may open here.
+    Node `n` listens on the socket `<folder>/<n>.sock`; only the user that runs the nodes may use the folder.
+    `openers` are the streams that the others may open here.
     """
 
     def __init__(self, node: int, folder: str | Path, openers: Mapping[int, Opener], *, hold: float = HOLD) -> None:
