@@ -102,7 +102,9 @@ async def _fill(store: SqliteStore, count: int, *, first: int, prefix: str = "",
             at = first + number * step
             row = Row(f"{number}", "remind", msgspec.Raw(b'["late"]'), first, at, at)
             record = Record("schedule", row.id, row.encode())
-            writes.append(Write(ThreadKey("reminder", f"{prefix}{number}"), "e", None, 0, records=[record], due=at))
+            key = ThreadKey("reminder", f"{prefix}{number}")
+            fence = await store.claim(key)
+            writes.append(Write(key, "e", None, 0, records=[record], due=at, fence=fence))
         await asyncio.gather(*(store.submit(write) for write in writes))
 
 
