@@ -23,7 +23,7 @@ VALUES = ROWS | st.lists(ROWS, max_size=3) | st.dictionaries(st.sampled_from("ab
 
 @contextmanager
 def large_from(size: int) -> Iterator[None]:
-    """Let objects and arrays from this size on stay undecoded."""
+    """Leave objects and arrays from this size on undecoded."""
     codec.LARGE = size  # type: ignore[misc]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Large values that are pushed to a plain state are not decoded, and nobody can tell."""
+"""Large values that are pushed to a plain state are not decoded, which clients cannot tell."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ class Resolving(Plain):
 
 @contextmanager
 def large_from(size: int) -> Iterator[None]:
-    """Let objects and arrays from this size on stay undecoded."""
+    """Leave objects and arrays from this size on undecoded."""
     codec.LARGE = size  # type: ignore[misc]
     try:
         yield
