@@ -11,7 +11,7 @@ PIECE: Final = _WINDOW // 2
 
 
 class Window:
-    """The room that a sender has at the receiver, where `sent` bytes are already; it waits for room and for the link."""
+    """The room of a sender at the receiver, where `sent` bytes are already; it waits for room and for the link."""
 
     def __init__(self, sent: int = 0) -> None:
         self._room = _WINDOW - sent
