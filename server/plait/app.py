@@ -45,6 +45,7 @@ from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
+from plait.web.relay.calls import Calls
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
 from plait.web.site import Site
@@ -101,16 +102,16 @@ class Plait(AgentHost):
         settings = self.settings = given.with_environment()
         warn_of_unknown_variables()
         url, worker = settings.store, Worker.from_environment()
-        self._owners: Owners = ALONE
+        owners: Owners = ALONE
         with as_setting_error("store"):
             if worker is not None:
                 self._store, files = open_share(url, worker.number, worker.count)
-                self._owners = Workers(worker.number, worker.count, files)
+                owners = Workers(worker.number, worker.count, files)
             else:
                 self._store = open_store(url) if url or isinstance(store, str) else store
         # The streams that other nodes may open here, by the kind of their first message.
         self._openers: dict[int, Opener] = {}
-        self._links = Links(self._owners.node, "" if worker is None else worker.folder, self._openers)
+        self._links = Links(owners.node, "" if worker is None else worker.folder, self._openers)
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
         try:
@@ -118,7 +119,9 @@ class Plait(AgentHost):
         except ModuleNotFoundError:
             raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
         told = combine_instruments(instruments, () if shown is None else (shown,))
-        super().__init__(self._kinds, self._store, limits, told)
+        super().__init__(self._kinds, self._store, limits, told, owners=owners)
+        self._node.nodes.peers = self._calls = Calls(self._links, self._node.calls)
+        self._openers.update(self._calls.openers)
         self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
@@ -154,6 +157,7 @@ class Plait(AgentHost):
         try:
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
+            await self._calls.stop()
             await self._links.stop()
             await self._context.heartbeat.stop()
         finally:

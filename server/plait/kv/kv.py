@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,8 +18,6 @@ from plait.store.protocol import Store, ThreadKey, ThreadRow
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 
 __all__ = ["KV", "KVEntry", "KVStats"]
-
-T = TypeVar("T")
 
 log = logging.getLogger("plait.kv")
 
@@ -66,6 +63,7 @@ class KV:
         self,
         store: Store,
         wake: Callable[[ThreadKey], Awaitable[Actor]],
+        call_part: Callable[..., Awaitable[Any]],
         destroy: Callable[[ThreadKey], Awaitable[None]],
         *,
         limits: Limits,
@@ -74,6 +72,8 @@ class KV:
     ) -> None:
         self._store = store
         self._wake = wake
+        # Calls a method of the entries of a namespace, wherever it is.
+        self._call_part = call_part
         self._destroy = destroy
         self._limits = limits
         # Called by each method; raises Interrupted in a run that is interrupted.
@@ -88,7 +88,7 @@ class KV:
     async def get(self, namespace: str, key: str) -> KVEntry:
         """Return an entry; `data` has the type that was set: str, bytes or JSON."""
         escaped = _check_key(key)
-        found = await self._do(namespace, lambda thread: thread.read(escaped, self._now()))
+        found = await self._call(namespace, "read", escaped, self._now())
         if found is None:
             return KVEntry(exists=False)
         entry, data = found
@@ -121,35 +121,21 @@ class KV:
             raise TooLarge(f"the value of {key!r} has {size}", limit="record")
         label = _TYPES[form] if content_type is None else content_type
 
-        async def write(thread: Namespace) -> None:
-            now, seconds = self._now(), thread.default_ttl if ttl is msgspec.UNSET else ttl
-            expires = None if seconds is None else now + math.ceil(seconds * 1e6)
-            await thread.write(Description(escaped, form, label, len(data), expires), data, now)
-
-        await self._do(namespace, write)
+        given = () if ttl is msgspec.UNSET else (ttl,)
+        await self._call(namespace, "write", Description(escaped, form, label, len(data)), data, self._now(), *given)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove an entry, if it is there."""
         escaped = _check_key(key)
-        await self._do(namespace, lambda thread: thread.delete(escaped))
+        await self._call(namespace, "delete", escaped)
 
     async def keys(self, namespace: str, prefix: str = "") -> list[str]:
         """Return the keys that begin with `prefix`, sorted."""
-
-        async def collect(thread: Namespace) -> list[str]:
-            found = thread.descriptions(escape(prefix), self._now())
-            return sorted([unescape(entry.key) async for entry in found])
-
-        return await self._do(namespace, collect)
+        return sorted(map(unescape, await self._call(namespace, "keys", escape(prefix), self._now())))
 
     async def stats(self, namespace: str) -> KVStats:
         """Return the number and the size of a namespace's entries."""
-
-        async def add_up(thread: Namespace) -> KVStats:
-            sizes = [entry.size async for entry in thread.descriptions("", self._now())]
-            return KVStats(len(sizes), sum(sizes))
-
-        return await self._do(namespace, add_up)
+        return KVStats(*await self._call(namespace, "stats", self._now()))
 
     # Namespaces
 
@@ -169,7 +155,7 @@ class KV:
         Existing entries keep their expiry.
         """
         _check_ttl(ttl)
-        await self._do(name, lambda thread: thread.set_default(ttl))
+        await self._call(name, "set_default", ttl)
 
     async def delete_namespace(self, name: str) -> None:
         """Remove a namespace and all of its entries, if there is one."""
@@ -216,12 +202,10 @@ class KV:
                     "expired entries of kv could not be removed and will be tried again: %s", operator_message(error)
                 )
 
-    async def _do(self, namespace: str, work: Callable[[Namespace], Awaitable[T]]) -> T:
+    async def _call(self, namespace: str, method: str, *args: Any) -> Any:
         key = _key_of(namespace)
         self._check()
-        actor = await self._wake(key)
-        with actor.keep_awake():
-            return await work(_namespace_of(actor))
+        return await self._call_part(key, "entries", method, *args)
 
     def _now(self) -> int:
         """Return the current time in microseconds."""

@@ -16,6 +16,7 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
+from plait.cluster.owners import ALONE, Owners
 from plait.errors import Conflict, Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
@@ -25,6 +26,12 @@ from plait.node.export import export_thread
 from plait.node.handle import Handle
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
+from plait.node.local_thread import LocalThread, ThreadCalls
+from plait.node.remote_calls import RemoteCalls
+from plait.node.remote_chain import Chains
+from plait.node.remote_nodes import RemoteNodes
+from plait.node.remote_requests import Destroy
+from plait.node.remote_thread import RemoteThread
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
@@ -54,6 +61,7 @@ class Node:
         limits: Limits,
         *,
         inner_kinds: Iterable[Kind] = (),
+        owners: Owners = ALONE,
         runs: Runs | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
@@ -84,6 +92,10 @@ class Node:
         # The id of this process for its threads, and a lock for work that may have crashed an earlier one.
         self._process = secrets.token_hex(8)
         self._suspects = asyncio.Lock()
+        # The nodes that own the threads which this one does not own, and what answers them.
+        chains = Chains(self._process, limits, instruments)
+        self.nodes = RemoteNodes(owners, chains)
+        self.calls = RemoteCalls(self, chains, self._runs)
         # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -134,6 +146,21 @@ class Node:
         kind = self.find_kind(thread)
         return Handle(self, kind, ThreadKey(kind.name, check_name(name)))
 
+    def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
+        """Return the calls of a thread: here, or at the node that owns it."""
+        owners = self.nodes.owners
+        if owners.count > 1 and (owner := owners.find(key)) != owners.node:
+            return RemoteThread(self.nodes, kind, key, owner, self.limits)
+        return LocalThread(self, kind, key)
+
+    async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a part of a thread, wherever it is, even of a kind that plait itself uses."""
+        return await self.find(self.find_any_kind(key.kind), key).call_part(part, method, args, kwargs)
+
+    def find_any_kind(self, name: str) -> Kind:
+        """Return a kind, even one that plait itself uses. Raises NotFound."""
+        return self._all_kinds.get(name) or self.kind(name)
+
     def find_kind(self, thread: type[Thread[Any]]) -> Kind:
         """Return the kind of a class. Raises NotFound for a class that is not served."""
         kind = self._all_kinds.get(thread._kind.name)
@@ -176,8 +203,7 @@ class Node:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
             return slot.actor.state.is_stored
-        if key.kind not in self._all_kinds:
-            self.kind(key.kind)
+        self.find_any_kind(key.kind)
         self._check_serving()
         with telling_store_errors(self.instruments):
             found = await self._store.find(key)
@@ -189,8 +215,21 @@ class Node:
             raise _make_missing(key)
         return actor
 
-    async def destroy(self, key: ThreadKey, trace: object = None) -> None:
-        """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
+    async def destroy(self, key: ThreadKey) -> None:
+        """Destroy a thread, wherever it is, as `destroy_own` does."""
+        owners = self.nodes.owners
+        if owners.count > 1 and (owner := owners.find(key)) != owners.node:
+            check_may_write(key)
+            await self.nodes.ask(owner, Destroy(key))
+        else:
+            await self.destroy_own(key)
+
+    def interrupt_own(self, key: ThreadKey, message: Any) -> bool:
+        """Interrupt the run of a thread of this process, and return whether there is one."""
+        return self._runs.interrupt(key, message)
+
+    async def destroy_own(self, key: ThreadKey, trace: object = None) -> None:
+        """Destroy a thread of this process; one that cannot be loaded is deleted without `on_destroyed`.
 
         `trace` is that of its cause, by default that of the calling code. Raises Readonly, NotFound when the thread is
         neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
@@ -341,7 +380,7 @@ class Node:
         # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
             self._check_serving()
-        kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
+        kind = self.find_any_kind(key.kind)
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
@@ -356,7 +395,7 @@ class Node:
             self.limits,
             fence=fence,
             make_handle=self.handle,
-            destroy=partial(self.destroy, key),
+            destroy=partial(self.destroy_own, key),
             on_lost=self._lifecycle.drop,
             active=self._sweeper.active,
             failures=self.failures,
@@ -381,4 +420,5 @@ def _find_in_call_chain(key: ThreadKey) -> Actor | None:
     """Return the thread `key` if the calling turn, or one that waits for it, runs in that thread."""
     if (turn := current_turn()) is None:
         return None
-    return next((find_actor(each) for each in turn.chain() if each.is_running and each.actor.key == key), None)
+    found = (find_actor(each) for each in turn.chain() if each.is_running and each.actor.key == key)
+    return next((actor for actor in found if actor is not None), None)
