@@ -48,6 +48,7 @@ from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.relay.calls import Calls
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
+from plait.web.relay.owner import Owner
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -125,6 +126,8 @@ class Plait(AgentHost):
         self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
+        self._owner = Owner(self._context)
+        self._openers.update(self._owner.openers)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
         self._is_running = False
@@ -159,6 +162,7 @@ class Plait(AgentHost):
             await self._node.stop(self.settings.shutdown_timeout)
             await self._calls.stop()
             await self._links.stop()
+            await self._owner.stop()
             await self._context.heartbeat.stop()
         finally:
             self._is_running = False
