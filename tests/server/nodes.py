@@ -3,8 +3,8 @@
 import itertools
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +12,7 @@ from unittest.mock import patch
 from plait import Plait
 from plait.actor.thread import Thread
 from plait.cluster.owners import Worker
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import Store, ThreadKey
 
 __all__ = ["Nodes", "open_nodes"]
 
@@ -44,17 +44,27 @@ class Nodes:
 
 
 @asynccontextmanager
-async def open_nodes(make: Callable[[], Plait], *, count: int = 2) -> AsyncIterator[Nodes]:
-    """Run as many nodes as asked for, each with the app that `make` returns, linked by sockets in a new folder."""
+async def open_nodes(
+    make: Callable[[], Plait], *, count: int = 2, stores: Sequence[Store] = ()
+) -> AsyncIterator[Nodes]:
+    """Run as many nodes as asked for, each with the app that `make` returns, linked by sockets in a new folder.
+
+    With `stores`, each node uses one of them instead of that of its app.
+    """
     with tempfile.TemporaryDirectory(prefix="plait-") as folder:
-        apps = [make_node(make, number, count, folder) for number in range(count)]
+        apps = [make_node(make, number, count, folder, *stores[number : number + 1]) for number in range(count)]
         async with AsyncExitStack() as stack:
             for app in apps:
                 await stack.enter_async_context(app)
             yield Nodes(apps)
 
 
-def make_node(make: Callable[[], Plait], number: int, count: int, folder: str | Path) -> Plait:
+def make_node(
+    make: Callable[[], Plait], number: int, count: int, folder: str | Path, store: Store | None = None
+) -> Plait:
     """Return an app that is one of several workers."""
-    with patch.dict(os.environ, Worker(number, count, str(folder)).to_environment()):
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, Worker(number, count, str(folder)).to_environment()))
+        if store is not None:
+            stack.enter_context(patch("plait.app.open_share", lambda *_: (store, count)))
         return make()

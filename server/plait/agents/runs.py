@@ -368,7 +368,8 @@ class Runs:
         events = self.events
         if turn is not None and turn.is_running:
             actors = [find_actor(each) for each in turn.chain()]
-            if any(actor is not None and actor.events is events for actor in actors):
+            # A turn without an actor runs at another node of this app.
+            if any(actor is None or actor.events is events for actor in actors):
                 return True
         return caller is not None and caller.outermost in self._active
 

@@ -182,7 +182,7 @@ class StreamWindow:
             self._is_full = self._is_full or (self._waiting > 0 and self._waiting + size > self._room)
         if self._is_full:
             raise CallFailed("the reader is too slow for what is sent to it")
-        passed = value if what == "error" else self._encode(value)
+        passed = self._encode(value) if what == "chunk" else value
         self._waiting += size
         return partial(self._put, what, passed, size)
 

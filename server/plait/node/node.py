@@ -95,7 +95,7 @@ class Node:
         # The nodes that own the threads which this one does not own, and what answers them.
         chains = Chains(self._process, limits, instruments)
         self.nodes = RemoteNodes(owners, chains)
-        self.calls = RemoteCalls(self, chains, self._runs)
+        self.calls = RemoteCalls(self, chains)
         # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -368,11 +368,13 @@ class Node:
     def _is_awake(self, key: ThreadKey) -> bool:
         return self._threads.find_awake(key) is not None
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether the calling code may wake threads: while the server shuts down, turns and runs that may still end."""
+        return self.is_serving or (self._loop is not None and self._runs.is_calling)
+
     def _check_serving(self) -> None:
-        if self.is_serving:
-            return
-        # While the server shuts down, turns and runs that may still end can use other threads.
-        if self._loop is None or not self._runs.is_calling:
+        if not self.may_begin:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     def _wake(self, slot: Slot, *, is_used: bool) -> None:

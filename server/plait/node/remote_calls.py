@@ -14,12 +14,12 @@ from plait.actor.outcome import make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
-from plait.agents.runs import Runs
 from plait.errors import CallFailed, Unavailable
 from plait.node.local_thread import LocalThread, StreamWindow, Waker, find_part
 from plait.node.remote_chain import Chains
 from plait.node.remote_requests import (
     AppendText,
+    Arguments,
     CallMethod,
     CallPart,
     Destroy,
@@ -37,13 +37,12 @@ from plait.node.remote_requests import (
     Terminate,
     decode_envelope,
 )
-from plait.node.remote_thread import find_bound
 from plait.node.remote_values import (
-    Arguments,
     decode_attributes,
     decode_leniently,
     encode_error,
     encode_result,
+    find_bound,
     find_parameters,
 )
 from plait.store.protocol import ThreadKey
@@ -86,8 +85,8 @@ class Node(Waker, Protocol):
     """The node that answers."""
 
     @property
-    def is_serving(self) -> bool:
-        """Whether threads may be woken."""
+    def may_begin(self) -> bool:
+        """Whether the calling code may wake threads."""
         ...
 
     def find_any_kind(self, name: str) -> Kind:
@@ -98,10 +97,9 @@ class Node(Waker, Protocol):
 class RemoteCalls:
     """Answers the requests of other nodes."""
 
-    def __init__(self, node: Node, chains: Chains, runs: Runs) -> None:
+    def __init__(self, node: Node, chains: Chains) -> None:
         self._node = node
         self._chains = chains
-        self._runs = runs
 
     async def answer(self, data: bytes, stream: CallStream) -> Reply | None:
         """Do what a request asks for, in a context of its own; return None if this node is shutting down.
@@ -111,7 +109,7 @@ class RemoteCalls:
         """
         envelope = decode_envelope(data)
         waiting, request = self._chains.enter(envelope.chain), envelope.request
-        if not self._node.is_serving and not self._runs.is_calling:
+        if not self._node.may_begin:
             return None
         key = request.key if isinstance(request, OfThread) else None
         try:

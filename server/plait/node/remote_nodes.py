@@ -1,15 +1,16 @@
 """Asks other nodes, with the chain of the calling code."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
-from plait.actor.turn import current_turn
+from plait.actor.turn import Turn, current_turn
 from plait.cluster.owners import Owners
 from plait.errors import Unavailable
 from plait.node.remote_chain import Chains
 from plait.node.remote_requests import Request, encode_envelope
 
-__all__ = ["HOLD", "Peers", "RemoteNodes", "Settle", "Upload"]
+__all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "Upload"]
 
 Settle = Callable[[bool], None]
 """Called once, when it is known whether a call has stored something or may have."""
@@ -22,28 +23,35 @@ HOLD: Final = 8.0
 """Seconds that calls wait for a node that is away."""
 
 
+class Ask(NamedTuple):
+    """A request for a node."""
+
+    node: int
+    request: bytes
+    # Called when it is known what the request has stored, even if its caller has left before.
+    settle: Settle
+    # Whether the request may be repeated, as it only reads.
+    reads: bool
+    # Whether a turn waits for it: a node that is shutting down still does what turns call.
+    is_of_turn: bool
+    upload: Upload | None = None
+    # Seconds to wait for the node if it is away.
+    patience: float = HOLD
+
+
 class Peers(Protocol):
     """Carries requests to other nodes."""
 
-    async def call(
-        self,
-        node: int,
-        request: bytes,
-        settle: Settle,
-        *,
-        may_repeat: bool,
-        upload: Upload | None = None,
-        patience: float = HOLD,
-    ) -> bytes:
+    async def call(self, ask: Ask) -> bytes:
         """Return the answer of a node, or raise the exception that it has sent.
 
-        Raises Unavailable if the node is away for longer than `patience` seconds, and
-        Indeterminate if it was lost after it had the request, unless that may be repeated.
+        Raises Unavailable if the node is away for too long, and Indeterminate if it was lost after it had a request
+        that must not be repeated.
         """
         ...
 
-    def stream(self, node: int, request: bytes, settle: Settle, *, may_repeat: bool) -> AsyncGenerator[bytes]:
-        """Iterate over what a node sends, which waits for the reader."""
+    def stream(self, ask: Ask) -> AsyncGenerator[bytes]:
+        """Iterate over what a node sends, which waits for the reader. Raises what `call` does."""
         ...
 
 
@@ -55,10 +63,6 @@ class RemoteNodes:
         self.chains = chains
         self.peers: Peers | None = None
 
-    def is_elsewhere(self, node: int) -> bool:
-        """Whether a node is another one."""
-        return node != self.owners.node
-
     async def ask(
         self,
         node: int,
@@ -69,15 +73,21 @@ class RemoteNodes:
         patience: float = HOLD,
     ) -> bytes:
         """Return the answer of a node to a request; one that only `reads` is repeated if the node is lost."""
-        data = encode_envelope(self.chains.make(), request)
-        return await self._find_peers().call(
-            node, data, _expect_change(), may_repeat=reads, upload=upload, patience=patience
-        )
+        peers = self._find_peers()
+        return await peers.call(self._make(node, request, reads=reads)._replace(upload=upload, patience=patience))
 
     def stream(self, node: int, request: Request, *, reads: bool = False) -> AsyncGenerator[bytes]:
         """Iterate over what a node sends for a request."""
-        data = encode_envelope(self.chains.make(), request)
-        return self._find_peers().stream(node, data, _expect_change(), may_repeat=reads)
+        return self._find_peers().stream(self._make(node, request, reads=reads))
+
+    def _make(self, node: int, request: Request, *, reads: bool) -> Ask:
+        turn, data = current_turn(), encode_envelope(self.chains.make(), request)
+        if turn is None:
+            return Ask(node, data, lambda _: None, reads=reads, is_of_turn=False)
+        # The turns that wait for the call count it until it is known whether it has stored something.
+        turn.expect_change()
+        settle = partial(_settle, turn)
+        return Ask(node, data, settle, reads=reads, is_of_turn=True)
 
     def _find_peers(self) -> Peers:
         if self.peers is None:
@@ -85,10 +95,5 @@ class RemoteNodes:
         return self.peers
 
 
-def _expect_change() -> Settle:
-    """Count a call in the turns that wait for it, until it is known whether it has stored something."""
-    turn = current_turn()
-    if turn is None:
-        return lambda _: None
-    turn.expect_change()
-    return lambda is_stored: turn.decide_change(may_be_stored=is_stored)
+def _settle(turn: Turn, may_have_stored: bool) -> None:
+    turn.decide_change(may_be_stored=may_have_stored)

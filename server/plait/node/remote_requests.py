@@ -5,11 +5,11 @@ from typing import Any, Final
 import msgspec
 
 from plait.node.remote_chain import Chain
-from plait.node.remote_values import Arguments
 from plait.store.protocol import Order, ThreadKey, ThreadRow
 
 __all__ = [
     "AppendText",
+    "Arguments",
     "CallMethod",
     "CallPart",
     "Destroy",
@@ -29,6 +29,13 @@ __all__ = [
     "decode_envelope",
     "encode_envelope",
 ]
+
+
+class Arguments(msgspec.Struct, frozen=True, array_like=True):
+    """The arguments of a call, each as JSON."""
+
+    positional: list[bytes] = []
+    named: dict[str, bytes] = {}
 
 
 class OfThread(msgspec.Struct, frozen=True, array_like=True):

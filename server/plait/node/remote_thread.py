@@ -4,8 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import lru_cache
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +17,7 @@ from plait.node.local_thread import find_part
 from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import (
     AppendText,
+    Arguments,
     CallMethod,
     CallPart,
     Destroy,
@@ -30,21 +30,20 @@ from plait.node.remote_requests import (
     Terminate,
 )
 from plait.node.remote_values import (
-    Arguments,
     decode_result,
     encode_arguments,
     encode_attributes,
     encode_value,
+    find_bound,
     find_parameters,
     find_result_type,
 )
-from plait.parts.part import Part
 from plait.parts.values import Values
 from plait.parts.values_ops import call_change, encode_key, encode_named
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import decode_json, encode_json
 
-__all__ = ["RemoteThread", "find_bound"]
+__all__ = ["RemoteThread"]
 
 # Seconds for which a function is called again and again for a value that others change, and the longest pause.
 _PATIENCE: Final = 8.0
@@ -185,12 +184,3 @@ class _Retries:
             raise Conflict(f"{self._what}, in another process, changes too often for a function of it: use an rpc")
         await asyncio.sleep(random.uniform(0, self._pause))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-
-
-@lru_cache(1024)
-def find_bound(part: Part[Any]) -> Any:
-    """Return the class whose methods a part has; Any if its `bind` does not tell."""
-    try:
-        return get_type_hints(part.bind).get("return", Any)
-    except NameError:
-        return Any

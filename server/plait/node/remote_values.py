@@ -14,11 +14,12 @@ from plait.actor.logs import log_internal
 from plait.actor.rpc import Method
 from plait.agents.run import Interrupted, Interruption
 from plait.errors import CallFailed, MigrationFailed, PlaitError, TooMany
+from plait.node.remote_requests import Arguments
+from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite, encode_json, printable
 
 __all__ = [
-    "Arguments",
     "decode_attributes",
     "decode_error",
     "decode_leniently",
@@ -28,6 +29,7 @@ __all__ = [
     "encode_error",
     "encode_result",
     "encode_value",
+    "find_bound",
     "find_parameters",
     "find_result_type",
 ]
@@ -41,13 +43,6 @@ _NOT_RAISED: Final = (StopIteration, StopAsyncIteration, ExceptionGroup)
 # The first byte of a result: a value, or an Interruption.
 _VALUE: Final = b"v"
 _INTERRUPTION: Final = b"i"
-
-
-class Arguments(msgspec.Struct, frozen=True, array_like=True):
-    """The arguments of a call, each as JSON."""
-
-    positional: list[bytes] = []
-    named: dict[str, bytes] = {}
 
 
 # Arguments and results
@@ -103,6 +98,15 @@ def find_result_type(method: Method) -> Any:
 def find_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the annotations of a method of a part; under "return", what awaiting its result returns."""
     return _find_parameters(function)
+
+
+@lru_cache(1024)
+def find_bound(part: Part[Any]) -> Any:
+    """Return the class whose methods a part has; Any if its `bind` does not tell."""
+    try:
+        return get_type_hints(part.bind).get("return", Any)
+    except NameError:
+        return Any
 
 
 @lru_cache(4096)

@@ -13,7 +13,7 @@ import msgspec
 from plait.actor.transport import Frame
 from plait.errors import Indeterminate, Unavailable
 from plait.node.remote_calls import RemoteCalls, Reply
-from plait.node.remote_nodes import HOLD, Settle, Upload
+from plait.node.remote_nodes import Ask, Settle
 from plait.node.remote_values import decode_error, encode_error
 from plait.web.relay.link import Link, Opener
 from plait.web.relay.links import Links
@@ -74,30 +74,21 @@ class Calls:
 
     # Calling
 
-    async def call(
-        self,
-        node: int,
-        request: bytes,
-        settle: Settle,
-        *,
-        may_repeat: bool,
-        upload: Upload | None = None,
-        patience: float = HOLD,
-    ) -> bytes:
-        async with _Attempts(self._links, node, request, settle, may_repeat=may_repeat, patience=patience) as attempts:
+    async def call(self, ask: Ask) -> bytes:
+        async with _Attempts(self._links, ask) as attempts:
             while True:
                 call = await attempts.begin()
                 try:
-                    if upload is not None:
-                        await call.send_all(upload())
+                    if ask.upload is not None:
+                        await call.send_all(ask.upload())
                     while not isinstance(found := await call.next(), Reply):
                         pass
                     return _take(found)
                 except (_Lost, _Refused) as failure:
                     await attempts.pause(failure)
 
-    async def stream(self, node: int, request: bytes, settle: Settle, *, may_repeat: bool) -> AsyncGenerator[bytes]:
-        async with _Attempts(self._links, node, request, settle, may_repeat=may_repeat) as attempts:
+    async def stream(self, ask: Ask) -> AsyncGenerator[bytes]:
+        async with _Attempts(self._links, ask) as attempts:
             while True:
                 call = await attempts.begin()
                 try:
@@ -134,23 +125,17 @@ class Calls:
 
 
 class _Attempts:
-    """Puts a call on a link, and again if nothing of it can have been done, or if it only reads.
+    """Puts a call on a link; again, while there is time, if nothing of it can have been done or it only reads."""
 
-    It does so for `patience` seconds. `settle` is called once: when the answer is there, or the call is lost, even if
-    its caller has left before.
-    """
-
-    def __init__(
-        self, links: Links, node: int, request: bytes, settle: Settle, *, may_repeat: bool, patience: float = HOLD
-    ) -> None:
-        self.may_repeat = may_repeat
+    def __init__(self, links: Links, ask: Ask) -> None:
+        self.may_repeat = ask.reads
         self._links = links
-        self._node = node
-        self._request = request
-        self._settle: Settle | None = settle
+        self._ask = ask
+        self._settle: Settle | None = ask.settle
         self._clock = asyncio.get_running_loop().time
-        self._until = self._clock() + patience
+        self._until = self._clock() + ask.patience
         self._call: _Outgoing | None = None
+        self._was_refused = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -163,10 +148,11 @@ class _Attempts:
         """Put the call on a link. Raises Unavailable if there is none in time."""
         try:
             async with asyncio.timeout_at(self._until):
-                link = await self._links.link(self._node)
+                may_be_away = self._ask.is_of_turn and not self._was_refused
+                link = await self._links.link(self._ask.node, may_be_away=may_be_away)
         except TimeoutError:
-            raise _make_away(self._node) from None
-        self._call = _Outgoing(link, self._request, self)
+            raise _make_away(self._ask.node) from None
+        self._call = _Outgoing(link, self._ask.request, self)
         return self._call
 
     async def pause(self, failure: "_Lost | _Refused") -> None:
@@ -174,10 +160,11 @@ class _Attempts:
         if isinstance(failure, _Lost) and not self.may_repeat:
             self.settle(may_have_stored=True)
             raise Indeterminate(
-                f"worker {self._node} was lost during a call, and it is not known whether it has done it"
+                f"worker {self._ask.node} was lost during a call, and it is not known whether it has done it"
             ) from None
+        self._was_refused = isinstance(failure, _Refused)
         if self._clock() >= self._until:
-            raise _make_away(self._node) from None
+            raise _make_away(self._ask.node) from None
         await asyncio.sleep(_PAUSE)
 
     def settle(self, *, may_have_stored: bool) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
 from typing import Final
 
@@ -66,17 +67,19 @@ class Links:
             self._server = None
         await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._answered)))
 
-    def find(self, node: int) -> Link | None:
-        """Return the link to a node if it is there and takes streams."""
+    def find(self, node: int, *, may_be_away: bool = False) -> Link | None:
+        """Return the link to a node if it is there and takes streams, or, if it `may_be_away`, is shutting down."""
         link = self._dialled.get(node)
-        return None if link is None or link.is_away or link.is_closed else link
+        return None if link is None or (link.is_away and not may_be_away) or link.is_closed else link
 
-    async def link(self, node: int) -> Link:
+    async def link(self, node: int, *, may_be_away: bool = False) -> Link:
         """Return the link to a node, dialling it if needed. Raises Unavailable if it is away for too long."""
-        if (link := self.find(node)) is not None:
+        if (link := self.find(node, may_be_away=may_be_away)) is not None:
             return link
         if (dial := self._dials.get(node)) is None:
-            dial = self._dials[node] = asyncio.create_task(self._dial(node), name=f"plait link to {node}")
+            # The link keeps no variables of the code that needs it first.
+            dial = asyncio.create_task(self._dial(node), name=f"plait link to {node}", context=Context())
+            self._dials[node] = dial
             dial.add_done_callback(lambda _: self._dials.pop(node, None))
         return await asyncio.shield(dial)
 
