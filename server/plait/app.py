@@ -13,17 +13,18 @@ from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
-from plait.agents.session_names import find_session
 from plait.cluster.owners import ALONE, Owners, Worker, Workers
 from plait.errors import PlaitError
 from plait.instruments.combining import combine_instruments
 from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
+from plait.kv.user_names import user_prefix
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
 from plait.node.handle import Handle
 from plait.node.importing import Import, read_header
-from plait.node.listing import INNER_KINDS, list_threads
+from plait.node.listing import INNER_KINDS
+from plait.node.remote_requests import ListThreads
 from plait.settings import (
     SettingError,
     Settings,
@@ -52,6 +53,7 @@ from plait.web.relay.owner import Owner
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
+from plait_schemas.codec import encode_json
 
 __all__ = ["Plait"]
 
@@ -121,7 +123,7 @@ class Plait(AgentHost):
             raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
         told = combine_instruments(instruments, () if shown is None else (shown,))
         super().__init__(self._kinds, self._store, limits, told, owners=owners)
-        self._node.nodes.peers = self._calls = Calls(self._links, self._node.calls)
+        self._node.everywhere.nodes.peers = self._calls = Calls(self._links, self._node.calls)
         self._openers.update(self._calls.openers)
         self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
@@ -259,19 +261,9 @@ class Plait(AgentHost):
         The store is read a page at a time, so threads that are created, changed or destroyed during the iteration may
         be missing. Raises StoreError, and NotFound for an empty user id.
         """
-        found = list_threads(
-            self._store,
-            self._node,
-            kind=_kind_name(kind),
-            user_id=user_id,
-            metadata=metadata,
-            prefix=prefix,
-            order=order,
-            after=after,
-            limit=limit,
-        )
-        async for row in found:
-            yield row
+        query = _make_query(kind, user_id, metadata=metadata, prefix=prefix, order=order, after=after, limit=limit)
+        async for listed in self._node.everywhere.list_threads(query):
+            yield listed.row
 
     async def sessions(
         self, kind: type[Thread[Any]] | str, user_id: str | None
@@ -280,9 +272,9 @@ class Plait(AgentHost):
 
         A session with a very long id is listed after an agent has run in it.
         """
-        async for row in self.threads(kind=kind, user_id=user_id):
-            if (session := await find_session(self._store, row.key)) is not None:
-                yield session
+        async for listed in self._node.everywhere.list_threads(_make_query(kind, user_id, has_sessions=True)):
+            if listed.session is not None:
+                yield listed.session
 
     async def export_thread(self, kind: type[Thread[Any]] | str, name: str) -> AsyncIterator[bytes]:
         """Iterate over the lines of a file with all of a thread, some at once, which `import_thread` reads.
@@ -291,7 +283,7 @@ class Plait(AgentHost):
         others take; what a run has not committed is not in them, nor is the history. The thread is not woken for that.
         Raises NotFound when there is no such thread, StoreError and CorruptThread.
         """
-        async with aclosing(self._node.export_thread(ThreadKey(_kind_name(kind), name))) as found:
+        async with aclosing(self._node.everywhere.export_thread(ThreadKey(_kind_name(kind), name))) as found:
             async for lines in found:
                 yield lines
 
@@ -309,7 +301,7 @@ class Plait(AgentHost):
         """
         header = read_header(source)
         work = Import(source, self._node.kind(header.kind), header, name, self._node.limits)
-        await self._node.import_thread(work, replace=replace)
+        await self._node.everywhere.import_thread(work, replace=replace)
         return self._node.handle(work.kind.cls, work.key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
@@ -323,7 +315,7 @@ class Plait(AgentHost):
         a readonly client of the thread has called. A sleeping thread is woken for `on_destroyed`: if its `on_start`
         raises, that exception is raised, and the thread is not destroyed.
         """
-        await self._node.destroy(ThreadKey(_kind_name(kind), name))
+        await self._node.everywhere.destroy(ThreadKey(_kind_name(kind), name))
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
@@ -364,6 +356,24 @@ class Plait(AgentHost):
             links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
+
+
+def _make_query(
+    kind: type[Thread[Any]] | str | None,
+    user_id: str | msgspec.UnsetType | None,
+    *,
+    metadata: Mapping[str, Any] = _NO_METADATA,
+    **options: Any,
+) -> ListThreads:
+    user = None if isinstance(user_id, msgspec.UnsetType) else user_id
+    user_prefix(user)  # Raises for an empty id.
+    return ListThreads(
+        kind=_kind_name(kind),
+        is_of_user=user_id is not msgspec.UNSET,
+        user_id=user,
+        metadata=encode_json(dict(metadata)),
+        **options,
+    )
 
 
 @overload

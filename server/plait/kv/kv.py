@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -52,6 +52,22 @@ class KVStats(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Threads(Protocol):
+    """The threads of all nodes."""
+
+    async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any) -> Any:
+        """Call a method of a part of a thread."""
+        ...
+
+    async def destroy(self, key: ThreadKey) -> None:
+        """Destroy a thread. Raises NotFound."""
+        ...
+
+    def list_names(self, kind: str) -> AsyncIterator[str]:
+        """Iterate over the names of the stored threads of a kind."""
+        ...
+
+
 class KV:
     """Durable entries by namespace and key; the first entry creates its namespace.
 
@@ -63,8 +79,7 @@ class KV:
         self,
         store: Store,
         wake: Callable[[ThreadKey], Awaitable[Actor]],
-        call_part: Callable[..., Awaitable[Any]],
-        destroy: Callable[[ThreadKey], Awaitable[None]],
+        threads: Threads,
         *,
         limits: Limits,
         check: Callable[[], None] = lambda: None,
@@ -72,9 +87,8 @@ class KV:
     ) -> None:
         self._store = store
         self._wake = wake
-        # Calls a method of the entries of a namespace, wherever it is.
-        self._call_part = call_part
-        self._destroy = destroy
+        # The namespaces of all nodes; `wake` wakes those of this one.
+        self._threads = threads
         self._limits = limits
         # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
@@ -142,12 +156,7 @@ class KV:
     async def namespaces(self) -> list[str]:
         """Return the names of the namespaces, sorted."""
         self._check()
-        found: list[str] = []
-        after: ThreadRow | None = None
-        while rows := await self._store.threads(kind=NAMESPACE, after=after, limit=_PAGE):
-            found += [unescape(row.key.name) for row in rows]
-            after = rows[-1]
-        return sorted(found)
+        return sorted([unescape(name) async for name in self._threads.list_names(NAMESPACE)])
 
     async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
         """Create a namespace, or change its default `ttl`, after which entries expire that are set without one.
@@ -161,7 +170,7 @@ class KV:
         """Remove a namespace and all of its entries, if there is one."""
         self._check()
         with suppress(NotFound):
-            await self._destroy(_key_of(name))
+            await self._threads.destroy(_key_of(name))
 
     # Expiry
 
@@ -205,7 +214,7 @@ class KV:
     async def _call(self, namespace: str, method: str, *args: Any) -> Any:
         key = _key_of(namespace)
         self._check()
-        return await self._call_part(key, "entries", method, *args)
+        return await self._threads.call_part(key, "entries", method, *args)
 
     def _now(self) -> int:
         """Return the current time in microseconds."""

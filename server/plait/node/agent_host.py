@@ -55,9 +55,7 @@ class AgentHost:
         self._node = node = Node(
             kinds, store, limits, inner_kinds=inner, owners=owners, runs=self._runs, instruments=instruments
         )
-        self.kv = self._runs.kv = KV(
-            store, node.actor, node.call_part, node.destroy, limits=limits, check=check_interrupt
-        )
+        self.kv = self._runs.kv = KV(store, node.actor, node.everywhere, limits=limits, check=check_interrupt)
 
     def agent(
         self,
@@ -128,7 +126,7 @@ class AgentHost:
             return [chunk async for chunk in parts]
         given = _give(found, input, user_id, session_id, attributes)
         key = self._find_thread(found, thread, user_id, session_id)
-        return await self._node.find(found.kind, key).call(found.kind.method(f"run:{agent}"), [given], {})
+        return await self._node.everywhere.find(found.kind, key).call(found.kind.method(f"run:{agent}"), [given], {})
 
     async def stream(
         self,
@@ -146,7 +144,7 @@ class AgentHost:
             raise TypeError(f"the agent {agent!r} does not stream: use `run`")
         given = _give(found, input, user_id, session_id, attributes)
         key = self._find_thread(found, thread, user_id, session_id)
-        chunks = self._node.find(found.kind, key).stream(found.kind.method(f"run:{agent}"), [given], {})
+        chunks = self._node.everywhere.find(found.kind, key).stream(found.kind.method(f"run:{agent}"), [given], {})
         async with aclosing(chunks):
             async for chunk in chunks:
                 yield chunk
@@ -156,8 +154,7 @@ class AgentHost:
 
         The agent finds the message in `ctx.interrupt_message`. Its writes are committed.
         """
-        key = _key_of(thread)
-        return await self._node.find(self._node.find_any_kind(key.kind), key).interrupt(message)
+        return await self._node.everywhere.interrupt(_key_of(thread), message)
 
     def session(self, thread: type[Thread[Any]], session_id: str, *, user_id: str | None = None) -> Handle:
         """Return a handle to the thread of a user's session. Raises NotFound for an empty id."""
@@ -165,7 +162,7 @@ class AgentHost:
 
     def user(self, user_id: str) -> User:
         """Return the values of a user, which `ctx.user` has in runs. Raises NotFound for an empty id."""
-        return User(user_id, self._node.call_part, check_interrupt)
+        return User(user_id, self._node.everywhere.call_part, check_interrupt)
 
     @overload
     def on(self, event: Event, listener: L) -> L: ...

@@ -4,7 +4,7 @@ import asyncio
 import io
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -24,6 +24,7 @@ from plait.store.protocol import INCOMPLETE, Record, Snapshot, Store, StoredThre
 __all__ = ["Import", "read_header"]
 
 _END: Final[list[Record]] = []
+_PIECE: Final = 1 << 20
 
 
 class Import:
@@ -57,6 +58,12 @@ class Import:
             state = kind.state_type.read(data, limits)
         _, self._state = kind.state_type.from_value(state, limits)
         return state
+
+    async def read_pieces(self) -> AsyncIterator[bytes]:
+        """Iterate over the bytes of the file."""
+        with _open(self._source) as file:
+            while data := await asyncio.to_thread(file.read, _PIECE):
+                yield data
 
     async def write(self, store: Store, fence: int) -> None:
         """Store all in pages; the thread is incomplete then. Raises InvalidState and StoreError."""

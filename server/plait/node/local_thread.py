@@ -40,11 +40,11 @@ class Waker(Protocol):
         """Return the actor of a stored thread, waking it if needed."""
         ...
 
-    async def destroy_own(self, key: ThreadKey) -> None:
+    async def destroy(self, key: ThreadKey) -> None:
         """Destroy a thread."""
         ...
 
-    def interrupt_own(self, key: ThreadKey, message: Any) -> bool:
+    def interrupt(self, key: ThreadKey, message: Any) -> bool:
         """Interrupt the run of a thread, and return whether there is one."""
         ...
 
@@ -103,10 +103,10 @@ class LocalThread:
             await actor.thread.terminate()
 
     async def destroy(self) -> None:
-        await self._node.destroy_own(self._key)
+        await self._node.destroy(self._key)
 
     async def interrupt(self, message: Any) -> bool:
-        return self._node.interrupt_own(self._key, message)
+        return self._node.interrupt(self._key, message)
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         actor = await self._node.actor(self._key)

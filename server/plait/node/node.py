@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -22,16 +22,16 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_stor
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
+from plait.node.everywhere import Everywhere
 from plait.node.export import export_thread
 from plait.node.handle import Handle
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
-from plait.node.local_thread import LocalThread, ThreadCalls
+from plait.node.listing import list_own
 from plait.node.remote_calls import RemoteCalls
 from plait.node.remote_chain import Chains
 from plait.node.remote_nodes import RemoteNodes
-from plait.node.remote_requests import Destroy
-from plait.node.remote_thread import RemoteThread
+from plait.node.remote_requests import Listed, ListThreads
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
@@ -92,9 +92,9 @@ class Node:
         # The id of this process for its threads, and a lock for work that may have crashed an earlier one.
         self._process = secrets.token_hex(8)
         self._suspects = asyncio.Lock()
-        # The nodes that own the threads which this one does not own, and what answers them.
+        # The threads of all nodes, and the answers to the other nodes.
         chains = Chains(self._process, limits, instruments)
-        self.nodes = RemoteNodes(owners, chains)
+        self.everywhere = Everywhere(self, RemoteNodes(owners, chains))
         self.calls = RemoteCalls(self, chains)
         # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,18 +144,7 @@ class Node:
         if not (isinstance(thread, type) and issubclass(thread, Thread)):
             raise TypeError(f"the first argument must be a Thread class, not {thread!r}")
         kind = self.find_kind(thread)
-        return Handle(self, kind, ThreadKey(kind.name, check_name(name)))
-
-    def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
-        """Return the calls of a thread: here, or at the node that owns it."""
-        owners = self.nodes.owners
-        if owners.count > 1 and (owner := owners.find(key)) != owners.node:
-            return RemoteThread(self.nodes, kind, key, owner, self.limits)
-        return LocalThread(self, kind, key)
-
-    async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a part of a thread, wherever it is, even of a kind that plait itself uses."""
-        return await self.find(self.find_any_kind(key.kind), key).call_part(part, method, args, kwargs)
+        return Handle(self.everywhere, kind, ThreadKey(kind.name, check_name(name)))
 
     def find_any_kind(self, name: str) -> Kind:
         """Return a kind, even one that plait itself uses. Raises NotFound."""
@@ -215,21 +204,12 @@ class Node:
             raise _make_missing(key)
         return actor
 
-    async def destroy(self, key: ThreadKey) -> None:
-        """Destroy a thread, wherever it is, as `destroy_own` does."""
-        owners = self.nodes.owners
-        if owners.count > 1 and (owner := owners.find(key)) != owners.node:
-            check_may_write(key)
-            await self.nodes.ask(owner, Destroy(key))
-        else:
-            await self.destroy_own(key)
-
-    def interrupt_own(self, key: ThreadKey, message: Any) -> bool:
+    def interrupt(self, key: ThreadKey, message: Any) -> bool:
         """Interrupt the run of a thread of this process, and return whether there is one."""
         return self._runs.interrupt(key, message)
 
-    async def destroy_own(self, key: ThreadKey, trace: object = None) -> None:
-        """Destroy a thread of this process; one that cannot be loaded is deleted without `on_destroyed`.
+    async def destroy(self, key: ThreadKey, trace: object = None) -> None:
+        """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
 
         `trace` is that of its cause, by default that of the calling code. Raises Readonly, NotFound when the thread is
         neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
@@ -249,8 +229,12 @@ class Node:
         except Destroyed:
             raise _make_missing(key) from None
 
-    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes, None]:
-        """Yield the file of a thread, after the changes so far; it is not woken. Raises NotFound and StoreError."""
+    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the stored threads of this node."""
+        return list_own(self._store, self.kinds, query)
+
+    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
+        """Yield the file of a thread of this node; it is not woken."""
         if (actor := self._threads.find_awake(key)) is not None:
             await actor.state.wait_until_durable()
         with telling_store_errors(self.instruments):
@@ -397,7 +381,7 @@ class Node:
             self.limits,
             fence=fence,
             make_handle=self.handle,
-            destroy=partial(self.destroy_own, key),
+            destroy=partial(self.destroy, key),
             on_lost=self._lifecycle.drop,
             active=self._sweeper.active,
             failures=self.failures,

@@ -1,10 +1,12 @@
 """Answers what other nodes ask about the threads of this one."""
 
 import asyncio
-import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -15,17 +17,19 @@ from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
 from plait.errors import CallFailed, Unavailable
+from plait.node.importing import Import, read_header
 from plait.node.local_thread import LocalThread, StreamWindow, Waker, find_part
 from plait.node.remote_chain import Chains
+from plait.node.remote_errors import encode_error
 from plait.node.remote_requests import (
     AppendText,
-    Arguments,
     CallMethod,
     CallPart,
     Destroy,
     ExportThread,
     ImportThread,
     Interrupt,
+    Listed,
     ListThreads,
     OfThread,
     ReadState,
@@ -39,17 +43,17 @@ from plait.node.remote_requests import (
 )
 from plait.node.remote_values import (
     decode_attributes,
-    decode_leniently,
-    encode_error,
+    decode_part_arguments,
     encode_result,
-    find_bound,
-    find_parameters,
 )
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import decode_json
 
 __all__ = ["CallStream", "RemoteCalls", "Reply"]
 
+
+# The pages of an export that may be on their way.
+_AHEAD: Final = 2
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -91,6 +95,18 @@ class Node(Waker, Protocol):
 
     def find_any_kind(self, name: str) -> Kind:
         """Return a kind, even one that plait itself uses. Raises NotFound."""
+        ...
+
+    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the stored threads of this node."""
+        ...
+
+    def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
+        """Iterate over the file of a thread of this node."""
+        ...
+
+    async def import_thread(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread."""
         ...
 
 
@@ -137,10 +153,16 @@ class RemoteCalls:
             case CallPart():
                 return await self._call_part(request)
             case Destroy():
-                await self._node.destroy_own(request.key)
+                await self._node.destroy(request.key)
                 return b""
-            case ExportThread() | ImportThread() | ListThreads():
-                raise NotImplementedError
+            case ExportThread():
+                await self._export(request.key, stream)
+                return b""
+            case ImportThread():
+                await self._import(request, stream)
+                return b""
+            case ListThreads():
+                return _encode([listed async for listed in self._node.list_own(request)])
             case _:
                 return await self._do_with_thread(request)
 
@@ -206,11 +228,28 @@ class RemoteCalls:
         await _stream(thread, method, args, kwargs, stream)
         return b""
 
+    async def _export(self, key: ThreadKey, stream: CallStream) -> None:
+        ahead = asyncio.Semaphore(_AHEAD)
+        stream.on_read = ahead.release
+        async with aclosing(self._node.export_thread(key)) as found:
+            async for lines in found:
+                await ahead.acquire()
+                stream.put(lines)
+
+    async def _import(self, request: ImportThread, stream: CallStream) -> None:
+        with TemporaryDirectory(prefix="plait-") as folder:
+            file = Path(folder) / "thread"
+            with file.open("wb") as written:
+                async for data in stream.upload():
+                    written.write(data)
+            kind = self._node.find_any_kind(request.key.kind)
+            work = Import(file, kind, read_header(file), request.key.name, self._node.limits)
+            await self._node.import_thread(work, replace=request.replace)
+
     async def _call_part(self, request: CallPart) -> bytes:
         thread, key = self._find(request.key), request.key
         part = find_part(self._node.find_any_kind(key.kind), request.part)
-        function = getattr(find_bound(part), request.method, None)
-        args, kwargs = _read_arguments(function if callable(function) else None, request.arguments)
+        args, kwargs = decode_part_arguments(part, request.method, request.arguments)
         result = await thread.call_part(request.part, request.method, args, kwargs)
         return encode_result(f"{request.part}.{request.method}", result)
 
@@ -247,26 +286,6 @@ async def _stream(
             raise
         turn.abandon()
         await finished
-
-
-def _read_arguments(function: Callable[..., Any] | None, given: Arguments) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a method of a part, as values of their annotations."""
-    if function is None:
-        return [*map(decode_json, given.positional)], {name: decode_json(each) for name, each in given.named.items()}
-    types = find_parameters(function)
-    names = _find_names(function, len(given.positional))
-    args = [decode_leniently(data, types.get(name, Any)) for name, data in zip(names, given.positional, strict=True)]
-    return args, {name: decode_leniently(data, types.get(name, Any)) for name, data in given.named.items()}
-
-
-def _find_names(function: Callable[..., Any], count: int) -> list[str]:
-    """Return the names of a method's first parameters after `self`; the last one may be `*args`."""
-    found = [
-        each.name
-        for each in list(inspect.signature(function).parameters.values())[1:]
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)
-    ]
-    return [*found, *[found[-1] if found else ""] * count][:count]
 
 
 def _make_reply(waiting: Turn | None, data: bytes, *, is_error: bool = False) -> Reply:

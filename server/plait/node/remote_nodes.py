@@ -1,16 +1,21 @@
 """Asks other nodes, with the chain of the calling code."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from plait.actor.turn import Turn, current_turn
 from plait.cluster.owners import Owners
 from plait.errors import Unavailable
 from plait.node.remote_chain import Chains
-from plait.node.remote_requests import Request, encode_envelope
+from plait.node.remote_requests import Listed, ListThreads, Request, encode_envelope
 
 __all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "Upload"]
+
+_decode_listed: Final = msgspec.msgpack.Decoder(list[Listed]).decode
 
 Settle = Callable[[bool], None]
 """Called once, when it is known whether a call has stored something or may have."""
@@ -79,6 +84,19 @@ class RemoteNodes:
     def stream(self, node: int, request: Request, *, reads: bool = False) -> AsyncGenerator[bytes]:
         """Iterate over what a node sends for a request."""
         return self._find_peers().stream(self._make(node, request, reads=reads))
+
+    async def list(self, node: int, query: ListThreads, size: int) -> AsyncIterator[Listed]:
+        """Iterate over the threads of a node, in pages of `size`."""
+        left = query.limit
+        while left is None or left > 0:
+            limit = size if left is None else min(left, size)
+            found = _decode_listed(await self.ask(node, replace(query, limit=limit), reads=True))
+            for listed in found:
+                yield listed
+            if len(found) < limit:
+                return
+            query = replace(query, after=found[-1].row)
+            left = None if left is None else left - limit
 
     def _make(self, node: int, request: Request, *, reads: bool) -> Ask:
         turn, data = current_turn(), encode_envelope(self.chains.make(), request)

@@ -18,6 +18,7 @@ __all__ = [
     "ImportThread",
     "Interrupt",
     "ListThreads",
+    "Listed",
     "OfThread",
     "ReadState",
     "Request",
@@ -123,19 +124,28 @@ class ImportThread(OfThread, frozen=True, tag="import"):
 
 
 class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
-    """Return a page of the stored threads of the node: a list of ThreadRow."""
+    """Return a page of the stored threads of the node: a list of Listed."""
 
-    kind: str | None
-    prefix: str
+    kind: str | None = None
+    prefix: str = ""
     # Whether only threads of `user_id` are listed.
-    is_of_user: bool
-    user_id: str | None
-    metadata: bytes
-    order: Order
-    after: ThreadRow | None
-    limit: int
-    # Whether the kinds that plait itself uses are listed, too.
+    is_of_user: bool = False
+    user_id: str | None = None
+    # The members that the metadata of the values must have, as JSON.
+    metadata: bytes = b"{}"
+    order: Order = "name"
+    after: ThreadRow | None = None
+    limit: int | None = None
+    # Whether the kinds that plait itself uses are listed, too, and whether the rows tell their sessions.
     has_inner: bool = False
+    has_sessions: bool = False
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a listing; `session` has the ids of the user and the session, if they were asked for and are known."""
+
+    row: ThreadRow
+    session: tuple[str | None, str] | None = None
 
 
 Request = (

@@ -34,8 +34,7 @@ from plait.node.remote_values import (
     encode_arguments,
     encode_attributes,
     encode_value,
-    find_bound,
-    find_parameters,
+    find_part_result,
     find_result_type,
 )
 from plait.parts.values import Values
@@ -116,9 +115,7 @@ class RemoteThread:
             return await self._get(part, *args, **kwargs)
         request = CallPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
         answer = await self._nodes.ask(self._owner, request, reads=method in found.reading)
-        function = getattr(find_bound(found), method, None)
-        type_ = find_parameters(function)["return"] if callable(function) else Any
-        return decode_result(answer, type_, f"{part}.{method}")
+        return decode_result(answer, find_part_result(found, method), f"{part}.{method}")
 
     # Inside
 

@@ -1,7 +1,7 @@
 """Encodes what a call to another node carries: arguments, results and errors. Values travel as JSON."""
 
-import builtins
 import collections.abc
+import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache, reduce
@@ -9,37 +9,25 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from plait import errors
-from plait.actor.logs import log_internal
 from plait.actor.rpc import Method
-from plait.agents.run import Interrupted, Interruption
-from plait.errors import CallFailed, MigrationFailed, PlaitError, TooMany
+from plait.agents.run import Interruption
 from plait.node.remote_requests import Arguments
 from plait.parts.part import Part
-from plait.store.protocol import ThreadKey
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite, encode_json, printable
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite, encode_json
 
 __all__ = [
     "decode_attributes",
-    "decode_error",
-    "decode_leniently",
+    "decode_part_arguments",
     "decode_result",
     "encode_arguments",
     "encode_attributes",
-    "encode_error",
     "encode_result",
     "encode_value",
-    "find_bound",
-    "find_parameters",
+    "find_part_result",
     "find_result_type",
 ]
 
 _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
-_PLAIT_ERRORS: Final[Mapping[str, type[PlaitError]]] = {
-    each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PlaitError)
-}
-# An exception of one of these would end the code that raises it again.
-_NOT_RAISED: Final = (StopIteration, StopAsyncIteration, ExceptionGroup)
 # The first byte of a result: a value, or an Interruption.
 _VALUE: Final = b"v"
 _INTERRUPTION: Final = b"i"
@@ -82,7 +70,7 @@ def decode_result(data: bytes, type_: Any, method: str) -> Any:
     return _decode(data[1:], type_, method)
 
 
-def decode_leniently(data: bytes, type_: Any) -> Any:
+def _decode_leniently(data: bytes, type_: Any) -> Any:
     """Return an argument as a value of its annotation, or as plain JSON, which the method may refuse."""
     try:
         return _find_decoder(type_)(data)
@@ -95,13 +83,14 @@ def find_result_type(method: Method) -> Any:
     return _find_result_type(method)
 
 
-def find_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a method of a part; under "return", what awaiting its result returns."""
-    return _find_parameters(function)
+def find_part_result(part: Part[Any], method: str) -> Any:
+    """Return the type of what awaiting a method of a part returns."""
+    function = getattr(_find_bound(part), method, None)
+    return _find_parameters(function)["return"] if callable(function) else Any
 
 
 @lru_cache(1024)
-def find_bound(part: Part[Any]) -> Any:
+def _find_bound(part: Part[Any]) -> Any:
     """Return the class whose methods a part has; Any if its `bind` does not tell."""
     try:
         return get_type_hints(part.bind).get("return", Any)
@@ -120,6 +109,7 @@ def _find_result_type(method: Method) -> Any:
 
 @lru_cache(4096)
 def _find_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of a method of a part; under "return", what awaiting its result returns."""
     types = get_type_hints(function)
     returned = types.get("return", Any)
     origin = get_origin(returned) or returned
@@ -150,6 +140,27 @@ def _decode(data: bytes, type_: Any, method: str) -> Any:
         return _find_decoder(type_)(data)
     except NOT_JSON as error:
         raise TypeError(f"{method} has returned a value that does not fit its annotation: {error}") from None
+
+
+def decode_part_arguments(part: Part[Any], method: str, given: Arguments) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a method of a part, as values of their annotations."""
+    function = getattr(_find_bound(part), method, None)
+    if not callable(function):
+        return [*map(decode_json, given.positional)], {name: decode_json(each) for name, each in given.named.items()}
+    types = _find_parameters(function)
+    names = _find_names(function, len(given.positional))
+    args = [_decode_leniently(data, types.get(name, Any)) for name, data in zip(names, given.positional, strict=True)]
+    return args, {name: _decode_leniently(data, types.get(name, Any)) for name, data in given.named.items()}
+
+
+def _find_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Return the names of a method's first parameters after `self`; the last one may be `*args`."""
+    found = [
+        each.name
+        for each in list(inspect.signature(function).parameters.values())[1:]
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)
+    ]
+    return [*found, *[found[-1] if found else ""] * count][:count]
 
 
 # The attributes of runs
@@ -195,100 +206,3 @@ def _find_type(name: str) -> type | None:
     module, _, path = name.partition(":")
     found = reduce(lambda at, part: getattr(at, part, None), path.split("."), sys.modules.get(module))
     return found if isinstance(found, type) else None
-
-
-# Errors
-
-
-class _Error(msgspec.Struct, frozen=True, array_like=True):
-    """An exception. `code` is that of a PlaitError, and `name` that of a built-in exception."""
-
-    message: str
-    code: str | None = None
-    name: str | None = None
-    path: str | None = None
-    limit: str | None = None
-    detail: str = ""
-    retry_after: float | None = None
-    lost: list[str] = []
-    is_logged: bool = False
-    is_private: bool = False
-    # The arguments of a built-in exception, or the message of an interrupt, as JSON.
-    arguments: bytes = b""
-
-
-_decode_error: Final = msgspec.msgpack.Decoder(_Error).decode
-
-
-def encode_error(error: BaseException, key: ThreadKey | None) -> bytes:
-    """Return an exception for the caller; one that can only travel as text is logged with its traceback."""
-    return msgspec.msgpack.encode(_describe(error, key))
-
-
-def decode_error(data: bytes) -> BaseException:
-    """Return the exception to raise."""
-    found = _decode_error(data)
-    if found.code is not None:
-        return _make_plait_error(found)
-    if found.name == Interrupted.__name__:
-        return Interrupted(decode_json(found.arguments))
-    if found.name is not None:
-        made: Exception = getattr(builtins, found.name)(*decode_json(found.arguments))
-        return made
-    error = CallFailed(found.message)
-    error.is_private = True
-    return error
-
-
-def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
-    if isinstance(error, PlaitError):
-        known = {*_PLAIT_ERRORS.values()}
-        code = next(each.code for each in type(error).__mro__ if issubclass(each, PlaitError) and each in known)
-        return _Error(
-            error.message,
-            code,
-            path=error.path,
-            limit=error.limit,
-            detail=printable(error.detail),
-            retry_after=error.retry_after if isinstance(error, TooMany) else None,
-            lost=list(error.lost) if isinstance(error, MigrationFailed) else [],
-            is_logged=error.is_logged,
-            is_private=error.is_private,
-        )
-    text = printable(f"{type(error).__name__}: {error}")
-    if isinstance(error, Interrupted):
-        message = encode_value("the message of the interrupt", error.message)
-        return _Error(text, name=Interrupted.__name__, arguments=message)
-    if _is_builtin(error):
-        try:
-            return _Error(text, name=type(error).__name__, arguments=encode_json(error.args))
-        except UNENCODABLE:
-            pass
-    log_internal(error, key)
-    return _Error(text)
-
-
-def _is_builtin(error: BaseException) -> bool:
-    """Whether an exception can be made again from its type, which is built in, and its arguments."""
-    cls = type(error)
-    if getattr(builtins, cls.__name__, None) is not cls or not isinstance(error, Exception):
-        return False
-    if isinstance(error, _NOT_RAISED):
-        return False
-    try:
-        again = cls(*decode_json(encode_json(error.args)))
-    except Exception:  # Such as UnicodeDecodeError, whose arguments are of certain types.
-        return False
-    return str(again) == str(error)
-
-
-def _make_plait_error(found: _Error) -> PlaitError:
-    cls = _PLAIT_ERRORS.get(found.code or "", PlaitError)
-    more: dict[str, Any] = {}
-    if issubclass(cls, TooMany):
-        more["retry_after"] = found.retry_after
-    if issubclass(cls, MigrationFailed):
-        more["lost"] = found.lost
-    error = cls(found.message, path=found.path, detail=found.detail, limit=found.limit, **more)
-    error.is_logged, error.is_private = found.is_logged, found.is_private
-    return error

@@ -143,7 +143,7 @@ class _Exchange(Exchange):
 
     async def destroy(self) -> Response:
         await self.check("destroy")
-        await self.context.node.destroy_own(self.key, self.request.scope.get(TRACE))
+        await self.context.node.destroy(self.key, self.request.scope.get(TRACE))
         return Response(status_code=204)
 
     async def request_of_author(self) -> Response:

@@ -13,8 +13,8 @@ import msgspec
 from plait.actor.transport import Frame
 from plait.errors import Indeterminate, Unavailable
 from plait.node.remote_calls import RemoteCalls, Reply
+from plait.node.remote_errors import decode_error, encode_error
 from plait.node.remote_nodes import Ask, Settle
-from plait.node.remote_values import decode_error, encode_error
 from plait.web.relay.link import Link, Opener
 from plait.web.relay.links import Links
 
