@@ -132,6 +132,7 @@ class Plait(AgentHost):
         self._openers.update(self._owner.openers)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
+        self._node.calls.reports = self._site.reports
         self._is_running = False
 
     # Running

@@ -6,9 +6,9 @@ from typing import Any
 
 from plait.actor.kind import Kind
 from plait.node.importing import Import
-from plait.node.listing import PAGE, merge_listings
+from plait.node.listing import merge_listings
 from plait.node.local_thread import LocalThread, ThreadCalls
-from plait.node.remote_calls import Node
+from plait.node.own_threads import OwnThreads
 from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import Destroy, ExportThread, ImportThread, Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
@@ -20,7 +20,7 @@ __all__ = ["Everywhere"]
 class Everywhere:
     """Does what server code asks for with the threads of `node`, and asks `nodes` about all others."""
 
-    def __init__(self, node: Node, nodes: RemoteNodes) -> None:
+    def __init__(self, node: OwnThreads, nodes: RemoteNodes) -> None:
         self._node = node
         self.nodes = nodes
 
@@ -67,7 +67,7 @@ class Everywhere:
         """Iterate over the stored threads, a page of each node at a time."""
         owners = self.nodes.owners
         listings = [
-            self._node.list_own(query) if node == owners.node else self.nodes.list(node, query, PAGE)
+            self._node.list_own(query) if node == owners.node else self.nodes.list(node, query)
             for node in range(owners.count)
         ]
         async for listed in merge_listings(listings, query.order, query.limit):

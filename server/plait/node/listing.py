@@ -17,13 +17,13 @@ from plait.parts.values_index import METADATA
 from plait.store.page import PLACES
 from plait.store.protocol import Order, Store, ThreadKey
 
-__all__ = ["INNER_KINDS", "PAGE", "list_own", "merge_listings"]
+__all__ = ["INNER_KINDS", "list_own", "merge_listings"]
 
 INNER_KINDS: Final = frozenset({NAMESPACE, USER})
 """The kinds that plait itself uses, which no listing shows."""
 
-PAGE: Final = 1000
-"""The number of threads that are read at once."""
+# The number of threads that are read at once.
+_PAGE: Final = 1000
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -40,7 +40,7 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
         prefix = max(prefix, of_user, key=len)
     wanted = {key: _encode(value) for key, value in _decode(query.metadata).items()}
     while left is None or left > 0:
-        size = PAGE if left is None or wanted else min(left, PAGE)
+        size = _PAGE if left is None or wanted else min(left, _PAGE)
         rows = await store.threads(
             kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size
         )

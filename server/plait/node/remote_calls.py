@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from plait.actor.kind import Kind
 from plait.actor.outcome import make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
 from plait.errors import CallFailed, Unavailable
 from plait.node.importing import Import, read_header
-from plait.node.local_thread import LocalThread, StreamWindow, Waker, find_part
+from plait.node.local_thread import LocalThread, StreamWindow, find_part
+from plait.node.own_threads import OwnThreads
 from plait.node.remote_chain import Chains
 from plait.node.remote_errors import encode_error
 from plait.node.remote_requests import (
@@ -29,9 +29,9 @@ from plait.node.remote_requests import (
     ExportThread,
     ImportThread,
     Interrupt,
-    Listed,
     ListThreads,
     OfThread,
+    ReadReport,
     ReadState,
     Request,
     RunAgent,
@@ -85,37 +85,14 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     is_error: bool = False
 
 
-class Node(Waker, Protocol):
-    """The node that answers."""
-
-    @property
-    def may_begin(self) -> bool:
-        """Whether the calling code may wake threads."""
-        ...
-
-    def find_any_kind(self, name: str) -> Kind:
-        """Return a kind, even one that plait itself uses. Raises NotFound."""
-        ...
-
-    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
-        """Iterate over the stored threads of this node."""
-        ...
-
-    def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
-        """Iterate over the file of a thread of this node."""
-        ...
-
-    async def import_thread(self, work: Import, *, replace: bool) -> None:
-        """Store an exported thread."""
-        ...
-
-
 class RemoteCalls:
     """Answers the requests of other nodes."""
 
-    def __init__(self, node: Node, chains: Chains) -> None:
+    def __init__(self, node: OwnThreads, chains: Chains) -> None:
         self._node = node
         self._chains = chains
+        # What the process tells about itself, by name.
+        self.reports: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
 
     async def answer(self, data: bytes, stream: CallStream) -> Reply | None:
         """Do what a request asks for, in a context of its own; return None if this node is shutting down.
@@ -161,6 +138,8 @@ class RemoteCalls:
             case ImportThread():
                 await self._import(request, stream)
                 return b""
+            case ReadReport():
+                return await self.reports[request.name]()
             case ListThreads():
                 return _encode([listed async for listed in self._node.list_own(request)])
             case _:

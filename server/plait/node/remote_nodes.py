@@ -1,5 +1,6 @@
 """Asks other nodes, with the chain of the calling code."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -9,11 +10,15 @@ from msgspec.structs import replace
 
 from plait.actor.turn import Turn, current_turn
 from plait.cluster.owners import Owners
-from plait.errors import Unavailable
+from plait.errors import PlaitError, Unavailable
 from plait.node.remote_chain import Chains
-from plait.node.remote_requests import Listed, ListThreads, Request, encode_envelope
+from plait.node.remote_requests import Listed, ListThreads, ReadReport, Request, encode_envelope
 
 __all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "Upload"]
+
+_REPORT_TIMEOUT: Final = 2.0
+# The number of threads that are listed at once.
+_PAGE: Final = 1000
 
 _decode_listed: Final = msgspec.msgpack.Decoder(list[Listed]).decode
 
@@ -85,11 +90,17 @@ class RemoteNodes:
         """Iterate over what a node sends for a request."""
         return self._find_peers().stream(self._make(node, request, reads=reads))
 
-    async def list(self, node: int, query: ListThreads, size: int) -> AsyncIterator[Listed]:
-        """Iterate over the threads of a node, in pages of `size`."""
+    async def report(self, name: str) -> dict[int, bytes | None]:
+        """Return what the other nodes tell about themselves; None for one that does not answer in 2 seconds."""
+        others = [node for node in range(self.owners.count) if node != self.owners.node]
+        found = await asyncio.gather(*(self._report(node, name) for node in others))
+        return dict(zip(others, found, strict=True))
+
+    async def list(self, node: int, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the threads of a node, a page at a time."""
         left = query.limit
         while left is None or left > 0:
-            limit = size if left is None else min(left, size)
+            limit = _PAGE if left is None else min(left, _PAGE)
             found = _decode_listed(await self.ask(node, replace(query, limit=limit), reads=True))
             for listed in found:
                 yield listed
@@ -97,6 +108,13 @@ class RemoteNodes:
                 return
             query = replace(query, after=found[-1].row)
             left = None if left is None else left - limit
+
+    async def _report(self, node: int, name: str) -> bytes | None:
+        try:
+            async with asyncio.timeout(_REPORT_TIMEOUT):
+                return await self.ask(node, ReadReport(name), reads=True)
+        except (PlaitError, TimeoutError):
+            return None
 
     def _make(self, node: int, request: Request, *, reads: bool) -> Ask:
         turn, data = current_turn(), encode_envelope(self.chains.make(), request)

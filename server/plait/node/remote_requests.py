@@ -20,6 +20,7 @@ __all__ = [
     "ListThreads",
     "Listed",
     "OfThread",
+    "ReadReport",
     "ReadState",
     "Request",
     "RunAgent",
@@ -141,6 +142,12 @@ class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     has_sessions: bool = False
 
 
+class ReadReport(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+    """Return what the process tells about itself, by name."""
+
+    name: str
+
+
 class Listed(msgspec.Struct, frozen=True, array_like=True):
     """A row of a listing; `session` has the ids of the user and the session, if they were asked for and are known."""
 
@@ -162,6 +169,7 @@ Request = (
     | ExportThread
     | ImportThread
     | ListThreads
+    | ReadReport
 )
 
 
