@@ -94,8 +94,6 @@ class PlaitError(Exception):
         self.limit = limit
         # Whether the error has been logged already.
         self.is_logged = False
-        # Whether the message is for server code only, as it quotes an exception from the author's code.
-        self.is_private = False
 
     def __str__(self) -> str:
         return self.message

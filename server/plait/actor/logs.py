@@ -58,7 +58,7 @@ class Failures:
 
     def explain(self, error: BaseException, key: ThreadKey | None, connection: Connection | None = None) -> PlaitError:
         """Return the error that a client gets: a PlaitError itself; any other exception is logged and replaced."""
-        if isinstance(error, PlaitError) and not error.is_private:
+        if isinstance(error, PlaitError):
             return error
         message = log_internal(error, key, connection)
         return CallFailed(f"{message}: {type(error).__name__}: {error}" if self.shows_text else message)

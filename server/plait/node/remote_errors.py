@@ -35,7 +35,6 @@ class _Error(msgspec.Struct, frozen=True, array_like=True):
     retry_after: float | None = None
     lost: list[str] = []
     is_logged: bool = False
-    is_private: bool = False
     # The arguments of a built-in exception, or the message of an interrupt, as JSON.
     arguments: bytes = b""
 
@@ -58,9 +57,7 @@ def decode_error(data: bytes) -> BaseException:
     if found.name is not None:
         made: Exception = getattr(builtins, found.name)(*decode_json(found.arguments))
         return made
-    error = CallFailed(found.message)
-    error.is_private = True
-    return error
+    return CallFailed(found.message, detail=found.detail)
 
 
 def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
@@ -76,7 +73,6 @@ def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
             retry_after=error.retry_after if isinstance(error, TooMany) else None,
             lost=list(error.lost) if isinstance(error, MigrationFailed) else [],
             is_logged=error.is_logged,
-            is_private=error.is_private,
         )
     text = printable(f"{type(error).__name__}: {error}")
     if isinstance(error, Interrupted):
@@ -87,8 +83,8 @@ def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
             return _Error(text, name=type(error).__name__, arguments=encode_json(error.args))
         except UNENCODABLE:
             pass
-    log_internal(error, key)
-    return _Error(text)
+    # Clients may see the message, so the text is a detail.
+    return _Error(log_internal(error, key), detail=text)
 
 
 def _is_builtin(error: BaseException) -> bool:
@@ -113,5 +109,5 @@ def _make_plait_error(found: _Error) -> PlaitError:
     if issubclass(cls, MigrationFailed):
         more["lost"] = found.lost
     error = cls(found.message, path=found.path, detail=found.detail, limit=found.limit, **more)
-    error.is_logged, error.is_private = found.is_logged, found.is_private
+    error.is_logged = found.is_logged
     return error
