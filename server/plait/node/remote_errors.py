@@ -1,6 +1,7 @@
 """Encodes the exceptions with which calls to other nodes end."""
 
 import builtins
+import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ class _Error(msgspec.Struct, frozen=True, array_like=True):
     retry_after: float | None = None
     lost: list[str] = []
     is_logged: bool = False
+    # Where a built-in exception was raised.
+    traceback: str = ""
     # The arguments of a built-in exception, or the message of an interrupt, as JSON.
     arguments: bytes = b""
 
@@ -56,6 +59,7 @@ def decode_error(data: bytes) -> BaseException:
         return Interrupted(decode_json(found.arguments))
     if found.name is not None:
         made: Exception = getattr(builtins, found.name)(*decode_json(found.arguments))
+        made.add_note(f"It was raised in another process:\n{found.traceback}")
         return made
     return CallFailed(found.message, detail=found.detail)
 
@@ -80,7 +84,8 @@ def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
         return _Error(text, name=Interrupted.__name__, arguments=message)
     if _is_builtin(error):
         try:
-            return _Error(text, name=type(error).__name__, arguments=encode_json(error.args))
+            place = printable("".join(traceback.format_exception(error)))
+            return _Error(text, name=type(error).__name__, arguments=encode_json(error.args), traceback=place)
         except UNENCODABLE:
             pass
     # Clients may see the message, so the text is a detail.
