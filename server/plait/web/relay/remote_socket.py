@@ -36,6 +36,9 @@ from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
 
 __all__ = ["RemoteSocket", "RemoteSocketStream"]
 
+# The gateway is asked each time after so many bytes whether it has them, and this often before it counts as slow.
+_MOST_MARKS: Final = 4
+_MARKED: Final = AT_ONCE // _MOST_MARKS
 _OPCODES: Final = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, PONG: Opcode.PONG, CLOSED: Opcode.CLOSE}
 
 
@@ -47,9 +50,9 @@ class RemoteSocket:
         "_is_backed",
         "_is_closing",
         "_is_held_up",
-        "_is_marked",
         "_is_paused",
         "_link",
+        "_marks",
         "_messages",
         "_number",
         "_reader",
@@ -82,9 +85,9 @@ class RemoteSocket:
         # Whether the peer reads too slowly, and whether the link is full.
         self._is_backed = False
         self._is_held_up = False
-        # Bytes that were sent after the last mark, and whether the gateway has not answered that.
+        # Bytes that were sent after the last mark, and how many marks the gateway has not answered.
         self._unmarked = 0
-        self._is_marked = False
+        self._marks = 0
         self._drained: asyncio.Future[None] | None = None
 
     def attach(self, receiver: Receiver) -> None:
@@ -99,7 +102,7 @@ class RemoteSocket:
     @property
     def is_backed_up(self) -> bool:
         """Whether the peer reads too slowly, or too many bytes are on the way to its gateway."""
-        return self._is_backed or self._is_marked or self._is_held_up
+        return self._is_backed or self._marks >= _MOST_MARKS or self._is_held_up
 
     def send(self, frame: Frame) -> None:
         if not self._is_closing:
@@ -165,9 +168,11 @@ class RemoteSocket:
         self._tell_drained()
 
     def answer_mark(self) -> None:
-        """Send more, as the gateway has everything before the last mark."""
-        self._is_marked = False
-        self._tell_drained()
+        """Continue, as the gateway has everything before a mark."""
+        was_backed_up = self.is_backed_up
+        self._marks -= 1
+        if was_backed_up:
+            self._tell_drained()
 
     def leave(self) -> None:
         """Close the socket after its turns, as its gateway is shutting down."""
@@ -192,11 +197,11 @@ class RemoteSocket:
         self._link.forget(self._number)
 
     def _count(self, size: int) -> None:
-        """Count sent bytes, and ask the gateway now and then whether it has them."""
+        """Count sent bytes, and send a mark now and then."""
         self._unmarked += size
-        if self._unmarked > AT_ONCE and not self._is_marked:
+        if self._unmarked > _MARKED:
             self._unmarked = 0
-            self._is_marked = True
+            self._marks += 1
             self._link.put(MARK, self._number)
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
