@@ -397,13 +397,17 @@ async def test_a_node_that_shuts_down_begins_no_call_but_those_of_turns(nodes: N
         running = asyncio.create_task(there.wait_in_turn())
         thread: Any = (await find_actor(nodes, name, 1)).thread
         await thread.reached.wait()
+        owner._links.go_away()
         draining = owner.drain()
         refused = asyncio.create_task(there.record())
         other = nodes.name(Node, 1, "other")
         await here.ask(other, "record")
         assert not refused.done()
-        refused.cancel()
         thread.gate.set()
         await running
         await draining
-        assert await nodes.apps[0].thread(Node, nodes.name(Node, 0)).state() == []
+        # The next process of the node.
+        await owner.__aexit__(None, None, None)
+        await owner.__aenter__()
+        await refused
+        assert await there.state() == ["recorded"] * 2

@@ -33,6 +33,8 @@ class Links:
         self._hold = hold
         self._server: asyncio.Server | None = None
         self._dialled: dict[int, Link] = {}
+        # Links to nodes that were away, and have come back.
+        self._replaced: set[Link] = set()
         self._dials: dict[int, asyncio.Task[Link]] = {}
         self._answered: set[Link] = set()
         # Messages sent on links that have ended.
@@ -41,7 +43,7 @@ class Links:
     @property
     def sent(self) -> int:
         """The messages that were sent on all links."""
-        return self._sent + sum(each.sent for each in (*self._dialled.values(), *self._answered))
+        return self._sent + sum(each.sent for each in (*self._dialled.values(), *self._replaced, *self._answered))
 
     async def start(self) -> None:
         """Listen for the other nodes; a former process of this node is replaced."""
@@ -53,6 +55,8 @@ class Links:
 
     def go_away(self) -> None:
         """Tell the other nodes to open no further streams here, as this node is shutting down."""
+        if self._server is not None:
+            self._server.close()  # Who dials from now on waits for the next process of this node.
         for link in self._answered:
             link.put(AWAY, 0)
 
@@ -65,7 +69,7 @@ class Links:
         if self._server is not None:
             self._server.close()
             self._server = None
-        await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._answered)))
+        await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._replaced, *self._answered)))
 
     def find(self, node: int, *, may_be_away: bool = False) -> Link | None:
         """Return the link to a node if it is there and takes streams, or, if it `may_be_away`, is shutting down."""
@@ -95,6 +99,8 @@ class Links:
                 while True:
                     with suppress(OSError):
                         _, link = await loop.create_unix_connection(lambda: Link({}, self._end), str(path))
+                        if (former := self._dialled.get(node)) is not None:
+                            self._replaced.add(former)
                         self._dialled[node] = link
                         return link
                     await asyncio.sleep(_PAUSE)
@@ -108,4 +114,5 @@ class Links:
     def _end(self, link: Link) -> None:
         self._sent += link.sent
         self._answered.discard(link)
+        self._replaced.discard(link)
         self._dialled = {node: each for node, each in self._dialled.items() if each is not link}
