@@ -1,0 +1,3 @@
+"""The tests of test_handle once more, from another node."""
+
+from tests.server.node.test_handle import *
