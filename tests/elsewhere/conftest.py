@@ -26,7 +26,7 @@ from plait.web.relay.links import Links
 
 
 class OneOwner:
-    """Two nodes, of which the second owns every thread."""
+    """Two nodes; the second one owns every thread."""
 
     node = 0
     count = 2

@@ -1,3 +1,6 @@
-"""The tests of test_handle once more, from another node."""
+"""Handles, used from another node."""
 
 from tests.server.node.test_handle import *
+
+# A missing argument is InvalidArguments there, as the arguments travel as JSON.
+del test_a_call_raises_what_the_rpc_raised

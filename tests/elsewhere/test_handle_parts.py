@@ -1,3 +1,3 @@
-"""The tests of test_handle_parts once more, from another node."""
+"""The parts of handles, used from another node."""
 
 from tests.server.node.test_handle_parts import *

@@ -1,4 +1,4 @@
-"""Two nodes of one app in this process, each of which owns a half of the threads."""
+"""Two nodes of one app in this process, which own the threads between them."""
 
 import itertools
 import os

@@ -368,3 +368,12 @@ async def test_a_server_is_ready_when_all_workers_are(nodes: Nodes) -> None:
         answer = await http.get("/readyz")
         assert answer.status_code == 503
         assert answer.json()["error"]["message"] == "worker 1 does not answer"
+
+
+async def test_a_thread_of_another_node_is_forked_there(nodes: Nodes) -> None:
+    desk = nodes.handle(Desk, 1)
+    await desk.set_state({"a": 1})
+    forked = await nodes.apps[0].fork_thread(Desk, desk.name, nodes.name(Desk, 1, "other"))
+    assert await forked.state() == {"a": 1}
+    with pytest.raises(ValueError, match="belong to different processes"):
+        await nodes.apps[0].fork_thread(Desk, desk.name, nodes.name(Desk, 0, "other"))
