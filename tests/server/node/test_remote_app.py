@@ -123,7 +123,11 @@ async def test_an_agent_runs_at_the_owner_of_its_thread(nodes: Nodes) -> None:
     assert await app.thread(Desk, name).call("run:answer", Topic("b")) == Topic("B")
 
 
-@pytest.mark.parametrize("attributes", [{"f": print}, {"t": (1, 2)}, {"x": Topic("a")}, [object()]], ids=repr)
+@pytest.mark.parametrize(
+    "attributes",
+    [{"f": print}, {"t": (1, 2)}, {"x": Topic("a")}, [object()]],
+    ids=["function", "tuple", "struct", "object"],
+)
 async def test_an_attribute_that_cannot_travel_is_an_error(nodes: Nodes, attributes: Any) -> None:
     with pytest.raises(TypeError, match=r"the attribute .* cannot be sent to another process"):
         await nodes.apps[0].run("answer", Topic("a"), thread=nodes.name(Desk, 1), attributes=attributes)
