@@ -411,3 +411,21 @@ async def test_a_node_that_shuts_down_begins_no_call_but_those_of_turns(nodes: N
         await owner.__aenter__()
         await refused
         assert await there.state() == ["recorded"] * 2
+
+
+async def test_a_call_that_a_node_has_refused_is_put_again(nodes: Nodes) -> None:
+    there, owner = nodes.handle(Node, 1), nodes.apps[1]
+    async with asyncio.timeout(PATIENCE):
+        await there.record()
+        draining = owner.drain()
+        (link,) = nodes.apps[0]._links._dialled.values()
+        sent = link.sent
+        call = asyncio.create_task(there.record())
+        while link.sent < sent + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not call.done()
+        await draining
+        await owner.__aexit__(None, None, None)
+        await owner.__aenter__()
+        await call
+        assert await there.state() == ["recorded"] * 2
