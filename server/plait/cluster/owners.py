@@ -52,6 +52,13 @@ class Worker(msgspec.Struct, frozen=True):
     count: int
     # The folder of the sockets that link the workers.
     folder: str
+    # Whether this process follows another one of the same worker.
+    is_restart: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first process of all workers, which starts before the others."""
+        return self.number == 0 and not self.is_restart
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
