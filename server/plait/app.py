@@ -401,8 +401,8 @@ def _find_store(settings: Settings, given: Store | None, worker: Worker | None) 
         store, files = given, worker.count
     else:
         raise ValueError(
-            f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', of "
-            "which each worker opens its own files, or start one worker"
+            f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
+            "that each worker opens files of its own, or start one worker"
         )
     return store, Workers(worker.number, worker.count, files)
 

@@ -47,7 +47,7 @@ def open_share(url: str, number: int, count: int, *, patience: float = 0.0) -> t
 
 
 def open_shares(url: str, count: int) -> Store:
-    """Return the whole store of which each of `count` workers owns a part, for use before any of them opens its part.
+    """Return the whole store whose parts `count` workers own, for use before any of them opens its part.
 
     Opening it creates the files of a new store; if they are there, it only reads. Raises as `open_share` does.
     """

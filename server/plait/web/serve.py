@@ -36,6 +36,10 @@ _BACKLOG = 4096
 _STALL = 30.0
 # Seconds between checks for a second Ctrl+C, which ends the process at once.
 _TICK = 0.1
+# How often a worker that stops listening checks whether connections wait for their first request, and every how many
+# seconds.
+_LOOKS = 50
+_SHORT_TICK = 0.02
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
 
@@ -180,6 +184,8 @@ class _Server(uvicorn.Server):
         self._say = started
         self._ending = ending
         self._control = control
+        # Whether the server has stopped listening, as other workers listen.
+        self._is_retired = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._descriptors.handle)
@@ -196,6 +202,8 @@ class _Server(uvicorn.Server):
             self._say()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._is_retired:
+            await self._serve_new_connections()
         ending = self._ending()
         while not (ending.done() or self.force_exit):
             await asyncio.wait([ending], timeout=_TICK)
@@ -210,7 +218,19 @@ class _Server(uvicorn.Server):
                 server.stop_accepting()
             else:
                 server.close()
-        self.should_exit = True
+        self._is_retired = self.should_exit = True
+
+    async def _serve_new_connections(self) -> None:
+        """Give connections that were accepted last a moment to send their first requests."""
+        for _ in range(_LOOKS):
+            if not self._has_new_connections() or self.force_exit:
+                break
+            await asyncio.sleep(_SHORT_TICK)
+
+    def _has_new_connections(self) -> bool:
+        return any(isinstance(each, TlsListener) and each.is_busy for each in self.servers) or any(
+            getattr(each, "cycle", each) is None for each in self.server_state.connections
+        )
 
     def _make_protocol(self) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class

@@ -43,6 +43,11 @@ class TlsListener:
         self._retry: asyncio.TimerHandle | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether handshakes are under way."""
+        return bool(self._handshakes)
+
     def start(self) -> None:
         """Start accepting connections."""
         self._bound.setblocking(False)
