@@ -307,7 +307,6 @@ def test_commands_for_stores_know_that_workers_have_the_files_open(group: Group,
         ["serve", "game:api", "--port", "0"],
         ["store", "copy", "game.db", "sqlite:///new.db?files=3"],
         ["restore", "copy.db", "game.db"],
-        ["threads", "destroy", "room", "one", "game.db", "--yes"],
     ):
         done = plait(folder, *arguments)
         assert done.returncode == 1, arguments

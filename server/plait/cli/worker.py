@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from socket import socket
 
@@ -27,7 +28,7 @@ def main() -> None:
     for each in (bound, connected):
         each.set_inheritable(False)
         # A forked child would hold them open after the end of this process.
-        os.register_at_fork(after_in_child=each.close)
+        os.register_at_fork(after_in_child=partial(_close, each))
     # The parent replaces its workers when it gets this signal; a worker that gets it, too, continues.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     configure_logging(service.log_level, worker=worker.number, is_first=worker.is_first)
@@ -35,6 +36,12 @@ def main() -> None:
     service.run(lambda: bound, lambda port: told.tell(READY), control=told)
     if told.is_orphaned:
         _leave_folder(worker)
+
+
+def _close(held: socket) -> None:
+    """Close a socket, even if the event loop of the former process uses it."""
+    if (number := held.detach()) >= 0:
+        os.close(number)
 
 
 def _leave_folder(worker: Worker) -> None:
