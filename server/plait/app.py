@@ -47,6 +47,7 @@ from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
+from plait.web.relay.owner import Owner
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -123,6 +124,8 @@ class Plait(AgentHost):
         self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
+        self._owner = Owner(self._context)
+        self._openers.update(self._owner.openers)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
         self._startup = StartupFunctions()
@@ -162,6 +165,7 @@ class Plait(AgentHost):
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._links.stop()
+            await self._owner.stop()
             await self._context.heartbeat.stop()
         finally:
             self._is_running = False
@@ -385,6 +389,8 @@ class Plait(AgentHost):
             hosts=hosts,
             compatibility=self._compatibility,
             runs=self._runs,
+            owners=self._owners,
+            links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
 

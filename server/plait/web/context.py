@@ -17,6 +17,7 @@ from starlette.types import Scope
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal
 from plait.agents.runs import Runs
+from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets, count_extra_messages
 from plait.node.node import Node
@@ -27,6 +28,8 @@ from plait.web.addresses import Addresses
 from plait.web.fairness import FairScheduler
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
+from plait.web.relay.links import Links
+from plait.web.relay.relays import Relays
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
 from plait.web.sockets.write_batcher import WriteBatcher
@@ -101,6 +104,8 @@ class ServerContext:
         hosts: Hosts,
         compatibility: Compatibility,
         runs: Runs,
+        owners: Owners,
+        links: Links,
         shutdown_timeout: float,
     ) -> None:
         self.node = node
@@ -110,6 +115,9 @@ class ServerContext:
         self.lists_kinds = False
         self.compatibility = compatibility
         self.runs = runs
+        # Which node owns each thread, and the links to the other nodes.
+        self.owners = owners
+        self.links = links
         self.limits = node.limits
         self.instruments = node.instruments
         self.failures = node.failures
@@ -121,6 +129,9 @@ class ServerContext:
         self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
         self._pending_joins: set[PendingJoin] = set()
+        # The sockets and requests that are relayed to other nodes, and the task that ends them.
+        self.relays = Relays()
+        self._draining: asyncio.Task[None] | None = None
         # The versions that clients of the Cloudflare protocol showed when they left.
         self.departures = Departures()
         # Numbers the joins in order of arrival.
@@ -174,7 +185,18 @@ class ServerContext:
         """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
-        return self.node.drain(self._shutdown_timeout)
+        if self.owners.count == 1:
+            return self.node.drain(self._shutdown_timeout)
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.create_task(self._drain(), name="plait drain of relays")
+        return self._draining
+
+    # Inside
+
+    async def _drain(self) -> None:
+        await asyncio.gather(
+            asyncio.shield(self.node.drain(self._shutdown_timeout)), self.relays.end(self._shutdown_timeout)
+        )
 
 
 def find_traceparent(scope: Scope) -> str | None:

@@ -1,0 +1,3 @@
+"""The sockets of the native protocol, whose threads another node owns."""
+
+from tests.integration.test_native import *
