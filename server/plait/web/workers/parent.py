@@ -223,6 +223,7 @@ def _make_folder() -> Iterator[str]:
     path = tempfile.mkdtemp(prefix="plait-", dir=None if len(tempfile.gettempdir()) < _LONGEST_FOLDER else "/tmp")
     # A folder with a lock is not tidied away as an old one (by systemd-tmpfiles).
     lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    assert fcntl is not None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield path
