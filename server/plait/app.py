@@ -124,11 +124,11 @@ class Plait(AgentHost):
         self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
-        self._owner = Owner(self._context)
-        self._openers.update(self._owner.openers)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
         self._startup = StartupFunctions()
+        self._owner = Owner(self._context, self._site.asgi)
+        self._openers.update(self._owner.openers)
         self._is_running = False
 
     # Running

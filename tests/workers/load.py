@@ -79,7 +79,7 @@ class Load:
                 self._begin(self._write(thread, f"w{number}", room))
             self._begin(self._read(thread, await self._open(thread, f"{thread}-reader")))
         web = await self._stack.enter_async_context(http(self._address))
-        # self._begin(self._get(web))
+        self._begin(self._get(web))
         return self
 
     async def __aexit__(self, *exception: object) -> None:

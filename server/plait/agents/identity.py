@@ -66,14 +66,26 @@ class ThreadIds:
         self._signer = Signer([DEVELOPMENT_SECRET])
         log.warning("the ids of threads are signed with the secret of `plait dev`, which is public")
 
-    async def find(self, request: Request) -> str:
-        """Return the id of a request's thread. Raises what the provider raises, and ValueError for an invalid id."""
+    @property
+    def has_provider(self) -> bool:
+        """Whether the app finds the ids itself."""
+        return self._provider is not None
+
+    async def find(self, request: Request, is_ours: Callable[[str], bool] = lambda _: True) -> str:
+        """Return the id of a request's thread; a new one fulfils `is_ours`.
+
+        Raises what the provider raises, and ValueError for an invalid id.
+        """
         if self._provider is not None:
             try:
                 return check_thread_id(await maybe_await(self._provider(request)))
             except ValueError as error:
                 raise ValueError(f"thread_ids: {error}") from error
-        return self._find_in_header(request) or self._find_in_cookie(request) or make_thread_id()
+        if (found := self._find_in_header(request) or self._find_in_cookie(request)) is not None:
+            return found
+        while not is_ours(id := make_thread_id()):
+            pass
+        return id
 
     def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:
         """Return the headers by which a client continues a thread; if `is_secure`, the cookie is for https only."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal
@@ -35,6 +35,7 @@ from plait.web.sockets.pending_join import PendingJoin
 from plait.web.sockets.write_batcher import WriteBatcher
 
 __all__ = [
+    "THREAD",
     "Requests",
     "ServerContext",
     "as_final_refusal",
@@ -47,6 +48,9 @@ __all__ = [
     "with_token",
 ]
 
+
+THREAD: Final = "plait.thread"
+"""Where a request's scope has the name of its thread, if that was found before."""
 
 # HTTP statuses for which plait has an error code.
 _CODES: Final = {
@@ -118,6 +122,8 @@ class ServerContext:
         # Which node owns each thread, and the links to the other nodes.
         self.owners = owners
         self.links = links
+        # The apps that answer HTTP requests, by number, which other nodes may relay.
+        self.endpoints: list[ASGIApp] = []
         self.limits = node.limits
         self.instruments = node.instruments
         self.failures = node.failures
@@ -171,6 +177,11 @@ class ServerContext:
             actor = await self.node.actor(key)
             if may_create or actor.state.is_stored:  # Otherwise the thread was destroyed after the check.
                 return actor
+
+    def check_owner(self, key: ThreadKey) -> None:
+        """Raise Unavailable if another node owns a thread."""
+        if (node := self.owners.find(key)) != self.owners.node:
+            raise Unavailable(f"worker {self.owners.node} does not own {key}, but worker {node}")
 
     @contextmanager
     def register(self, pending: PendingJoin) -> Iterator[None]:

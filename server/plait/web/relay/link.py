@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame
 
-__all__ = ["AWAY", "Link", "Opener", "Stream"]
+__all__ = ["AWAY", "LOST", "Link", "Opener", "Stream"]
 
 LOST: Final = 0
 """Either node: the stream has ended without its last message."""

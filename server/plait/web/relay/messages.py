@@ -1,7 +1,7 @@
 """The messages of sockets and requests on a link, and the requests that travel with the first of them."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 import msgspec
@@ -31,12 +31,13 @@ __all__ = [
     "REQUEST",
     "RESUME",
     "ROOM",
-    "RUN",
     "TEXT",
     "SentScope",
     "pack_close",
+    "pack_head",
     "pack_size",
     "unpack_close",
+    "unpack_head",
     "unpack_size",
 ]
 
@@ -63,19 +64,18 @@ MARK: Final = 23
 # The socket is gone, and its turns have ended: the last message.
 ENDED: Final = 24
 
-# An HTTP request to a thread, or to the thread of a run.
+# An HTTP request, and the rest of its body.
 REQUEST: Final = 30
-RUN: Final = 31
-BODY: Final = 32
-LAST_BODY: Final = 33
-DISCONNECT: Final = 34
+BODY: Final = 31
+LAST_BODY: Final = 32
+DISCONNECT: Final = 33
 # Either node: it has used up so many bytes.
-ROOM: Final = 35
-HEAD: Final = 36
-PART: Final = 37
-LAST_PART: Final = 38
-# The answer ends without its last part; if it has not begun, the app has raised an exception.
-FAILED: Final = 39
+ROOM: Final = 34
+# The answer. Without its last part it ends with FAILED; if it has not begun then, the app has raised an exception.
+HEAD: Final = 35
+PART: Final = 36
+LAST_PART: Final = 37
+FAILED: Final = 38
 
 _CODE: Final = struct.Struct("<H")
 _SIZE: Final = struct.Struct("<I")
@@ -103,6 +103,16 @@ def unpack_size(data: bytes) -> int:
     return size
 
 
+def pack_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode the status and the headers of an answer."""
+    return msgspec.msgpack.encode((status, [(bytes(name), bytes(value)) for name, value in headers]))
+
+
+def unpack_head(data: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Decode what `pack_head` has encoded."""
+    return _decode_head(data)
+
+
 class SentScope(msgspec.Struct, array_like=True, frozen=True):
     """What travels of a request's scope: all that ASGI says of the request, and nothing that an app has added."""
 
@@ -120,8 +130,9 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
     subprotocols: list[str]
     # Whether pings reach the peer of a socket.
     can_ping: bool = False
-    # The name of a run's thread, which its URL does not tell.
-    thread: str | None = None
+    # The number of the endpoint that answers an HTTP request, and the name of its thread.
+    endpoint: int = 0
+    thread: str = ""
     # The body of an HTTP request so far, and whether that is all of it.
     body: bytes = b""
     is_whole: bool = True
@@ -181,3 +192,4 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SentScope).decode
+_decode_head = msgspec.msgpack.Decoder(tuple[int, list[tuple[bytes, bytes]]]).decode

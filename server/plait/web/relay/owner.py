@@ -5,11 +5,13 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from plait.errors import Unavailable
+from starlette.types import ASGIApp
+
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext
+from plait.web.context import THREAD, ServerContext
 from plait.web.relay.link import Link, Opener
-from plait.web.relay.messages import OPEN, SentScope
+from plait.web.relay.messages import OPEN, REQUEST, SentScope
+from plait.web.relay.remote_request import RemoteRequest
 from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
 from plait.web.sockets.admission import Admission, join_in_task
 from plait.web.sockets.open_socket import OpenSocket
@@ -21,10 +23,12 @@ __all__ = ["Owner"]
 class Owner:
     """Makes the other ends of the streams of gateways, and owns their tasks."""
 
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, context: ServerContext, app: ASGIApp) -> None:
         self._context = context
+        # The `app` of requests.
+        self._app = app
         self._tasks: set[asyncio.Task[None]] = set()
-        self.openers: dict[int, Opener] = {OPEN: self._open_socket}
+        self.openers: dict[int, Opener] = {OPEN: self._open_socket, REQUEST: self._open_request}
 
     async def stop(self) -> None:
         """Cancel the tasks, and wait for them."""
@@ -44,14 +48,15 @@ class Owner:
         return RemoteSocketStream(socket)
 
     async def _enter(self, admission: Admission, key: ThreadKey, socket: OpenSocket) -> None:
-        self._check_owner(key)
+        self._context.check_owner(key)
         await admission.enter(socket)
 
-    def _check_owner(self, key: ThreadKey) -> None:
-        """Raise Unavailable if another node owns a thread, of which a gateway has thought that it is here."""
-        owners = self._context.owners
-        if (node := owners.find(key)) != owners.node:
-            raise Unavailable(f"worker {owners.node} does not own {key}, but worker {node}")
+    def _open_request(self, link: Link, number: int, data: bytes) -> RemoteRequest:
+        sent = SentScope.decode(data)
+        scope = {**sent.make(), "app": self._app, THREAD: sent.thread}
+        request = RemoteRequest(link, number, sent.body, is_whole=sent.is_whole)
+        self._run(request.run(self._context.endpoints[sent.endpoint], scope))
+        return request
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="plait relay")
