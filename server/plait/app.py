@@ -236,13 +236,14 @@ class Plait(AgentHost):
 
         return add if function is None else add(function)
 
-    def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
-        """Allow the host that a server listens on.
+    def prepare_serving(self, host: str, *, number: int = 0, in_development: bool = False) -> None:
+        """Allow the host that a server listens on. `number` is that of this Plait, if the server has several.
 
         In development, 404 answers list the kinds, errors contain the text of every exception, and agents need no
         secret.
         """
         self._site.listen(host)
+        self._links.app = number
         self._context.lists_kinds = self._node.failures.shows_text = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()

@@ -94,6 +94,24 @@ async def hurt(group: Group, fault: str, owner: int) -> None:
         await asyncio.to_thread(group.until, lambda: group.starts(worker) > starts)
 
 
+async def test_a_reload_loses_nothing_and_has_the_clients_join_again(tmp_path: Path) -> None:
+    with Group("tests.workers.apps:app", cwd=tmp_path, count=COUNT) as group:
+        names = [*find_names(0, 0, 2), *find_names(0, 1, 2)]
+        told = Told()
+        async with Load(group.address, names, told) as load:
+            async with opened_at_each(group, names[0]) as clients:
+                group.signal(signal.SIGHUP)
+                await asyncio.to_thread(group.until, lambda: group.count_lines("all workers are replaced"))
+                assert [await each.until_closed() for each in clients] == [1001, 1001]
+            before = told.acknowledged
+            await load.until(lambda: told.acknowledged > before + 100 and told.reads > 100)
+            shown = await load.converge()
+        for number, name in enumerate(names):
+            check_stored(tmp_path / f"ledger.{number // 2}.db", name, told, shown[name])
+        assert group.end() == 0
+    assert "Traceback" not in group.log.read_text()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900 * TIMES)
 async def test_killed_workers_and_parents_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import ssl
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from plait import Plait, Thread
 
@@ -28,6 +30,7 @@ class Room(Thread):
     initial_state = {"n": 0}
 
 plait = Plait(Room, store=os.environ.get("STORE", "sqlite:///game.db"))
+other = Plait(Room, store="memory://")
 
 @plait.on_startup
 async def begin():
@@ -37,7 +40,12 @@ async def begin():
 def begin_once():
     print("begun once", file=sys.stderr)
 
-api = FastAPI(lifespan=plait.lifespan)
+@asynccontextmanager
+async def run(api):
+    async with plait.lifespan(), other:
+        yield
+
+api = FastAPI(lifespan=run)
 
 @api.get("/where")
 def find():
@@ -54,6 +62,7 @@ async def fork():
     return pid
 
 api.mount("/live", plait)
+api.mount("/other", other)
 """
 
 
@@ -93,7 +102,7 @@ def test_all_workers_accept_on_one_port_and_end_together_without_a_trace(group: 
     assert sorted(each.name for each in folder.glob("*.db")) == ["game.0.db", "game.1.db"]
     links = group.folder()
     assert links.stat().st_mode & 0o777 == 0o700
-    assert sorted(each.name for each in links.iterdir()) == ["0.sock", "1.sock"]
+    assert sorted(each.name for each in links.iterdir()) == ["0.0.sock", "0.1.sock", "1.0.sock", "1.1.sock"]
     assert group.end() == 0
     assert "Traceback" not in group.log.read_text()
     assert not links.exists()
@@ -129,7 +138,8 @@ def test_what_is_wrong_with_an_app_is_said_once(folder: Path, source: str, code:
 
 def test_a_warning_of_a_setting_is_said_once(folder: Path) -> None:
     with Group("game:api", cwd=folder, environment={"PLAIT_LIMIT_STATE": "1"}, count=3) as group:
-        assert group.count_lines("PLAIT_LIMIT_STATE is not a setting") == 1
+        said = group.count_lines("PLAIT_LIMIT_STATE is not a setting")
+        assert said == group.count_lines("worker 0 .* PLAIT_LIMIT_STATE is not a setting") == 2  # There are two Plaits.
 
 
 @pytest.mark.parametrize(
@@ -167,6 +177,19 @@ def test_each_worker_has_a_memory_of_its_own(folder: Path) -> None:
         assert ask(group).is_success
         assert group.end() == 0
     assert list(folder.glob("*.db")) == []
+
+
+def test_each_worker_serves_the_threads_of_all_workers_for_each_mounted_plait(group: Group) -> None:
+    seen: set[int] = set()
+    for place in ("live", "other"):
+        for number in range(4):
+            url = f"http://{group.address}/{place}/threads/room/{number}"
+            state = {"n": f"{place} {number}"}
+            assert httpx.put(url, json=state, timeout=TIMEOUT).status_code == 200
+            for _ in range(5):
+                seen.add(ask(group).json()["pid"])
+                assert ask(group, f"/{place}/threads/room/{number}").json() == state
+    assert seen == pids(group)
 
 
 # Deaths
@@ -234,15 +257,22 @@ def test_workers_end_in_order_when_their_parent_is_killed(group: Group, folder: 
 def test_a_reload_replaces_all_workers_and_refuses_no_connection(group: Group, folder: Path) -> None:
     before, versions, is_ended = pids(group), set(), threading.Event()
     failures: list[Exception] = []
+    # The statuses of requests to threads: one that reaches its owner as this begins to end is told to come again.
+    statuses: Counter[int] = Counter()
 
-    def load() -> None:
+    def load(number: int) -> None:
+        url = f"/live/threads/room/{number}"
+        httpx.put(f"http://{group.address}{url}", json={"n": number})
         while not is_ended.is_set():
             try:
                 versions.add(ask(group).raise_for_status().json()["version"])
-            except httpx.HTTPError as error:
+                found = ask(group, url)
+                statuses[found.status_code] += 1
+                assert found.json() == {"n": number} or found.headers["retry-after"]
+            except (httpx.HTTPError, AssertionError, KeyError) as error:
                 failures.append(error)
 
-    loaders = [threading.Thread(target=load) for _ in range(4)]
+    loaders = [threading.Thread(target=load, args=(number,)) for number in range(4)]
     for each in loaders:
         each.start()
     try:
@@ -256,6 +286,8 @@ def test_a_reload_replaces_all_workers_and_refuses_no_connection(group: Group, f
         for each in loaders:
             each.join()
     assert failures == []
+    assert set(statuses) <= {200, 503}
+    assert statuses[503] < 10 < statuses[200], statuses
     assert versions == {1, 2}
     assert not pids(group) & before
     assert ask(group).json()["version"] == 2

@@ -112,8 +112,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     def _check(self, plaits: list[Plait], *, is_restart: bool) -> Settings:
         """Check and prepare the Plaits of the app; return the settings of the server."""
         try:
-            for each in plaits:
-                each.prepare_serving(self.host, in_development=self.in_development)
+            for number, each in enumerate(plaits):
+                each.prepare_serving(self.host, number=number, in_development=self.in_development)
                 each.check_secret()
                 if not is_restart:
                     asyncio.run(each.check_store())

@@ -48,7 +48,8 @@ def _leave_folder(worker: Worker) -> None:
     """Remove what the parent would have removed; the last worker to end removes the folder."""
     folder = Path(worker.folder)
     with suppress(OSError):
-        (folder / f"{worker.number}.sock").unlink(missing_ok=True)
+        for socket in folder.glob(f"{worker.number}.*"):
+            socket.unlink(missing_ok=True)
         folder.rmdir()
 
 
