@@ -106,7 +106,7 @@ class Plait(AgentHost):
         )
         settings = self.settings = given.with_environment()
         warn_of_unknown_variables()
-        self._worker = worker = Worker.from_environment()
+        worker = Worker.from_environment()
         with as_setting_error("store"):
             given_store = None if settings.store or isinstance(store, str) else store
             self._store, self._owners = _find_store(settings, given_store, worker)
@@ -126,6 +126,8 @@ class Plait(AgentHost):
         self._sockets = SocketEndpoint(self._context)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
+        # Whether no process of this server has started before.
+        self._is_first = worker is None or worker.is_first
         self._startup = StartupFunctions()
         self._owner = Owner(self._context, self._site.asgi)
         self._openers.update(self._owner.openers)
@@ -152,7 +154,7 @@ class Plait(AgentHost):
             await self._links.start()
         self._is_running = True
         try:
-            await self._startup.run(is_first=self._worker is None or self._worker.is_first)
+            await self._startup.run(is_first=self._is_first)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -173,8 +175,8 @@ class Plait(AgentHost):
 
     async def check_store(self) -> None:
         """Open and close the store; the first worker also creates the others' files. Raises StoreError."""
-        if self._worker is not None and self._worker.is_first and self.settings.store:
-            async with open_shares(self.settings.store, self._worker.count) as store:
+        if self._owners.count > 1 and self._is_first and self.settings.store:
+            async with open_shares(self.settings.store, self._owners.count) as store:
                 await check_finished(store)
         async with self._store:
             await self._check_finished()
@@ -242,7 +244,7 @@ class Plait(AgentHost):
         In development, 404 answers list the kinds, errors contain the text of every exception, and agents need no
         secret.
         """
-        self._site.listen(host)
+        self._site.listen(host, warns=self._is_first)
         self._links.app = number
         self._context.lists_kinds = self._node.failures.shows_text = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:

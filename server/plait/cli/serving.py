@@ -19,6 +19,7 @@ from plait.app import Plait
 from plait.cli.listening import bind, check_tls, make_authority
 from plait.cli.loading import check_target, find_plaits, load
 from plait.cli.options import LoadError, Target, fail, give_up
+from plait.cluster.owners import Worker
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
@@ -74,6 +75,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         """
         app, plaits = self._load()
         if control is not None:
+            # What the app starts, such as a `plait` command, is not this worker.
+            Worker.leave_environment()
             control.tell(LOADED)
         settings = self._check(plaits, is_restart=control is not None and control.is_restart)
         bound = listen()

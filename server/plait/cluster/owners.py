@@ -66,6 +66,11 @@ class Worker(msgspec.Struct, frozen=True):
         text = environment.get(_VARIABLE)
         return None if text is None else msgspec.json.decode(text, type=cls)
 
+    @staticmethod
+    def leave_environment() -> None:
+        """Remove the variable, so that processes that this one starts get no place."""
+        os.environ.pop(_VARIABLE, None)
+
     def to_environment(self) -> dict[str, str]:
         """Return the variable that gives a new process this place."""
         return {_VARIABLE: msgspec.json.encode(self).decode()}
