@@ -269,13 +269,15 @@ async def test_a_store_waits_until_another_server_has_closed_the_file(path: Path
 
 
 def test_a_forked_child_does_not_hold_the_lock(path: Path) -> None:
-    lock, (reader, writer) = StoreLock(path), os.pipe()
+    lock, (runs, running), (ends, ending) = StoreLock(path), os.pipe(), os.pipe()
     if (child := os.fork()) == 0:
-        os.close(writer)
-        os.read(reader, 1)  # Until the parent has ended, or the test.
+        os.close(ending)
+        os.write(running, b".")
+        os.read(ends, 1)  # Until the parent has closed its end.
         os._exit(0)
-    os.close(reader)
+    assert os.read(runs, 1) == b"."
     lock.close()
     StoreLock(path).close()
-    os.close(writer)
+    for each in (runs, running, ends, ending):
+        os.close(each)
     assert os.waitpid(child, 0)[1] == 0
