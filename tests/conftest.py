@@ -1,10 +1,11 @@
 """Fixtures for all tests, how examples are searched for, and where asserts say what they compared."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.fronts import using_fronts
 from tests.schedules import TIMES, schedules
 
 from plait_schemas.codec import printable
@@ -28,6 +29,25 @@ pytest.register_assert_rewrite(
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     """Run async tests on uvloop, as `plait serve` runs."""
     return "asyncio", {"use_uvloop": True}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of a `relayed` module a second time, with its threads behind a gateway."""
+    marks = [each.name for each in metafunc.definition.iter_markers()]
+    if "relayed" in marks and "local" not in marks:
+        metafunc.parametrize("front", [False, True], ids=["local", "relayed"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def front(request: pytest.FixtureRequest) -> Iterator[None]:
+    """If the test is relayed, put a gateway before each app that `running` serves, and check that a link was used."""
+    if not getattr(request, "param", False):
+        yield
+        return
+    with using_fronts() as fronts:
+        yield
+    assert fronts, "the test has served no app: mark it with `local`"
+    assert all(front.sent for front in fronts), "nothing was sent over a link"
 
 
 @pytest.hookimpl(wrapper=True)

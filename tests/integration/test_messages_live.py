@@ -13,6 +13,8 @@ from plait import Connection, Context, Plait, Principal, Thread, rpc
 from plait.parts.messages.part import Messages
 from plait_client import Closed, Item, Refused, Room, connect, connect_sync
 
+pytestmark = pytest.mark.relayed
+
 MESSAGES = 500
 CUTS = 12
 
@@ -100,6 +102,7 @@ async def until(room: Room[Any], is_so: Any) -> Sequence[Item]:
     raise AssertionError("the room was closed")
 
 
+@pytest.mark.local
 async def test_two_viewers_see_500_messages_and_states_in_order_over_reconnects(tmp_path: Path) -> None:
     async with running(make_app(tmp_path)) as address, asyncio.timeout(TIMEOUT):
         url = f"ws://{address}/threads/desk/one"

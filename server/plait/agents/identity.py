@@ -27,6 +27,8 @@ DEVELOPMENT_SECRET: Final = "plait-development-secret"
 _MAX_AGE: Final = 7 * 24 * 3600
 # The number of signatures that are kept, as every request verifies and signs an id.
 _MOST_KEPT: Final = 4096
+# Even a node that owns every 64th thread finds an id.
+_MOST_TRIES: Final = 2_000
 
 ThreadIdProvider = Callable[[Request], Awaitable[str] | str]
 """Returns the id of the thread of a request, `thrd_` and letters and digits; `request.state.principal` is its user."""
@@ -72,7 +74,7 @@ class ThreadIds:
         return self._provider is not None
 
     async def find(self, request: Request, is_ours: Callable[[str], bool] = lambda _: True) -> str:
-        """Return the id of a request's thread; a new one fulfils `is_ours`.
+        """Return the id of a request's thread; a new one fulfils `is_ours` if possible.
 
         Raises what the provider raises, and ValueError for an invalid id.
         """
@@ -83,8 +85,10 @@ class ThreadIds:
                 raise ValueError(f"thread_ids: {error}") from error
         if (found := self._find_in_header(request) or self._find_in_cookie(request)) is not None:
             return found
-        while not is_ours(id := make_thread_id()):
-            pass
+        # A node may own no thread at all.
+        for _ in range(_MOST_TRIES):
+            if is_ours(id := make_thread_id()):
+                break
         return id
 
     def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:

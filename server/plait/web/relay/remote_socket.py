@@ -36,6 +36,9 @@ from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
 
 __all__ = ["RemoteSocket", "RemoteSocketStream"]
 
+# The gateway is asked each time after so many bytes whether it has them, and this often before it counts as slow.
+_MOST_MARKS: Final = 4
+_MARKED: Final = AT_ONCE // _MOST_MARKS
 _OPCODES: Final = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, PONG: Opcode.PONG, CLOSED: Opcode.CLOSE}
 
 
@@ -47,9 +50,9 @@ class RemoteSocket:
         "_is_backed",
         "_is_closing",
         "_is_held_up",
-        "_is_marked",
         "_is_paused",
         "_link",
+        "_marks",
         "_messages",
         "_number",
         "_reader",
@@ -82,9 +85,9 @@ class RemoteSocket:
         # Whether the peer reads too slowly, and whether the link is full.
         self._is_backed = False
         self._is_held_up = False
-        # Bytes that were sent after the last mark, and whether the gateway has not answered that.
+        # Bytes that were sent after the last mark, and how many marks the gateway has not answered.
         self._unmarked = 0
-        self._is_marked = False
+        self._marks = 0
         self._drained: asyncio.Future[None] | None = None
 
     def attach(self, receiver: Receiver) -> None:
@@ -99,17 +102,21 @@ class RemoteSocket:
     @property
     def is_backed_up(self) -> bool:
         """Whether the peer reads too slowly, or too many bytes are on the way to its gateway."""
-        return self._is_backed or self._is_marked or self._is_held_up
+        return self._is_backed or self._marks >= _MOST_MARKS or self._is_held_up
 
     def send(self, frame: Frame) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number)
-            self._count(len(frame.data))
+            self._unmarked += len(frame.data)
+            if self._unmarked > _MARKED:
+                self._mark()
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number, payload)
-            self._count(len(frame.data))
+            self._unmarked += len(frame.data)
+            if self._unmarked > _MARKED:
+                self._mark()
 
     def close(self, code: int, reason: str) -> None:
         if not self._is_closing:
@@ -153,8 +160,10 @@ class RemoteSocket:
 
     def take(self, opcode: Opcode, data: bytes) -> None:
         """Handle a frame of the peer."""
-        self._messages.add(opcode, data)
-        self._reader.read_soon()
+        received = self._messages.received
+        received.append((opcode, data))
+        if len(received) == 1:  # Otherwise the reader knows that there are some.
+            self._reader.read_soon()
 
     def set_slow(self, *, is_backed: bool | None = None, is_held_up: bool | None = None) -> None:
         """Set whether the peer reads too slowly, or whether the link is full."""
@@ -165,9 +174,11 @@ class RemoteSocket:
         self._tell_drained()
 
     def answer_mark(self) -> None:
-        """Send more, as the gateway has everything before the last mark."""
-        self._is_marked = False
-        self._tell_drained()
+        """Continue, as the gateway has everything before a mark."""
+        was_backed_up = self.is_backed_up
+        self._marks -= 1
+        if was_backed_up:
+            self._tell_drained()
 
     def leave(self) -> None:
         """Close the socket after its turns, as its gateway is shutting down."""
@@ -191,26 +202,23 @@ class RemoteSocket:
         self._link.put(ENDED, self._number)
         self._link.forget(self._number)
 
-    def _count(self, size: int) -> None:
-        """Count sent bytes, and ask the gateway now and then whether it has them."""
-        self._unmarked += size
-        if self._unmarked > AT_ONCE and not self._is_marked:
-            self._unmarked = 0
-            self._is_marked = True
-            self._link.put(MARK, self._number)
+    def _mark(self) -> None:
+        """Send a mark, which the gateway answers."""
+        self._unmarked = 0
+        self._marks += 1
+        self._link.put(MARK, self._number)
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver
         if self._is_closing or receiver is None:
             return
         try:
-            match opcode:
-                case Opcode.TEXT | Opcode.BINARY:
-                    receiver.receive(data, is_text=opcode is Opcode.TEXT)
-                case Opcode.PONG:
-                    receiver.pong(data)
-                case _:
-                    self._end(*unpack_close(data))
+            if opcode is Opcode.TEXT or opcode is Opcode.BINARY:
+                receiver.receive(data, is_text=opcode is Opcode.TEXT)
+            elif opcode is Opcode.PONG:
+                receiver.pong(data)
+            else:
+                self._end(*unpack_close(data))
         except Exception as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
@@ -278,32 +286,28 @@ class RemoteSocketStream:
 class _Messages:
     """The parser of a reader whose frames come whole."""
 
-    __slots__ = ("_received", "frames")
+    __slots__ = ("frames", "received")
 
     def __init__(self) -> None:
         self.frames: list[tuple[Opcode, bytes]] = []
         # Frames in order of arrival, which come after those in `frames`.
-        self._received: list[tuple[Opcode, bytes]] = []
+        self.received: list[tuple[Opcode, bytes]] = []
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.frames) or bool(self._received)
-
-    def add(self, opcode: Opcode, data: bytes) -> None:
-        """Add a frame."""
-        self._received.append((opcode, data))
+        return bool(self.frames) or bool(self.received)
 
     def parse(self) -> bool:
-        if not self._received:
+        if not self.received:
             return False
         # The reader keeps the list.
-        self.frames += reversed(self._received)
-        self._received.clear()
+        self.frames += reversed(self.received)
+        self.received.clear()
         return True
 
     def drop(self) -> None:
         self.frames.clear()
-        self._received.clear()
+        self.received.clear()
 
 
 def _return_true() -> bool:

@@ -66,7 +66,7 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
         scope, endpoint=target.endpoint, thread=target.thread, body=first, is_whole=is_whole and not rest
     )
     link = await context.links.link(target.node)
-    relayed = _RelayedRequest(link, receive, send, is_safe=scope["method"] in _SAFE)
+    relayed = _RelayedRequest(link, receive, send, scope["method"])
     context.relays.add(relayed)
     try:
         await relayed.run(sent, rest, is_whole=is_whole)
@@ -77,11 +77,12 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
 class _RelayedRequest:
     """One request at its gateway."""
 
-    def __init__(self, link: Link, receive: Receive, send: Send, *, is_safe: bool) -> None:
+    def __init__(self, link: Link, receive: Receive, send: Send, method: str) -> None:
         self._link = link
         self._receive = receive
         self._send = send
-        self._is_safe = is_safe
+        self._is_safe = method in _SAFE
+        self._is_get = method == "GET"
         self._number = 0
         self._window = Window()
         self._used = SizeCounter()
@@ -89,8 +90,9 @@ class _RelayedRequest:
         self._messages: deque[tuple[int, bytes]] = deque()
         self._arrived = asyncio.Event()
         self._has_begun = False
-        # Whether the answer is a stream of events, which ends only if it is told to.
+        # Whether the answer is a stream of events that does not end by itself, and whether this node has ended it.
         self._is_endless = False
+        self._is_left = False
         self._is_disconnected = False
 
     async def run(self, sent: SentScope, rest: bytes, *, is_whole: bool) -> None:
@@ -121,6 +123,7 @@ class _RelayedRequest:
     def leave(self) -> None:
         """End a stream of events, as this node is shutting down; other answers end by themselves."""
         if self._is_endless:
+            self._is_left = True
             self._disconnect()
 
     def cut_off(self) -> None:
@@ -136,7 +139,7 @@ class _RelayedRequest:
                 kind, data = self._messages.popleft()
                 if kind == HEAD:
                     status, headers = unpack_head(data)
-                    self._is_endless = any(
+                    self._is_endless = self._is_get and any(
                         name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
                     )
                     self._has_begun = True
@@ -154,7 +157,9 @@ class _RelayedRequest:
             await self._arrived.wait()
 
     async def _fail(self, *, is_lost: bool) -> None:
-        """End the answer without its last part, so that the server closes the connection."""
+        """End the answer; one that has begun without its last part, so that the server closes the connection."""
+        if self._is_left:
+            await self._send({"type": "http.response.body", "body": b""})
         if self._has_begun or self._is_disconnected:
             return
         if not is_lost:
