@@ -1,9 +1,11 @@
 """The parent of several workers starts them, starts them again, replaces them and ends them."""
 
 import os
+import pty
 import signal
 import ssl
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -302,6 +304,27 @@ def test_a_reload_of_a_broken_app_keeps_the_workers(group: Group, folder: Path) 
     group.until(lambda: group.count_lines("the replacement of worker 0 has not started: the reload is given up"))
     assert pids(group) == before
     assert ask(group).json()["version"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_hangup_reloads_while_there_is_a_terminal_and_ends_all_when_it_is_closed(folder: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        command = [sys.executable, "-m", "plait.cli", "serve", "game:api", "--port", "0", "--workers", "2"]
+        os.execv(command[0], command)
+    read_until(terminal, b"plait serves")
+    os.kill(pid, signal.SIGHUP)
+    read_until(terminal, b"all workers are replaced")
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def read_until(file: int, text: bytes) -> None:
+    """Read from a file until a text comes."""
+    found = b""
+    while text not in found:
+        found += os.read(file, 4096)
 
 
 # With other features
