@@ -11,7 +11,7 @@ from tests.schedules import TIMES, schedules
 from plait_schemas.codec import printable
 
 # A slow machine is no failure. Tests find the same examples each time, and `make soak` finds others.
-settings.register_profile("test", deadline=None, derandomize=True)
+settings.register_profile("test", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("soak", deadline=None, max_examples=schedules(100), print_blob=True)
 settings.load_profile("soak" if TIMES > 1 else "test")
 

@@ -21,6 +21,7 @@ from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
+from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import, read_header
 from plait.node.listing import INNER_KINDS, list_threads
@@ -339,6 +340,26 @@ class Plait(AgentHost):
         work = Import(source, self._node.kind(header.kind), header, name, self._node.limits)
         await self._node.import_thread(work, replace=replace)
         return self._node.handle(work.kind.cls, work.key.name)
+
+    async def fork_thread(
+        self, kind: type[Thread[Any]] | str, name: str, new_name: str, *, at: int | None = None
+    ) -> Handle:
+        """Create a thread from another one: with its parts, and with its state, or with that of the version `at`.
+
+        The parts are as they are when the fork begins, with all changes made before; what a run has not committed is
+        not in them, nor are the history and the termination. Scheduled effects and queued messages stay with the
+        original, as both threads would do them. The original is not woken, and can be used during the fork; later
+        changes of one are not in the other. Until the fork is complete, it cannot be used (Unavailable), and after a
+        crash nothing is left of it.
+
+        Raises NotFound if there is no such thread or if the version is not kept, Conflict if a thread has the new name,
+        InvalidState for a version whose state had another type, MigrationFailed, NewerState, StoreError and
+        CorruptThread.
+        """
+        found = self._node.kind(_kind_name(kind))
+        work = Fork(found, name, new_name, at=at, limits=self._node.limits)
+        await self._node.fork_thread(work)
+        return self._node.handle(found.cls, work.key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
         """Destroy a thread, after the turns before: run `on_destroyed`, delete all of its data and close its sockets.

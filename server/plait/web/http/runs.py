@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from plait.actor.connection import Principal
 from plait.actor.outcome import make_resolver
+from plait.actor.rpc import Arguments
 from plait.agents.address import session_name
 from plait.agents.agent import Agent
 from plait.agents.identity import ThreadIds
@@ -164,7 +165,7 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
     actor, connection = await exchange.enter(0)
     if session_id is not None and exchange.principal is not None:
         given = msgspec.structs.replace(given, session_id=session_id, user_id=exchange.principal.id)
-    arguments: tuple[list[Any], dict[str, Any]] = ([given], {})
+    arguments: Arguments = ([given], {})
     exchange.has_called = True
     if agent.is_stream:
         media_type, encode = _choose_form(request, agent)
