@@ -43,7 +43,7 @@ class Relaying(Protocol):
 
 
 class SentRequest(NamedTuple):
-    """Where a request is sent: which endpoint of which node, and the name of its thread."""
+    """Where a request is sent: a node, the number of an endpoint, and the name of the thread."""
 
     endpoint: int
     node: int

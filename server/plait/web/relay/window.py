@@ -20,7 +20,7 @@ class Window:
         self._waiter: asyncio.Future[None] | None = None
 
     async def take(self, size: int) -> None:
-        """Wait until a piece can be sent; return at once if nobody reads any more."""
+        """Wait until a piece can be sent; return at once if the receiver is gone."""
         while (self._room < size or self._is_link_full) and not self._is_closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
