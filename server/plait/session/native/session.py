@@ -23,7 +23,7 @@ from plait.state.revision import Revision
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
-from plait_schemas.messages import Join, decode_broken, decode_client, decode_head, encode
+from plait_schemas.messages import Join, decode_broken, decode_client, decode_head, decode_partly, encode
 
 __all__ = ["PlaitSession"]
 
@@ -51,6 +51,7 @@ class PlaitSession:
         "_calls",
         "_client",
         "_connection",
+        "_decode",
         "_follower",
         "_limiter",
         "_loop",
@@ -83,6 +84,8 @@ class PlaitSession:
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._limiter = actor.limits.make_limiter(self._loop.time())
+        # Any JSON fits a plain state, so large values that are pushed to one stay JSON.
+        self._decode = decode_partly if actor.kind.state_type.is_plain else decode_client
         self._follower = follower
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
@@ -150,7 +153,7 @@ class PlaitSession:
                 self._actor.sockets.receive(self._connection, data)
             return
         try:
-            message = decode_client(data)
+            message = self._decode(data)
         except NOT_JSON as error:
             is_deep = isinstance(error, RecursionError)
             broken = decode_head(data) if is_deep else decode_broken(data)

@@ -21,8 +21,8 @@ _PAUSE: Final = 0.05
 class Links:
     """Dials the other nodes when their threads are used, and answers those that dial this one.
 
-    Node `n` listens on the socket `<folder>/<n>.sock`; the folder belongs to the user that runs the nodes, and to
-    nobody else. `openers` are the streams that the others may open here.
+    Node `n` listens on the socket `<folder>/<n>.sock`; only the user that runs the nodes may use the folder.
+    `openers` are the streams that the others may open here.
     """
 
     def __init__(self, node: int, folder: str | Path, openers: Mapping[int, Opener], *, hold: float = HOLD) -> None:
@@ -51,7 +51,8 @@ class Links:
         new.rename(path)
 
     def go_away(self) -> None:
-        """Tell the other nodes to open no further streams here, as this node is shutting down."""
+        """Answer no further links and streams, as this node is shutting down; a new process takes its place."""
+        self._stop_listening()
         for link in self._answered:
             link.put(AWAY, 0)
 
@@ -61,9 +62,7 @@ class Links:
         for dial in dials:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._stop_listening()
         await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._answered)))
 
     def find(self, node: int) -> Link | None:
@@ -81,6 +80,11 @@ class Links:
         return await asyncio.shield(dial)
 
     # Inside
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def _path(self, node: int) -> Path:
         return self._folder / f"{node}.sock"

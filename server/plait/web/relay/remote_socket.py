@@ -39,6 +39,7 @@ __all__ = ["RemoteSocket", "RemoteSocketStream"]
 # The gateway is asked each time after so many bytes whether it has them, and this often before it counts as slow.
 _MOST_MARKS: Final = 4
 _MARKED: Final = AT_ONCE // _MOST_MARKS
+_LEAVING: Final = "the server is shutting down"
 _OPCODES: Final = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, PONG: Opcode.PONG, CLOSED: Opcode.CLOSE}
 
 
@@ -107,12 +108,16 @@ class RemoteSocket:
     def send(self, frame: Frame) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number)
-            self._count(len(frame.data))
+            self._unmarked += len(frame.data)
+            if self._unmarked > _MARKED:
+                self._mark()
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number, payload)
-            self._count(len(frame.data))
+            self._unmarked += len(frame.data)
+            if self._unmarked > _MARKED:
+                self._mark()
 
     def close(self, code: int, reason: str) -> None:
         if not self._is_closing:
@@ -156,8 +161,10 @@ class RemoteSocket:
 
     def take(self, opcode: Opcode, data: bytes) -> None:
         """Handle a frame of the peer."""
-        self._messages.add(opcode, data)
-        self._reader.read_soon()
+        received = self._messages.received
+        received.append((opcode, data))
+        if len(received) == 1:  # Otherwise the reader knows that there are some.
+            self._reader.read_soon()
 
     def set_slow(self, *, is_backed: bool | None = None, is_held_up: bool | None = None) -> None:
         """Set whether the peer reads too slowly, or whether the link is full."""
@@ -177,10 +184,13 @@ class RemoteSocket:
     def leave(self) -> None:
         """Close the socket after its turns, as its gateway is shutting down."""
         self._reader.stop()
-        if self.place.connection is None:
-            self._go_away()
+        connection = self.place.connection
+        if connection is None:
+            self.close(GOING_AWAY, _LEAVING)
         else:
-            self.place.connection.call_when_turns_end(self._go_away)
+            # The answer of the last turn is given directly after its end.
+            close = partial(connection.close, GOING_AWAY, _LEAVING)
+            connection.call_when_turns_end(partial(asyncio.get_running_loop().call_soon, close))
 
     def disconnect(self) -> None:
         """End, as the peer has disconnected, or the link is lost."""
@@ -189,33 +199,27 @@ class RemoteSocket:
 
     # Inside
 
-    def _go_away(self) -> None:
-        self.close(GOING_AWAY, "the server is shutting down")
-
     def _finish(self) -> None:
         self._link.put(ENDED, self._number)
         self._link.forget(self._number)
 
-    def _count(self, size: int) -> None:
-        """Count sent bytes, and send a mark now and then."""
-        self._unmarked += size
-        if self._unmarked > _MARKED:
-            self._unmarked = 0
-            self._marks += 1
-            self._link.put(MARK, self._number)
+    def _mark(self) -> None:
+        """Send a mark, which the gateway answers."""
+        self._unmarked = 0
+        self._marks += 1
+        self._link.put(MARK, self._number)
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver
         if self._is_closing or receiver is None:
             return
         try:
-            match opcode:
-                case Opcode.TEXT | Opcode.BINARY:
-                    receiver.receive(data, is_text=opcode is Opcode.TEXT)
-                case Opcode.PONG:
-                    receiver.pong(data)
-                case _:
-                    self._end(*unpack_close(data))
+            if opcode is Opcode.TEXT or opcode is Opcode.BINARY:
+                receiver.receive(data, is_text=opcode is Opcode.TEXT)
+            elif opcode is Opcode.PONG:
+                receiver.pong(data)
+            else:
+                self._end(*unpack_close(data))
         except Exception as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
@@ -283,32 +287,28 @@ class RemoteSocketStream:
 class _Messages:
     """The parser of a reader whose frames come whole."""
 
-    __slots__ = ("_received", "frames")
+    __slots__ = ("frames", "received")
 
     def __init__(self) -> None:
         self.frames: list[tuple[Opcode, bytes]] = []
         # Frames in order of arrival, which come after those in `frames`.
-        self._received: list[tuple[Opcode, bytes]] = []
+        self.received: list[tuple[Opcode, bytes]] = []
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.frames) or bool(self._received)
-
-    def add(self, opcode: Opcode, data: bytes) -> None:
-        """Add a frame."""
-        self._received.append((opcode, data))
+        return bool(self.frames) or bool(self.received)
 
     def parse(self) -> bool:
-        if not self._received:
+        if not self.received:
             return False
         # The reader keeps the list.
-        self.frames += reversed(self._received)
-        self._received.clear()
+        self.frames += reversed(self.received)
+        self.received.clear()
         return True
 
     def drop(self) -> None:
         self.frames.clear()
-        self._received.clear()
+        self.received.clear()
 
 
 def _return_true() -> bool:

@@ -85,15 +85,13 @@ class _Opening:
     # A thread of this node
 
     async def _join(self, key: ThreadKey, place: Place) -> None:
-        admission, socket = Admission(self._context, self._scope, key, place), None
+        admission, rights, socket = Admission(self._context, self._scope, key, place), None, None
         try:
             # A client of the Cloudflare protocol is checked before its socket is accepted.
             if self._subprotocol is None:
                 rights = await run_unless_disconnected(admission.check(), self._receive)
                 if rights is None:
                     return
-            else:
-                rights = None
         except Exception as error:
             await self._refuse(error)
         else:
@@ -117,8 +115,9 @@ class _Opening:
 
     async def _relay(self, node: int, leave: Callable[[], None]) -> None:
         """Relay the socket to the owner of its thread, when that is there."""
-        links, socket = self._context.links, None
+        links, relayed, socket = self._context.links, None, None
         try:
+            self._context.node.check_draining()
             link = links.find(node) or await run_unless_disconnected(links.link(node), self._receive)
             if link is None:
                 return
@@ -130,7 +129,7 @@ class _Opening:
         finally:
             if socket is None:
                 leave()
-        if socket is None:
+        if socket is None or relayed is None:
             return
         relayed.open(socket, SentScope.of(self._scope, can_ping=socket.can_ping).encode())
         if isinstance(socket, AsgiSocket):
