@@ -11,10 +11,10 @@ PIECE: Final = _WINDOW // 2
 
 
 class Window:
-    """The room that a sender has at the receiver: it waits when that, or the link, is full."""
+    """The room of a sender at the receiver, where `sent` bytes are already; it waits for room and for the link."""
 
-    def __init__(self) -> None:
-        self._room = _WINDOW
+    def __init__(self, sent: int = 0) -> None:
+        self._room = _WINDOW - sent
         self._is_link_full = False
         self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
