@@ -73,7 +73,7 @@ class FixedNodes(RemoteNodes):
     line: Lines
 
     @property  # type: ignore[override]
-    def peers(self) -> Lines:
+    def peers(self) -> Lines:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.line
 
     @peers.setter
