@@ -14,6 +14,7 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.actor.turn import current_turn
 from plait.agents.agent import AgentMethod
+from plait.errors import Unavailable
 from plait.node.everywhere import Everywhere
 from plait.node.local_thread import LocalThread, ThreadCalls
 from plait.node.node import Node
@@ -39,6 +40,7 @@ class Lines:
     """The links between a node and one that owns nothing."""
 
     def __init__(self, node: Node, folder: str) -> None:
+        self._node = node
         answers = Calls(Links(1, folder, {}), node.calls)
         self.owner = Links(1, folder, answers.openers)
         self.asker = Links(0, folder, {}, hold=2.0)
@@ -57,6 +59,8 @@ class Lines:
 
     async def open(self) -> None:
         if not self.is_open:
+            if not self._node.is_serving:  # Nothing would close the links.
+                raise Unavailable("plait is not running")
             self.is_open = True
             await self.owner.start()
 
