@@ -174,6 +174,7 @@ class Plait(AgentHost):
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._calls.stop()
+            await self._owner.finish(self.settings.shutdown_timeout)
             await self._links.stop()
             await self._owner.stop()
             await self._context.heartbeat.stop()
