@@ -157,11 +157,11 @@ class Plait(AgentHost):
         self.kv.start()
         self._context.start()
         self._context.heartbeat.start()
-        if self._owners.count > 1:
-            await self._links.start()
         self._is_running = True
         try:
             await self._startup.run(is_first=self._is_first)
+            if self._owners.count > 1:
+                await self._links.start()
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
