@@ -4,7 +4,8 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,24 +98,29 @@ async def test_a_caller_that_waits_for_a_node_when_its_own_one_stops_gets_unavai
         await call
 
 
-async def test_a_forked_child_does_not_keep_a_link_and_its_socket_open(
-    pair: tuple[Links, Links], tmp_path: Path
-) -> None:
+async def test_a_forked_child_keeps_neither_links_nor_the_socket_of_its_node(pair: tuple[Links, Links]) -> None:
     here, there = pair
     stream = Recorder()
     (await here.link(1)).open(KIND, b"hello", stream)
     async with asyncio.timeout(PATIENCE):
         assert await stream.received.get() == b"hello"
-    child = os.fork()
-    if child == 0:
-        signal.pause()
-        os._exit(0)
-    try:
+    with forking():
         await there.stop()
         async with asyncio.timeout(PATIENCE):
             await stream.lost.wait()
         with pytest.raises(Unavailable):
             await here.link(1)
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Have a forked child while the block runs."""
+    if (child := os.fork()) == 0:
+        signal.alarm(60)
+        signal.pause()
+        os._exit(0)
+    try:
+        yield
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
