@@ -1,15 +1,17 @@
-"""Requests that a gateway relays to a node that shuts down."""
+"""Relayed requests when their gateway or their node shuts down."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 from tests.server.nodes import open_nodes
 
-from plait import Plait, Thread
+from plait import Plait, Thread, ThreadKey
 
 PATIENCE = 20.0
 PIECE = b"x" * 30_000
@@ -21,7 +23,14 @@ class Page(Thread[dict[str, Any]]):
 
     initial_state = {"n": 0}  # noqa: RUF012
 
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.gate = asyncio.Event()
+
     async def on_request(self, request: Request) -> Response:
+        if request.url.path.endswith("hold"):
+            self.entered.set()
+            await self.gate.wait()
         return StreamingResponse(self._pour())
 
     async def _pour(self) -> AsyncIterator[bytes]:
@@ -37,12 +46,13 @@ class Reader:
         self.body = b""
         self.has_begun = asyncio.Event()
         self.gate = asyncio.Event()
+        self._is_sent = False
 
-    async def get(self, app: Plait, path: str) -> None:
+    async def ask(self, app: Plait, path: str, method: str = "GET") -> None:
         """Send a request, and read the whole answer."""
         scope = {
             "type": "http",
-            "method": "GET",
+            "method": method,
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
@@ -51,7 +61,8 @@ class Reader:
         await app(scope, self._receive, self._send)
 
     async def _receive(self) -> Message:
-        if not self.has_begun.is_set():
+        if not self._is_sent:
+            self._is_sent = True
             return {"type": "http.request"}
         await asyncio.Event().wait()
         raise AssertionError
@@ -70,7 +81,7 @@ async def test_a_relayed_answer_that_has_begun_is_sent_whole_when_its_node_shuts
         gateway, owner = nodes.apps
         await nodes.handle(Page, 1).set_state({"n": 1})
         reader = Reader()
-        reading = asyncio.create_task(reader.get(gateway, f"/threads/page/{nodes.name(Page, 1)}/pour"))
+        reading = asyncio.create_task(reader.ask(gateway, f"/threads/page/{nodes.name(Page, 1)}/pour"))
         await reader.has_begun.wait()
         await owner.drain()
         stopping = asyncio.create_task(owner.__aexit__(None, None, None))
@@ -81,3 +92,23 @@ async def test_a_relayed_answer_that_has_begun_is_sent_whole_when_its_node_shuts
         await stopping
         await owner.__aenter__()
         assert (reader.status, len(reader.body)) == (200, COUNT * len(PIECE))
+
+
+@pytest.mark.parametrize(("method", "wanted"), [("GET", (503, "unavailable")), ("POST", (500, "indeterminate"))])
+async def test_a_gateway_that_ends_before_the_answer_says_what_is_known(method: str, wanted: tuple[int, str]) -> None:
+    def make() -> Plait:
+        return Plait(Page, store="memory://", shutdown_timeout=0.2)
+
+    async with asyncio.timeout(PATIENCE), open_nodes(make) as nodes:
+        gateway, owner = nodes.apps
+        name = nodes.name(Page, 1)
+        await nodes.handle(Page, 1).set_state({"n": 1})
+        page: Any = (await owner._node.actor(ThreadKey("page", name))).thread
+        reader = Reader()
+        reader.gate.set()
+        asking = asyncio.create_task(reader.ask(gateway, f"/threads/page/{name}/hold", method))
+        await page.entered.wait()
+        await gateway.drain()
+        page.gate.set()
+        await asking
+        assert (reader.status, json.loads(reader.body)["error"]["code"]) == wanted
