@@ -50,7 +50,8 @@ class Front:
     def __init__(self, app: Plait) -> None:
         self.app = app
         self._folder = tempfile.mkdtemp(prefix="plait-")
-        # The app, too, gets links.
+        # The app, too, gets links, for as long as it runs.
+        self._former = app._owners, app._links
         app._owners = app._context.owners = OneOwner(_OWNER)
         app._links = app._context.links = Links(_OWNER, self._folder, app._openers)
         settings = app.settings
@@ -100,6 +101,9 @@ class Front:
             finally:
                 await self.context.links.stop()
                 await self.context.heartbeat.stop()
+        app = self.app
+        app._owners, app._links = self._former
+        app._context.owners, app._context.links = self._former
         shutil.rmtree(self._folder)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -25,7 +25,7 @@ from plait.web.relay.messages import (
     unpack_close,
 )
 from plait.web.relay.relays import Relays
-from plait.web.sockets.open_socket import OpenSocket
+from plait.web.sockets.pending_join import OpenSocket
 from plait_schemas.codes import GOING_AWAY, TRY_AGAIN_LATER
 
 __all__ = ["RelayedSocket"]

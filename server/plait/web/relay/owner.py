@@ -14,7 +14,7 @@ from plait.web.relay.messages import OPEN, REQUEST, SentScope
 from plait.web.relay.remote_request import RemoteRequest
 from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
 from plait.web.sockets.admission import Admission, join_in_task
-from plait.web.sockets.open_socket import OpenSocket
+from plait.web.sockets.pending_join import OpenSocket
 from plait.web.thread_urls import read_address
 
 __all__ = ["Owner"]

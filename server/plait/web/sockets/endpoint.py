@@ -19,8 +19,7 @@ from plait.web.sockets.admission import Admission, close_refused, join_in_task, 
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.heartbeat import Heartbeat
-from plait.web.sockets.open_socket import Place
-from plait.web.sockets.pending_join import run_unless_disconnected
+from plait.web.sockets.pending_join import Place, run_unless_disconnected
 from plait.web.sockets.socket import Socket
 from plait.web.thread_urls import read_address
 from plait_schemas.messages import SUBPROTOCOL
@@ -59,11 +58,11 @@ class _Opening:
         except Exception as error:
             await self._refuse(error)
             return
-        node, leave = self._context.owners.find(key), partial(self._context.addresses.leave, self._host)
-        if node != self._context.owners.node:
-            await self._relay(node, leave)
-        else:
+        owners, leave = self._context.owners, partial(self._context.addresses.leave, self._host)
+        if owners.count == 1 or (node := owners.find(key)) == owners.node:
             await self._join(key, Place(leave))
+        else:
+            await self._relay(node, leave)
 
     # Inside
 
