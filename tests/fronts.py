@@ -3,16 +3,19 @@
 Suites run once more in `tests/relayed` with a front before each app that `running` serves.
 """
 
+import copy
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait import Plait, ThreadKey
 from plait.web.context import ServerContext
+from plait.web.http.endpoint import Endpoint
 from plait.web.relay.links import Links
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
@@ -65,7 +68,20 @@ class Front:
         context.lists_kinds = app._context.lists_kinds
         self._sockets = SocketEndpoint(context)
         self._site = Site(context, app._store, settings, app._thread_ids, metrics=None, lifespan=self.lifespan)
+        # The last one that is mounted is the first route.
+        for route in reversed(app._site.asgi.router.routes):
+            if isinstance(route, Mount):
+                self._site.mount(route.path, self._take_over(route.app))
         self.addresses = context.addresses
+
+    def _take_over(self, mounted: ASGIApp) -> ASGIApp:
+        """Return an adapter of the app, such as AgUi, as the gateway has it, and any other ASGI app as it is."""
+        if not isinstance(getattr(mounted, "_endpoint", None), Endpoint):
+            return mounted
+        adapter: Any = copy.copy(mounted)
+        adapter._context = self.context
+        adapter._endpoint = Endpoint(self.context, adapter._find_place, adapter._answer)
+        return adapter  # type: ignore[no-any-return]
 
     @property
     def sent(self) -> int:

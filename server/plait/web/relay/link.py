@@ -34,6 +34,7 @@ _CAST_LENGTH: Final = 4
 
 _HEADER: Final = struct.Struct("<IBI")
 _SINGLE: Final = struct.Struct("<IBII")
+_NUMBER: Final = struct.Struct("<I")
 _HIGH_WATER: Final = 4 * 1024 * 1024
 _STREAMS: Final = 1 << 32
 # Seconds that the other node gets to read the last messages.
@@ -242,7 +243,8 @@ class Link(asyncio.Protocol):
             payload = data[at + 1 : at + 1 + data[at]]
             at += 1 + len(payload)
         frame = Frame(data[at:], is_text=kind != _CAST_BINARY)
-        for number in struct.unpack_from(f"<{count}I", data):
+        # Most frames are for one stream, such as answers.
+        for number in _NUMBER.unpack_from(data) if count == 1 else struct.unpack_from(f"<{count}I", data):
             if (stream := self._streams.get(number)) is not None:
                 try:
                     stream.deliver(frame, payload)
