@@ -455,3 +455,27 @@ async def test_a_call_that_a_node_has_refused_is_put_again(nodes: Nodes) -> None
         await owner.__aenter__()
         await call
         assert await there.state() == ["recorded"] * 2
+
+
+async def test_a_change_that_a_node_could_not_store_before_its_end_is_indeterminate() -> None:
+    stores = TroubledStore(), TroubledStore()
+
+    def make_hasty() -> Plait:
+        return Plait(Node, store="memory://", shutdown_timeout=0.1)
+
+    async with asyncio.timeout(PATIENCE), open_nodes(make_hasty, stores=stores) as nodes:
+        there, owner = nodes.handle(Node, 1), nodes.apps[1]
+        await there.record()
+        actor = await find_actor(nodes, nodes.name(Node, 1), 1)
+        stores[1].is_held = True
+        changing = asyncio.create_task(there.set_state(["changed"]))
+        while actor.state.current.version < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        stopping = asyncio.create_task(owner.__aexit__(None, None, None))
+        try:
+            with pytest.raises(Indeterminate):
+                await changing
+        finally:
+            stores[1].resume()
+            await stopping
+            await owner.__aenter__()
