@@ -3,7 +3,7 @@
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from types import TracebackType
@@ -214,6 +214,15 @@ class MemoryStore:
 
     async def claim(self, key: ThreadKey) -> int:
         return await self._batches.claim(key)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        fence = await self.claim(key)
+        return fence, await self.load(key, records=records)
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        """Do nothing: no claim ends before another one."""
 
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)

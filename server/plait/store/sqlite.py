@@ -229,6 +229,15 @@ class SqliteStore:
                 raise
         return fence
 
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        fence = await self.claim(key)
+        return fence, await self.load(key, records=records)
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        """Do nothing: no claim ends before another one."""
+
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)
 
