@@ -1,16 +1,19 @@
 """Private PostgreSQL servers in temporary folders."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
 from tests.running import hold_port
 
-__all__ = ["Postgres", "new_schema"]
+__all__ = ["Postgres", "new_schema", "private_folder"]
 
 _BIN: Final = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 # The processes are killed, but never the machine. So nothing is lost that was written to a file.
@@ -29,7 +32,7 @@ _OPTIONS: Final = {
 
 
 class Postgres:
-    """A server, which keeps its port over restarts. `folder` is made."""
+    """A server, which keeps its port over restarts. `folder` is made, in a `private_folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,14 +114,9 @@ class Postgres:
     # Inside
 
     def _make_folder(self) -> None:
-        self.folder.mkdir(parents=True, mode=0o700)
+        self.folder.mkdir(mode=0o700)
         if self._user is not None:
-            import shutil
-
             shutil.chown(self.folder, self._user)
-            for parent in self.folder.parents:  # pytest's are private.
-                if parent.stat().st_uid == 0 and parent.stat().st_mode & 0o777 == 0o700:
-                    parent.chmod(0o711)
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
@@ -127,6 +125,15 @@ class Postgres:
         assert done.returncode == 0, done.stderr
 
 
-def new_schema(url: str, number: Sequence[int] = ()) -> str:
-    """Return the URL of an empty store in a database."""
-    return f"{url}{'&' if '?' in url else '?'}schema=s{os.urandom(6).hex()}"
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make a folder for servers, which the user of PostgreSQL may enter. It may not enter those of pytest."""
+    with tempfile.TemporaryDirectory(prefix="plait-postgres-") as path:
+        folder = Path(path)
+        folder.chmod(0o711)
+        yield folder
+
+
+def new_schema(url: str, options: str = "") -> str:
+    """Return the URL of an empty store in a database, with more options."""
+    return f"{url}?schema=s{os.urandom(6).hex()}{options}"
