@@ -67,7 +67,9 @@ class Postgres:
                 [_BIN / "postgres", "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
             )
         deadline = time.monotonic() + 30
-        while subprocess.run([_BIN / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False).returncode:
+        while subprocess.run(
+            [_BIN / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
+        ).returncode:
             assert self._process.poll() is None, log.name
             assert time.monotonic() < deadline, log.name
             time.sleep(0.02)
@@ -97,14 +99,27 @@ class Postgres:
     def execute(self, *statements: str) -> str:
         """Execute SQL, and return what the last statement has found."""
         commands = [part for statement in statements for part in ("-c", statement)]
-        command = [_BIN / "psql", "-XAtq", "-h", "127.0.0.1", "-p", str(self.port), "-U", "plait", "postgres", *commands]
+        command = [
+            _BIN / "psql",
+            "-XAtq",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-U",
+            "plait",
+            "postgres",
+            *commands,
+        ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def make_standby(self, folder: Path, *, name: str = "") -> "Postgres":
         """Return a standby that follows this server, not yet started; one with a name may be a synchronous one."""
         standby = Postgres(folder)
         standby._make_folder()
-        standby._run("pg_basebackup", "-D", str(folder), "-h", "127.0.0.1", "-p", str(self.port), "-U", "plait", "-c", "fast")
+        standby._run(
+            "pg_basebackup", "-D", str(folder), "-h", "127.0.0.1", "-p", str(self.port), "-U", "plait", "-c", "fast"
+        )
         (folder / "standby.signal").touch()
         follow = f"host=127.0.0.1 port={self.port} user=plait application_name={name or 'standby'}"
         with (folder / "postgresql.auto.conf").open("a") as settings:

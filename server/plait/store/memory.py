@@ -13,6 +13,7 @@ import msgspec
 
 from plait.errors import StoreError
 from plait.store.batches import Batches, Group, Outcome
+from plait.store.claiming import claim_then_load
 from plait.store.coalescing import coalesce
 from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
@@ -218,8 +219,7 @@ class MemoryStore:
     async def claim_and_load(
         self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
     ) -> tuple[int, StoredThread | None]:
-        fence = await self.claim(key)
-        return fence, await self.load(key, records=records)
+        return await claim_then_load(self, key, records)
 
     def watch_claims(self, on_lost: Callable[[], None]) -> None:
         """Do nothing: no claim ends before another one."""

@@ -20,6 +20,7 @@ import aiosqlite
 from plait.errors import CorruptThread, StoreError
 from plait.store import exporting, listing, rows, schema
 from plait.store.batches import Batches, Group, Outcome
+from plait.store.claiming import claim_then_load
 from plait.store.files import check_creation
 from plait.store.health import Health
 from plait.store.identity import check_log
@@ -232,8 +233,7 @@ class SqliteStore:
     async def claim_and_load(
         self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
     ) -> tuple[int, StoredThread | None]:
-        fence = await self.claim(key)
-        return fence, await self.load(key, records=records)
+        return await claim_then_load(self, key, records)
 
     def watch_claims(self, on_lost: Callable[[], None]) -> None:
         """Do nothing: no claim ends before another one."""

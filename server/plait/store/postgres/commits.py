@@ -133,7 +133,9 @@ class Committer:
 
     async def _write_plain(self, db: Db, attempt: _Attempt) -> None:
         before = attempt.before
-        heads = [(each.id, (each.epoch or "").encode(), each.version, each.fence, each.writes) for each in before.values()]
+        heads = [
+            (each.id, (each.epoch or "").encode(), each.version, each.fence, each.writes) for each in before.values()
+        ]
         writes = [(before[index].id, write) for index, group in attempt.groups.items() for write in group.writes]
         values = (
             *columns(heads, 5),

@@ -90,7 +90,12 @@ class Engine:
             origin += f":{found['recovered']}"
         before, self.origin, self.timeline = self.origin, origin, found["timeline"]
         if before not in ("", origin):
-            log.warning("%s may have lost changes (it was %s, and is %s): all threads are loaded again", self.url, before, origin)
+            log.warning(
+                "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
+                self.url,
+                before,
+                origin,
+            )
             self._on_loss()
 
 

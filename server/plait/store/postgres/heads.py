@@ -4,7 +4,6 @@ import secrets
 from typing import Any, Final, NamedTuple
 
 from plait.store.postgres.engine import TIMELINE, Engine
-from plait.store.postgres.schema import Tables
 from plait.store.protocol import ThreadKey
 
 __all__ = ["CLAIM", "Head", "Heads", "claim_values"]

@@ -241,7 +241,9 @@ class PostgresStore:
             self._health.postpone(now)
         with _telling("the store cannot be written"):
             async with self._writer.use() as db:
-                await db.execute(self._tables.fill("UPDATE {format} SET format = format") if is_in_trouble else "SELECT 1")
+                await db.execute(
+                    self._tables.fill("UPDATE {format} SET format = format") if is_in_trouble else "SELECT 1"
+                )
         if is_in_trouble:
             self._health.record_success()
 
@@ -259,9 +261,7 @@ class PostgresStore:
             await self._upkeep.save()
         return await self._read(
             "the list of threads",
-            partial(
-                listing.load_threads, kind=kind, prefix=prefix, user=user, order=order, after=after, limit=limit
-            ),
+            partial(listing.load_threads, kind=kind, prefix=prefix, user=user, order=order, after=after, limit=limit),
         )
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
@@ -311,7 +311,8 @@ class PostgresStore:
         self._committer.heads.clear()
         self._batches.end_claims()
         if self._on_claims_lost is not None:
-            self._on_claims_lost()
+            # Not here, as it may cancel the caller.
+            asyncio.get_running_loop().call_soon(self._on_claims_lost)
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())

@@ -46,7 +46,9 @@ _TABLES: Final = ("changes", "snapshots", "clients", "records")
 class Upkeep:
     """Works in a task of its own, once a second while there is something to do."""
 
-    def __init__(self, committer: Committer, readers: Readers, tables: Tables, is_writing: Callable[[ThreadKey], bool]) -> None:
+    def __init__(
+        self, committer: Committer, readers: Readers, tables: Tables, is_writing: Callable[[ThreadKey], bool]
+    ) -> None:
         self._committer = committer
         self._readers = readers
         self._tables = tables

@@ -1,13 +1,13 @@
 """The rows that writes make, and the SQL statements that store them."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from plait.store.postgres.engine import Db
 from plait.store.postgres.heads import Head
 from plait.store.postgres.schema import Tables
-from plait.store.protocol import CLIENT_DAYS, DAY, Record, Write
+from plait.store.protocol import CLIENT_DAYS, DAY, Write
 
 __all__ = ["PLAIN", "Rows", "change_columns", "client_columns", "columns"]
 
@@ -120,9 +120,7 @@ def columns(rows: Sequence[Sequence[Any]], count: int) -> list[Sequence[Any]]:
 
 def change_columns(writes: Iterable[tuple[int, Write]]) -> list[Sequence[Any]]:
     """Return the changes of writes, each with the id of its thread. Raises UnicodeEncodeError."""
-    rows = [
-        (id, row.version, row.ops, row.source.encode(), row.at) for id, write in writes for row in write.changes
-    ]
+    rows = [(id, row.version, row.ops, row.source.encode(), row.at) for id, write in writes for row in write.changes]
     return columns(rows, 5)
 
 
