@@ -39,6 +39,7 @@ class Postgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._held = hold_port()
         self.port: int = self._held.getsockname()[1]
+        self._address = ("-h", "127.0.0.1", "-p", str(self.port))
         self._user = "postgres" if os.geteuid() == 0 else None
 
     def __enter__(self) -> Self:
@@ -67,9 +68,8 @@ class Postgres:
                 [_BIN / "postgres", "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
             )
         deadline = time.monotonic() + 30
-        while subprocess.run(
-            [_BIN / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
-        ).returncode:
+        is_ready = [_BIN / "pg_isready", "-q", *self._address]
+        while subprocess.run(is_ready, check=False).returncode:
             assert self._process.poll() is None, log.name
             assert time.monotonic() < deadline, log.name
             time.sleep(0.02)
@@ -102,10 +102,7 @@ class Postgres:
         command = [
             _BIN / "psql",
             "-XAtq",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(self.port),
+            *self._address,
             "-U",
             "plait",
             "postgres",
@@ -117,9 +114,7 @@ class Postgres:
         """Return a standby that follows this server, not yet started; one with a name may be a synchronous one."""
         standby = Postgres(folder)
         standby._make_folder()
-        standby._run(
-            "pg_basebackup", "-D", str(folder), "-h", "127.0.0.1", "-p", str(self.port), "-U", "plait", "-c", "fast"
-        )
+        standby._run("pg_basebackup", "-D", str(folder), *self._address, "-U", "plait", "-c", "fast")
         (folder / "standby.signal").touch()
         follow = f"host=127.0.0.1 port={self.port} user=plait application_name={name or 'standby'}"
         with (folder / "postgresql.auto.conf").open("a") as settings:

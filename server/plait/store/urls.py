@@ -21,9 +21,9 @@ def open_store(url: str) -> Store:
     """Return the store for a URL; the caller enters it to open it.
 
     The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db`, and `memory://`. The options of the first two are
-    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. The options of
-    `postgresql://user:password@host/database` are those of `PostgresUrl`. Raises ValueError for any other, and StoreError
-    if the store has another count of files.
+    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. Those of
+    `postgresql://user:password@host/database` are in `postgres/url.py`. Raises ValueError for any other, and
+    StoreError if the store has another count of files.
     """
     if is_postgres(url):
         return _open_postgres(url)

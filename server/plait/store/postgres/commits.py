@@ -78,10 +78,13 @@ class Committer:
     # Inside
 
     async def _write(self, groups: Mapping[int, Group], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
-        attempt = _Attempt(groups)
+        attempt, is_closed = _Attempt(groups), False
         try:
             async with self._writer.use() as db:
-                await self._try(db, attempt)
+                try:
+                    await self._try(db, attempt)
+                finally:
+                    is_closed = db.is_closed()
         except StoreError as error:  # There is no connection.
             outcomes.update((index, _refuse(group, error)) for index, group in groups.items())
             return
@@ -91,7 +94,7 @@ class Committer:
             for index in groups:
                 self._take(attempt, index, outcomes)
             return
-        if is_lost(cause, is_closed=db.is_closed()):
+        if is_lost(cause, is_closed=is_closed):
             await self._settle(attempt, outcomes, cause, tries)
         elif len(groups) > 1:
             for index, group in groups.items():

@@ -59,7 +59,7 @@ class Writer:
             await self.wait()
             assert self._db is not None
             db = self._db
-            # Without an answer, it is closed: the caller's statement fails. To cancel it would end a wait for a standby.
+            # Without an answer it is closed, which fails the statement. To cancel that would end a wait for a standby.
             watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
             try:
                 yield db

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import asyncpg
+from asyncpg.connect_utils import SessionAttribute
 
 from plait.errors import StoreError
 from plait.store.postgres.url import PostgresUrl
@@ -56,11 +57,11 @@ class Engine:
         """Return a new connection. Raises Unreachable."""
         cache = 100 if self.url.has_session else 0
         try:
-            db = await asyncpg.connect(
+            db: Db = await asyncpg.connect(
                 self.url.dsn,
                 timeout=_CONNECT_TIMEOUT,
                 statement_cache_size=cache,
-                target_session_attrs="primary",
+                target_session_attrs=SessionAttribute.primary,
             )
         except TimeoutError as error:
             raise Unreachable(f"the server does not answer within {_CONNECT_TIMEOUT:g} seconds") from error
