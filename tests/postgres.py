@@ -110,16 +110,22 @@ class Postgres:
         ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    def make_standby(self, folder: Path, *, name: str = "") -> "Postgres":
-        """Return a standby that follows this server, not yet started; one with a name may be a synchronous one."""
-        standby = Postgres(folder)
-        standby._make_folder()
-        standby._run("pg_basebackup", "-D", str(folder), *self._address, "-U", "plait", "-c", "fast")
+    @contextmanager
+    def standby(self, folder: Path) -> Iterator["Postgres"]:
+        """Run a standby that follows this server, under the name `standby`."""
+        found = Postgres(folder)
+        found._make_folder()
+        found._run("pg_basebackup", "-D", str(folder), *self._address, "-U", "plait", "-c", "fast")
         (folder / "standby.signal").touch()
-        follow = f"host=127.0.0.1 port={self.port} user=plait application_name={name or 'standby'}"
         with (folder / "postgresql.auto.conf").open("a") as settings:
-            settings.write(f"primary_conninfo = '{follow}'\n")
-        return standby
+            settings.write(
+                f"primary_conninfo = 'host=127.0.0.1 port={self.port} user=plait application_name=standby'\n"
+            )
+        try:
+            found.start()
+            yield found
+        finally:
+            found.__exit__()
 
     # Inside
 

@@ -17,6 +17,8 @@ class CuttingProxy:
         self.fuse: int | None = None
         self.is_late = False
         self.cuts = 0
+        # Whether new connections are refused.
+        self.is_closed = False
         self._target = port
         self._tasks: set[asyncio.Task[None]] = set()
         self._pairs: set[tuple[StreamWriter, StreamWriter]] = set()
@@ -38,6 +40,9 @@ class CuttingProxy:
         await self._server.wait_closed()
 
     async def _accept(self, reader: StreamReader, near: StreamWriter) -> None:
+        if self.is_closed:
+            near.transport.abort()
+            return
         server, far = await asyncio.open_connection("127.0.0.1", self._target)
         pair = near, far
         self._pairs.add(pair)

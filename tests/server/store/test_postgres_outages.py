@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import random
-import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import pytest
 from tests.postgres import Postgres, new_schema, private_folder
 from tests.schedules import SEED, schedules
-from tests.server.store.contract import PATIENCE, ROOM, beginning, change, client_row, outcomes
+from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
 from tests.server.store.contract_records import put_records
 from tests.server.store.cutting_proxy import CuttingProxy
 
@@ -53,14 +53,17 @@ class Writing:
         """Make one write, and check its outcome against what is stored. Nothing may be in doubt."""
         self.count += 1
         write = self._make(key)
-        try:
-            await self.store.submit(msgspec.structs.replace(write, fence=self.fences[key]))
-        except StoreError as error:
-            assert type(error) is StoreError, error
-            self.refused += 1
-        else:
+        (error,) = await outcomes([self.store.submit(msgspec.structs.replace(write, fence=self.fences[key]))])
+        assert error in (None, StoreError)
+        if error is None:
             self.versions[key] = write.version
             self.records[key].update(record.key for record in write.records)
+        else:
+            self.refused += 1
+
+    def has_made(self, count: int) -> bool:
+        """Whether so many writes were made."""
+        return self.count >= count
 
     def _make(self, key: ThreadKey) -> Write:
         version, name = self.versions[key], str(self.count)
@@ -112,16 +115,15 @@ async def test_a_write_is_in_doubt_only_if_the_server_cannot_be_asked(postgres: 
     async with CuttingProxy(postgres.port) as proxy, through(proxy, postgres) as store:
         writing = Writing(store, random.Random(1))
         await writing.begin()
-        fence = writing.fences[KEYS[0]]
-        proxy.fuse = 1
-        write = store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=fence))
-        # Another process takes over before the store has asked.
-        async with PostgresStore(PostgresUrl.parse(postgres.url + f"?schema={store.url.schema}")) as other:
+        write = msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]])
+        proxy.fuse, proxy.is_closed = 1, True
+        lost = store.submit(write)
+        async with PostgresStore(PostgresUrl.parse(f"{postgres.url}?schema={store.url.schema}")) as other:
+            # Another process takes over before the store can ask.
             await other.claim(KEYS[0])
-            assert await outcomes([write]) in ([Indeterminate], [Fenced])
-            assert await outcomes([store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=fence))]) == [
-                Fenced
-            ]
+            proxy.is_closed = False
+            assert await outcomes([lost, store.submit(write)]) == [Indeterminate, Indeterminate]
+            assert await outcomes([store.submit(write)]) == [Fenced]
 
 
 async def test_a_server_that_is_killed_and_started_again_loses_nothing_and_the_store_goes_on(
@@ -131,24 +133,19 @@ async def test_a_server_that_is_killed_and_started_again_loses_nothing_and_the_s
     async with PostgresStore(PostgresUrl.parse(new_schema(own_postgres.url))) as store:
         writing = Writing(store, dice)
         await writing.begin()
+
+        async def write_on(key: ThreadKey, count: int) -> None:
+            while writing.count < count:
+                await writing.write(key)
+                await asyncio.sleep(0)
+
         for _ in range(2):
-            is_over = False
-
-            async def write_on(key: ThreadKey) -> None:
-                while not is_over:
-                    await writing.write(key)
-                    await asyncio.sleep(0)
-
-            work = [asyncio.create_task(write_on(key)) for key in KEYS]
-            await until(lambda: writing.count > 100)
+            work = [asyncio.create_task(write_on(key, writing.count + 300)) for key in KEYS]
+            await until(partial(writing.has_made, writing.count + 100))
             await asyncio.to_thread(own_postgres.crash)
             await asyncio.to_thread(own_postgres.start)
-            count = writing.count
-            await until(lambda: writing.count > count + 100)
-            is_over = True
             await asyncio.gather(*work)
             await writing.check()
-            writing.count = 0
         await store.check_writes()
 
 
@@ -160,103 +157,154 @@ async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own
         for _ in range(2):  # The second one does not wait.
             with pytest.raises(StoreError, match="cannot be reached"):
                 await store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]]))
-        for failing in (store.check_writes(), store.load(KEYS[0]), store.claim(KEYS[0])):
+        for failing in (store.check_writes(), store.load(KEYS[0]), store.claim(ROOM)):
             with pytest.raises(StoreError, match="cannot be") as caught:
                 await failing
             assert type(caught.value) is not Indeterminate
         own_postgres.start()
-        async with asyncio.timeout(PATIENCE):
-            await store._writer._connecting if store._writer._connecting is not None else None
+        await until(lambda: store._writer._connecting is None)
         await writing.write(KEYS[0])
         await writing.check()
 
 
-async def until(is_reached: object) -> None:
+async def until(is_reached: Callable[[], bool]) -> None:
     """Wait until something is true."""
-    assert callable(is_reached)
     async with asyncio.timeout(60):
-        while not is_reached():
+        while not is_reached():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 # Failover
 
 
+class Failover:
+    """A primary and a standby, and a store that uses whichever can be written."""
+
+    def __init__(self, primary: Postgres, standby: Postgres, store: PostgresStore) -> None:
+        self.primary = primary
+        self.standby = standby
+        self.store = store
+        # How often the store has said that all claims are lost.
+        self.losses = 0
+        store.watch_claims(self._count)
+
+    def _count(self) -> None:
+        self.losses += 1
+
+    def cut_off(self) -> None:
+        """Let the standby get nothing more."""
+        self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+        while self.primary.execute("SELECT count(*) FROM pg_stat_replication") != "0":
+            pass
+
+    def promote(self) -> None:
+        """Kill the primary, and let the standby be the new one."""
+        self.primary.crash()
+        self.standby.execute("SELECT pg_promote()")
+
+
 @asynccontextmanager
-async def failover(options: str = "", *, loses: bool) -> AsyncIterator[tuple[PostgresStore, list[str], dict[str, int]]]:
-    """Open a store, write, promote a standby that may have lost the last writes, and yield the store."""
-    with private_folder() as folder, Postgres(folder / "primary") as primary:
-        names = "standby" if "synchronous" in options and "synchronous_commit" not in options else ""
-        standby = primary.make_standby(folder / "standby", name="standby")
-        with standby_running(standby):
-            follows(primary)
-            primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
-            both = f"postgresql://plait@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
-            lost: list[str] = []
-            async with PostgresStore(PostgresUrl.parse(new_schema(both, options))) as store:
-                store.watch_claims(lambda: lost.append("lost"))
-                fence = await store.claim(ROOM)
-                await store.submit(msgspec.structs.replace(beginning(), fence=fence))
-                other = await store.claim(KEYS[0])
-                await store.submit(msgspec.structs.replace(beginning(key=KEYS[0]), fence=other))
-                follows(primary)
-                if loses:
-                    standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-                    await until(lambda: primary.execute("SELECT count(*) FROM pg_stat_replication") == "0")
-                    # The standby gets neither these changes nor this claim.
-                    await store.submit(msgspec.structs.replace(change(1), fence=fence))
-                    await store.submit(msgspec.structs.replace(change(2), fence=fence))
-                    other = await store.claim(KEYS[0])
-                primary.crash()
-                standby.execute("SELECT pg_promote()")
-                yield store, lost, {"room": fence, "other": other}
+async def failover(options: str = "") -> AsyncIterator[Failover]:
+    """Open a store with a primary and a standby."""
+    with (
+        private_folder() as folder,
+        Postgres(folder / "primary") as primary,
+        primary.standby(folder / "standby") as standby,
+    ):
+        wait_for_standby(primary)
+        if "standby=" in options:
+            require_standby(primary)
+        both = f"postgresql://plait@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+        async with PostgresStore(PostgresUrl.parse(new_schema(both, options))) as store:
+            yield Failover(primary, standby, store)
 
 
-def follows(primary: Postgres) -> None:
+def require_standby(primary: Postgres) -> None:
+    """Make commits wait for the standby."""
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()")
+
+
+def wait_for_standby(primary: Postgres) -> None:
     """Wait until the standby has everything."""
     caught_up = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
-    for _ in range(1000):
-        if primary.execute(caught_up) == "1":
-            return
-    raise AssertionError("the standby does not follow")
+    while primary.execute(caught_up) != "1":
+        pass
 
 
-class standby_running:  # noqa: N801
-    """Starts a standby, and stops it."""
-
-    def __init__(self, standby: Postgres) -> None:
-        self.standby = standby
-
-    def __enter__(self) -> None:
-        self.standby.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.standby.stop(signal.SIGQUIT)
+async def begin(store: PostgresStore, *keys: ThreadKey) -> list[int]:
+    """Begin threads, and return the numbers of their owner."""
+    fences = [await store.claim(key) for key in keys]
+    for key, fence in zip(keys, fences, strict=True):
+        await store.submit(msgspec.structs.replace(beginning(key=key), fence=fence))
+    return fences
 
 
 async def test_after_a_failover_that_lost_writes_no_number_is_given_out_twice_and_epochs_are_new() -> None:
-    async with failover(loses=True) as (store, lost, fences):
-        late = store.submit(msgspec.structs.replace(change(3), fence=fences["room"]))
+    async with failover() as servers:
+        store = servers.store
+        fence, _ = await begin(store, ROOM, KEYS[0])
+        wait_for_standby(servers.primary)
+        servers.cut_off()
+        # The standby gets neither these changes nor this claim.
+        await store.submit(msgspec.structs.replace(change(1), fence=fence))
+        await store.submit(msgspec.structs.replace(change(2), fence=fence))
+        lost = await store.claim(KEYS[0])
+        servers.promote()
+        late = store.submit(msgspec.structs.replace(change(3), fence=fence))
         assert await outcomes([late]) in ([Fenced], [Indeterminate])
-        await until(lambda: lost == ["lost"])
+        await until(lambda: servers.losses == 1)
         # Nothing that was claimed before can be written.
-        stale = store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=fences["other"]))
+        stale = store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=lost))
         assert await outcomes([stale]) == [Fenced]
-        fence, stored = await store.claim_and_load(ROOM)
+        again, stored = await store.claim_and_load(ROOM)
         assert stored is not None
-        assert (stored.version, fence >> 40) == (0, 2)
+        assert (stored.version, again >> 40) == (0, 2)
         # The clients of the lost changes must not resume.
         assert stored.epoch != beginning().epoch
-        again = await store.claim(KEYS[0])
-        assert again > fences["other"]
-        assert again >> 40 == 2
-        assert (await store.claim_and_load(ROOM))[1] == stored
-        await store.submit(msgspec.structs.replace(change(1, epoch=stored.epoch), fence=await store.claim(ROOM)))
+        assert await store.claim(KEYS[0]) > lost
+        # It is a new one once.
+        again, found = await store.claim_and_load(ROOM)
+        assert found == stored
+        await store.submit(msgspec.structs.replace(change(1, epoch=stored.epoch), fence=again))
+        assert servers.losses == 1
 
 
 async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epochs() -> None:
-    async with failover("&standby=synchronous", loses=False) as (store, lost, fences):
+    async with failover("&standby=synchronous") as servers:
+        store = servers.store
+        (fence,) = await begin(store, ROOM)
+        await store.submit(msgspec.structs.replace(change(1), fence=fence))
+        servers.promote()
+        # The new primary has no standby, so that another failover would lose writes.
         with pytest.raises(StoreError, match="synchronous_standby_names is empty"):
             await store.load(ROOM)
-        assert lost == []
-        assert fences
+        with servers.standby.standby(servers.standby.folder.parent / "next") as standby:
+            wait_for_standby(servers.standby)
+            require_standby(servers.standby)
+            assert standby.port
+            await until(lambda: store._writer._connecting is None)
+            again, stored = await store.claim_and_load(ROOM)
+            assert stored is not None
+            assert (stored.version, stored.epoch, again >> 40) == (1, beginning().epoch, 2)
+            await store.submit(msgspec.structs.replace(change(2), fence=again))
+
+
+async def test_without_synchronous_commits_a_crash_is_a_loss_and_a_restart_is_not(own_postgres: Postgres) -> None:
+    url = PostgresUrl.parse(new_schema(own_postgres.url, "&synchronous_commit=off"))
+    async with PostgresStore(url) as store:
+        await begin(store, ROOM)
+        own_postgres.stop()
+        own_postgres.start()
+        _, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        assert stored.epoch == beginning().epoch
+        own_postgres.crash()
+        own_postgres.start()
+        _, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        assert stored.epoch != beginning().epoch
+
+
+async def test_a_store_that_promises_a_standby_is_not_opened_without_one(postgres: Postgres) -> None:
+    with pytest.raises(StoreError, match=r"cannot open the store .* synchronous_standby_names is empty"):
+        await PostgresStore(PostgresUrl.parse(new_schema(postgres.url, "&standby=synchronous"))).__aenter__()

@@ -9,7 +9,7 @@ from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
 from plait.store.postgres.connections import Writer
-from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost
+from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost, was_sent
 from plait.store.postgres.heads import Head, Heads
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
@@ -196,7 +196,7 @@ class Committer:
     async def _settle(self, attempt: _Attempt, outcomes: dict[int, Outcome], cause: Exception, tries: int) -> None:
         """Find out which groups are stored, and write the others again."""
         lost = dict(attempt.groups)
-        if attempt.may_be_stored:
+        if attempt.may_be_stored and was_sent(cause):
             found = await self._ask(attempt)
             for index, head in attempt.before.items():
                 key, now = attempt.groups[index].writes[0].key, found.get(index)
