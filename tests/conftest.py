@@ -1,10 +1,11 @@
 """Fixtures for all tests, how examples are searched for, and where asserts say what they compared."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.postgres import Postgres, private_folder
 from tests.schedules import TIMES, schedules
 
 from plait_schemas.codec import printable
@@ -22,6 +23,13 @@ pytest.register_assert_rewrite(
     "tests.server.rooms",
     "tests.server.fakes",
 )
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server of this session."""
+    with private_folder() as folder, Postgres(folder / "data") as server:
+        yield server
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from tests.running import hold_port
 
 __all__ = ["Postgres", "new_schema", "private_folder"]
 
-_BIN: Final = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 # The processes are killed, but never the machine. So nothing is lost that was written to a file.
 _OPTIONS: Final = {
     "listen_addresses": "127.0.0.1",
@@ -65,10 +64,10 @@ class Postgres:
         # PostgreSQL does not run as root.
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_BIN / "postgres", "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
+                [_find("postgres"), "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
             )
         deadline = time.monotonic() + 30
-        is_ready = [_BIN / "pg_isready", "-q", *self._address]
+        is_ready = [_find("pg_isready"), "-q", *self._address]
         while subprocess.run(is_ready, check=False).returncode:
             assert self._process.poll() is None, log.name
             assert time.monotonic() < deadline, log.name
@@ -100,7 +99,7 @@ class Postgres:
         """Execute SQL, and return what the last statement has found."""
         commands = [part for statement in statements for part in ("-c", statement)]
         command = [
-            _BIN / "psql",
+            _find("psql"),
             "-XAtq",
             *self._address,
             "-U",
@@ -136,7 +135,7 @@ class Postgres:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [_BIN / program, *arguments], user=self._user, check=False, capture_output=True, text=True, cwd="/"
+            [_find(program), *arguments], user=self._user, check=False, capture_output=True, text=True, cwd="/"
         )
         assert done.returncode == 0, done.stderr
 
@@ -153,3 +152,8 @@ def private_folder() -> Iterator[Path]:
 def new_schema(url: str, options: str = "") -> str:
     """Return the URL of an empty store in a database, with more options."""
     return f"{url}?schema=s{os.urandom(6).hex()}{options}"
+
+
+def _find(program: str) -> Path:
+    """Return the path of a program of the newest PostgreSQL that is installed."""
+    return max(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"), key=lambda path: int(path.parent.parent.name))

@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 import pytest
+from tests.failover import failover, require_standby, wait_for_standby
 from tests.postgres import Postgres, new_schema, private_folder
 from tests.schedules import SEED, schedules
 from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
@@ -177,60 +178,6 @@ async def until(is_reached: Callable[[], bool]) -> None:
 # Failover
 
 
-class Failover:
-    """A primary and a standby, and a store that uses whichever can be written."""
-
-    def __init__(self, primary: Postgres, standby: Postgres, store: PostgresStore) -> None:
-        self.primary = primary
-        self.standby = standby
-        self.store = store
-        # How often the store has said that all claims are lost.
-        self.losses = 0
-        store.watch_claims(self._count)
-
-    def _count(self) -> None:
-        self.losses += 1
-
-    def cut_off(self) -> None:
-        """Let the standby get nothing more."""
-        self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-        while self.primary.execute("SELECT count(*) FROM pg_stat_replication") != "0":
-            pass
-
-    def promote(self) -> None:
-        """Kill the primary, and let the standby be the new one."""
-        self.primary.crash()
-        self.standby.execute("SELECT pg_promote()")
-
-
-@asynccontextmanager
-async def failover(options: str = "") -> AsyncIterator[Failover]:
-    """Open a store with a primary and a standby."""
-    with (
-        private_folder() as folder,
-        Postgres(folder / "primary") as primary,
-        primary.standby(folder / "standby") as standby,
-    ):
-        wait_for_standby(primary)
-        if "standby=" in options:
-            require_standby(primary)
-        both = f"postgresql://plait@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
-        async with PostgresStore(PostgresUrl.parse(new_schema(both, options))) as store:
-            yield Failover(primary, standby, store)
-
-
-def require_standby(primary: Postgres) -> None:
-    """Make commits wait for the standby."""
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()")
-
-
-def wait_for_standby(primary: Postgres) -> None:
-    """Wait until the standby has everything."""
-    caught_up = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
-    while primary.execute(caught_up) != "1":
-        pass
-
-
 async def begin(store: PostgresStore, *keys: ThreadKey) -> list[int]:
     """Begin threads, and return the numbers of their owner."""
     fences = [await store.claim(key) for key in keys]
@@ -240,8 +187,9 @@ async def begin(store: PostgresStore, *keys: ThreadKey) -> list[int]:
 
 
 async def test_after_a_failover_that_lost_writes_no_number_is_given_out_twice_and_epochs_are_new() -> None:
-    async with failover() as servers:
-        store = servers.store
+    losses: list[None] = []
+    async with failover() as servers, PostgresStore(PostgresUrl.parse(servers.url)) as store:
+        store.watch_claims(lambda: losses.append(None))
         fence, _ = await begin(store, ROOM, KEYS[0])
         wait_for_standby(servers.primary)
         servers.cut_off()
@@ -252,7 +200,7 @@ async def test_after_a_failover_that_lost_writes_no_number_is_given_out_twice_an
         servers.promote()
         late = store.submit(msgspec.structs.replace(change(3), fence=fence))
         assert await outcomes([late]) in ([Fenced], [Indeterminate])
-        await until(lambda: servers.losses == 1)
+        await until(lambda: len(losses) == 1)
         # Nothing that was claimed before can be written.
         stale = store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=lost))
         assert await outcomes([stale]) == [Fenced]
@@ -266,12 +214,14 @@ async def test_after_a_failover_that_lost_writes_no_number_is_given_out_twice_an
         again, found = await store.claim_and_load(ROOM)
         assert found == stored
         await store.submit(msgspec.structs.replace(change(1, epoch=stored.epoch), fence=again))
-        assert servers.losses == 1
+        assert len(losses) == 1
 
 
 async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epochs() -> None:
-    async with failover("&standby=synchronous") as servers:
-        store = servers.store
+    async with (
+        failover("&standby=synchronous") as servers,
+        PostgresStore(PostgresUrl.parse(servers.url)) as store,
+    ):
         (fence,) = await begin(store, ROOM)
         await store.submit(msgspec.structs.replace(change(1), fence=fence))
         servers.promote()
