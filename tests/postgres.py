@@ -54,6 +54,12 @@ class Postgres:
         self._held.close()
 
     @property
+    def pid(self) -> int:
+        """The id of its first process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """The URL of its database."""
         return f"postgresql://plait@127.0.0.1:{self.port}/postgres"

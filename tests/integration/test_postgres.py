@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ async def add_each(rooms: Iterable[Room[Any]], times: int) -> None:
             await asyncio.gather(*(room.call("add") for room in rooms))
 
 
+def is_at(number: int, state: dict[str, Any]) -> bool:
+    """Whether a client has all changes of a round."""
+    return state == {"n": 10 * number + 9, "seen": [number, 9]}
+
+
 async def test_two_clients_of_an_app_see_every_change_through_a_restart_and_a_kill(
     postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -58,10 +64,12 @@ async def test_two_clients_of_an_app_see_every_change_through_a_restart_and_a_ki
         async with connect(address) as first, connect(address) as second:
             epoch = first.epoch
             for number, end in enumerate((signal.SIGTERM, signal.SIGKILL, None), 1):
-                await add_each((first, second), 10)
-                await first.update("/seen", [number])
+                # Pushes of both, which are sent again after the kill.
+                async with asyncio.timeout(PATIENCE):
+                    for n in range(10):
+                        await asyncio.gather(first.update("/n", 10 * number + n), second.update("/seen", [number, n]))
                 for room in (first, second):
-                    await room.wait_for(lambda state, n=number: state == {"n": 20 * n, "seen": [n]}, PATIENCE)
+                    await room.wait_for(partial(is_at, number), PATIENCE)
                 if end is not None:
                     await asyncio.to_thread(server.end, end)
                     server.start()
