@@ -22,6 +22,8 @@ _OPTIONS: Final = {
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
+    # In its folder: in /dev/shm, a server that is killed would leave it.
+    "dynamic_shared_memory_type": "mmap",
     "max_connections": "60",
     "autovacuum_naptime": "5",
     "wal_level": "replica",
