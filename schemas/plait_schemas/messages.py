@@ -1,13 +1,15 @@
 """Every frame of the native protocol, `plait.v1`; docs/protocol.md describes their meaning and their order."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas.codec import NOT_JSON, complete_pairs
+from plait_schemas import codec
+from plait_schemas.codec import NOT_JSON, complete_pairs, is_large, read_large
 from plait_schemas.conversation import Item
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, UndecodedOp
 
 __all__ = [
     "SUBPROTOCOL",
@@ -45,6 +47,8 @@ __all__ = [
     "Version",
     "decode_broken",
     "decode_client",
+    "decode_head",
+    "decode_partly",
     "decode_server",
     "encode",
 ]
@@ -87,6 +91,16 @@ class Push(_Frame, frozen=True):
     ref: int
     base: Version
     ops: Sequence[Op]
+    made: Version | None = None
+    answered: int | None = None
+
+
+class _UndecodedPush(_Frame, frozen=True, tag="push"):
+    """A push, with values that are still JSON."""
+
+    ref: int
+    base: Version
+    ops: Sequence[UndecodedOp]
     made: Version | None = None
     answered: int | None = None
 
@@ -384,12 +398,28 @@ ServerMessage = (
 )
 
 _client: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
+_push: msgspec.json.Decoder[_UndecodedPush] = msgspec.json.Decoder(_UndecodedPush)
 _server: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 _encoder = msgspec.json.Encoder()
+_HEAD: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,')
 
 
 def decode_client(data: bytes | str) -> ClientMessage:
     """Decode a frame of a client. Raises one of NOT_JSON."""
+    return _client.decode(data)
+
+
+def decode_partly(data: bytes) -> ClientMessage:
+    """Decode a frame of a client; large values in the operations of a push stay JSON. Raises one of NOT_JSON."""
+    if len(data) < codec.LARGE:
+        return _client.decode(data)
+    try:
+        push = _push.decode(data)
+        if any(type(op.value) is msgspec.Raw and is_large(op.value) for op in push.ops):
+            ops = [op.read(read_large) for op in push.ops]
+            return Push(push.ref, push.base, ops, push.made, push.answered)
+    except NOT_JSON:
+        pass  # It is another message, or the decoder of all messages says what is wrong.
     return _client.decode(data)
 
 
@@ -403,6 +433,24 @@ def decode_broken(data: bytes) -> ClientMessage | None:
         return None if completed is None else _client.decode(completed)
     except NOT_JSON:
         return None
+
+
+def decode_head(data: bytes) -> ClientMessage | None:
+    """Return the numbered message of a frame that is nested too deep to decode, without its content.
+
+    Returns None if the frame has no number, or does not begin with its type and number.
+    """
+    found = _HEAD.match(data)
+    if found is None:
+        return None
+    ref = int(found[2])
+    match found[1]:
+        case b"push":
+            return Push(ref, ("", 0), ())
+        case b"call":
+            return Call(ref, "")
+        case _:
+            return Send(ref, "", "", "")
 
 
 def decode_server(data: bytes | str) -> ServerMessage:

@@ -1,10 +1,10 @@
 """Plait: the ASGI application, which combines threads, store, limits and authentication."""
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,17 +13,19 @@ from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
-from plait.agents.session_names import find_session
 from plait.cluster.owners import ALONE, Owners, Worker, Workers
 from plait.errors import PlaitError
 from plait.instruments.combining import combine_instruments
 from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
+from plait.kv.user_names import user_prefix
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
+from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import, read_header
-from plait.node.listing import INNER_KINDS, list_threads
+from plait.node.listing import INNER_KINDS
+from plait.node.remote_requests import ListThreads
 from plait.settings import (
     SettingError,
     Settings,
@@ -35,22 +37,30 @@ from plait.settings import (
 )
 from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
-from plait.store.copying import check_finished
+from plait.store.copying import UNFINISHED, check_finished
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
-from plait.store.urls import open_share, open_store
+from plait.store.urls import open_share, open_shares, open_store
 from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
+from plait.web.relay.calls import Calls
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
+from plait.web.relay.owner import Owner
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
+from plait.web.startup import StartupFunctions
+from plait_schemas.codec import encode_json
 
 __all__ = ["Plait"]
 
+F = TypeVar("F", bound=Callable[[], Any])
+
+# Seconds that a worker waits for its former process, beyond the time that this may take to shut down.
+_PATIENCE: Final = 30.0
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -98,17 +108,13 @@ class Plait(AgentHost):
         )
         settings = self.settings = given.with_environment()
         warn_of_unknown_variables()
-        url, worker = settings.store, Worker.from_environment()
-        self._owners: Owners = ALONE
+        worker = Worker.from_environment()
         with as_setting_error("store"):
-            if worker is not None:
-                self._store, files = open_share(url, worker.number, worker.count)
-                self._owners = Workers(worker.number, worker.count, files)
-            else:
-                self._store = open_store(url) if url or isinstance(store, str) else store
+            given_store = None if settings.store or isinstance(store, str) else store
+            self._store, owners = _find_store(settings, given_store, worker)
         # The streams that other nodes may open here, by the kind of their first message.
         self._openers: dict[int, Opener] = {}
-        self._links = Links(self._owners.node, "" if worker is None else worker.folder, self._openers)
+        self._links = Links(owners.node, "" if worker is None else worker.folder, self._openers)
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
         try:
@@ -116,12 +122,20 @@ class Plait(AgentHost):
         except ModuleNotFoundError:
             raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
         told = combine_instruments(instruments, () if shown is None else (shown,))
-        super().__init__(self._kinds, self._store, limits, told)
+        super().__init__(self._kinds, self._store, limits, told, owners=owners)
+        self._node.everywhere.nodes.peers = self._calls = Calls(self._links, self._node.calls)
+        self._openers.update(self._calls.openers)
         self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
+        # Whether no process of this server has started before.
+        self._is_first = worker is None or worker.is_first
+        self._startup = StartupFunctions()
+        self._node.calls.reports = self._site.reports
+        self._owner = Owner(self._context, self._site.asgi)
+        self._openers.update(self._owner.openers)
         self._is_running = False
 
     # Running
@@ -131,7 +145,7 @@ class Plait(AgentHost):
             raise RuntimeError("this Plait is already running")
         await self._store.__aenter__()
         try:
-            await check_finished(self._store)
+            await self._check_finished()
             await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
         except BaseException:
             await self._store.__aexit__(None, None, None)
@@ -144,6 +158,11 @@ class Plait(AgentHost):
         if self._owners.count > 1:
             await self._links.start()
         self._is_running = True
+        try:
+            await self._startup.run(is_first=self._is_first)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -152,16 +171,21 @@ class Plait(AgentHost):
         try:
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
+            await self._calls.stop()
             await self._links.stop()
+            await self._owner.stop()
             await self._context.heartbeat.stop()
         finally:
             self._is_running = False
             await self._store.__aexit__(None, None, None)
 
     async def check_store(self) -> None:
-        """Open and close the store. Raises StoreError if that fails."""
+        """Open and close the store; the first worker also creates the others' files. Raises StoreError."""
+        if self._owners.count > 1 and self._is_first and self.settings.store:
+            async with open_shares(self.settings.store, self._owners.count) as store:
+                await check_finished(store)
         async with self._store:
-            await check_finished(self._store)
+            await self._check_finished()
 
     def check_secret(self) -> None:
         """Raise SettingError if the app has agents but no secret, which signs the ids of their threads."""
@@ -199,15 +223,35 @@ class Plait(AgentHost):
         A server calls this when it is told to stop, and keeps listening until the returned awaitable is done, so that
         clients are told to try again. You need not await it. Leaving the app ends everything else.
         """
+        self._links.go_away()
         return self._context.shutdown()
 
-    def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
-        """Allow the host that a server listens on.
+    @overload
+    def on_startup(self, function: F, *, once: bool = False) -> F: ...
+    @overload
+    def on_startup(self, function: None = None, *, once: bool = False) -> Callable[[F], F]: ...
+    def on_startup(self, function: F | None = None, *, once: bool = False) -> F | Callable[[F], F]:
+        """Run a function when the app starts, before it accepts connections: `@app.on_startup`.
+
+        It takes no arguments, and may be async. If it raises, the app does not start. With several workers it runs in
+        each of them, whenever one starts; with `once=True`, only in worker 0, before the other workers start, and not
+        again when worker 0 is started again or replaced: `@app.on_startup(once=True)`.
+        """
+
+        def add(function: F) -> F:
+            self._startup.add(function, once=once)
+            return function
+
+        return add if function is None else add(function)
+
+    def prepare_serving(self, host: str, *, number: int = 0, in_development: bool = False) -> None:
+        """Allow the host that a server listens on. `number` is that of this Plait, if the server has several.
 
         In development, 404 answers list the kinds, errors contain the text of every exception, and agents need no
         secret.
         """
-        self._site.listen(host)
+        self._site.listen(host, warns=self._is_first)
+        self._links.app = number
         self._context.lists_kinds = self._node.failures.shows_text = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()
@@ -249,19 +293,9 @@ class Plait(AgentHost):
         The store is read a page at a time, so threads that are created, changed or destroyed during the iteration may
         be missing. Raises StoreError, and NotFound for an empty user id.
         """
-        found = list_threads(
-            self._store,
-            self._node,
-            kind=_kind_name(kind),
-            user_id=user_id,
-            metadata=metadata,
-            prefix=prefix,
-            order=order,
-            after=after,
-            limit=limit,
-        )
-        async for row in found:
-            yield row
+        query = _make_query(kind, user_id, metadata=metadata, prefix=prefix, order=order, after=after, limit=limit)
+        async for listed in self._node.everywhere.list_threads(query):
+            yield listed.row
 
     async def sessions(
         self, kind: type[Thread[Any]] | str, user_id: str | None
@@ -270,9 +304,9 @@ class Plait(AgentHost):
 
         A session with a very long id is listed after an agent has run in it.
         """
-        async for row in self.threads(kind=kind, user_id=user_id):
-            if (session := await find_session(self._store, row.key)) is not None:
-                yield session
+        async for listed in self._node.everywhere.list_threads(_make_query(kind, user_id, has_sessions=True)):
+            if listed.session is not None:
+                yield listed.session
 
     async def export_thread(self, kind: type[Thread[Any]] | str, name: str) -> AsyncIterator[bytes]:
         """Iterate over the lines of a file with all of a thread, some at once, which `import_thread` reads.
@@ -281,7 +315,7 @@ class Plait(AgentHost):
         others take; what a run has not committed is not in them, nor is the history. The thread is not woken for that.
         Raises NotFound when there is no such thread, StoreError and CorruptThread.
         """
-        async with aclosing(self._node.export_thread(ThreadKey(_kind_name(kind), name))) as found:
+        async with aclosing(self._node.everywhere.export_thread(ThreadKey(_kind_name(kind), name))) as found:
             async for lines in found:
                 yield lines
 
@@ -299,8 +333,28 @@ class Plait(AgentHost):
         """
         header = read_header(source)
         work = Import(source, self._node.kind(header.kind), header, name, self._node.limits)
-        await self._node.import_thread(work, replace=replace)
+        await self._node.everywhere.import_thread(work, replace=replace)
         return self._node.handle(work.kind.cls, work.key.name)
+
+    async def fork_thread(
+        self, kind: type[Thread[Any]] | str, name: str, new_name: str, *, at: int | None = None
+    ) -> Handle:
+        """Create a thread from another one: with its parts, and with its state, or with that of the version `at`.
+
+        The parts are as they are when the fork begins, with all changes made before; what a run has not committed is
+        not in them, nor are the history and the termination. Scheduled effects and queued messages stay with the
+        original, as both threads would do them. The original is not woken, and can be used during the fork; later
+        changes of one are not in the other. Until the fork is complete, it cannot be used (Unavailable), and after a
+        crash nothing is left of it.
+
+        Raises NotFound if there is no such thread or if the version is not kept, Conflict if a thread has the new name,
+        InvalidState for a version whose state had another type, MigrationFailed, NewerState, StoreError and
+        CorruptThread.
+        """
+        found = self._node.kind(_kind_name(kind))
+        work = Fork(found, name, new_name, at=at, limits=self._node.limits)
+        await self._node.everywhere.fork_thread(work, name, at)
+        return self._node.handle(found.cls, work.key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
         """Destroy a thread, after the turns before: run `on_destroyed`, delete all of its data and close its sockets.
@@ -313,7 +367,7 @@ class Plait(AgentHost):
         a readonly client of the thread has called. A sleeping thread is woken for `on_destroyed`: if its `on_start`
         raises, that exception is raised, and the thread is not destroyed.
         """
-        await self._node.destroy(ThreadKey(_kind_name(kind), name))
+        await self._node.everywhere.destroy(ThreadKey(_kind_name(kind), name))
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
@@ -338,6 +392,10 @@ class Plait(AgentHost):
 
     # Inside
 
+    async def _check_finished(self) -> None:
+        if self._owners.find(UNFINISHED) == self._owners.node:
+            await check_finished(self._store)
+
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings
         with as_setting_error("allowed_origins"):
@@ -355,6 +413,42 @@ class Plait(AgentHost):
             links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
+
+
+def _find_store(settings: Settings, given: Store | None, worker: Worker | None) -> tuple[Store, Owners]:
+    """Return the store of this process, and the owners of the threads in it. Raises ValueError and StoreError."""
+    if worker is None:
+        return open_store(settings.store) if given is None else given, ALONE
+    if given is None:
+        # A former process of this worker may still be finishing its turns and `on_stop` hooks.
+        patience = _PATIENCE + 2 * settings.shutdown_timeout
+        store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
+    elif given.is_shared:
+        store, files = given, worker.count
+    else:
+        raise ValueError(
+            f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
+            "that each worker opens files of its own, or start one worker"
+        )
+    return store, Workers(worker.number, worker.count, files)
+
+
+def _make_query(
+    kind: type[Thread[Any]] | str | None,
+    user_id: str | msgspec.UnsetType | None,
+    *,
+    metadata: Mapping[str, Any] = _NO_METADATA,
+    **options: Any,
+) -> ListThreads:
+    user = None if isinstance(user_id, msgspec.UnsetType) else user_id
+    user_prefix(user)  # Raises for an empty id.
+    return ListThreads(
+        kind=_kind_name(kind),
+        is_of_user=user_id is not msgspec.UNSET,
+        user_id=user,
+        metadata=encode_json(dict(metadata)),
+        **options,
+    )
 
 
 @overload

@@ -20,6 +20,8 @@ from websockets.typing import Subprotocol
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, current, rpc
 from plait.web.sockets.handshake import Handshake
 
+pytestmark = pytest.mark.relayed
+
 PATH = "/threads/page/one"
 SERVERS = ("plait", "websockets-sansio")
 
@@ -180,6 +182,7 @@ async def test_a_client_that_joins_on_a_second_socket_closes_the_first_with_4408
 # Who may come in
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(("path", "code"), [("/threads/nothing/one", 4404), ("/threads/page/", 4404)])
 async def test_a_socket_to_what_is_not_there_is_closed_with_4404(address: str, path: str, code: int) -> None:
     client = NativeClient(address, path, "a")
@@ -189,6 +192,7 @@ async def test_a_socket_to_what_is_not_there_is_closed_with_4404(address: str, p
     await client.close()
 
 
+@pytest.mark.local
 async def test_a_page_of_another_origin_is_closed_with_4403(address: str) -> None:
     client = NativeClient(address, PATH, "a", origin="https://foe.example")
     await client.open(joins=False)
@@ -315,6 +319,7 @@ async def test_the_id_of_a_connection_belongs_to_its_thread_and_protocol_and_con
 # Coming back
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_client_that_comes_back_after_the_server_was_started_anew_is_sent_only_what_it_missed(
     tmp_path: Path, by: signal.Signals
@@ -342,6 +347,7 @@ async def test_a_client_that_comes_back_after_the_server_was_started_anew_is_sen
             await each.close()
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 async def test_a_server_that_ends_sends_away_who_has_joined_and_who_has_not(tmp_path: Path, by: signal.Signals) -> None:
     with Process("tests.integration.test_native:app", cwd=tmp_path) as server:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from plait.actor.connection import Connection
 from plait.actor.outcome import Done
 from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
-from plait.instruments.protocol import Instruments, find_outcome
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.limits import Limits
 from plait.store.protocol import ThreadKey
 
@@ -78,6 +78,7 @@ class Turn:
     """
 
     __slots__ = (
+        "__weakref__",
         "_callbacks",
         "_cancellations",
         "_is_counted",
@@ -94,6 +95,7 @@ class Turn:
         "loss",
         "mailbox",
         "name",
+        "number",
         "on_abandon",
         "origin",
         "parent",
@@ -122,6 +124,8 @@ class Turn:
     ) -> None:
         self.name = name
         self.work = work
+        # Its number among the turns that have called threads of other nodes; 0 if it has called none.
+        self.number = 0
         # Called in order when it has ended, and then removed.
         self._callbacks: list[Done] = []
         self.actor = actor
@@ -163,8 +167,8 @@ class Turn:
         self.task: asyncio.Task[Any] | None = None
         # The trace of its cause; after it has begun, its own.
         self.trace = trace
-        # When it began to wait.
-        self.since = perf_counter()
+        # When it began to wait, for the instruments.
+        self.since = 0.0 if actor.instruments is NO_INSTRUMENTS else perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
@@ -251,8 +255,10 @@ class Turn:
         self.task = task
         _turn.set(self)
         self.is_running = True
-        instruments, (kind, name), began = self.actor.instruments, self.actor.key, perf_counter()
-        self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
+        instruments, began = self.actor.instruments, 0.0
+        if is_told := instruments is not NO_INSTRUMENTS:
+            began = perf_counter()
+            self.trace = instruments.turn_began(*self.actor.key, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None
         exiting: BaseException | None = None
@@ -276,7 +282,8 @@ class Turn:
                 task.uncancel()
         if error is not None or self.loss is not None:
             error = self._find_error(error)
-        instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
+        if is_told:
+            instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
         if exiting is not None:
             raise exiting
@@ -323,6 +330,11 @@ class Turn:
             self.parent.expect_change()
             self._is_counted = True
 
+    @property
+    def may_have_stored(self) -> bool:
+        """Whether a change of the turn, or of a turn that it has called, is durable or may become durable."""
+        return self.has_stored or self._undecided > 0
+
     def _withdraw(self) -> None:
         if self._is_counted and self.parent is not None:
             self._is_counted = False
@@ -333,7 +345,7 @@ class Turn:
 
         A StoreError says that nothing was stored; an Indeterminate replaces it if a part was stored, or may be.
         """
-        if type(failure) is not StoreError or not (self.has_stored or self._undecided):
+        if type(failure) is not StoreError or not self.may_have_stored:
             return failure
         return Indeterminate(f"a part of the changes of {self.name} is stored, or may be: {failure}")
 

@@ -14,7 +14,7 @@ from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
-from plait.actor.rpc import Method, StreamSink
+from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamRunner
 from plait.actor.turn import Turn, TurnActor, current_turn, find_client_turn, latest_turn
 from plait.errors import PlaitError, TooMany, Unavailable
@@ -64,7 +64,7 @@ class TurnRunner:
     def call(
         self,
         method: Method,
-        arguments: tuple[list[Any], dict[str, Any]],
+        arguments: Arguments,
         done: Done,
         *,
         sink: StreamSink | None = None,
@@ -116,16 +116,6 @@ class TurnRunner:
         turn = Turn("on_request", work, actor=self._actor, request=request, trace=request.scope.get(TRACE))
         turn.party = party
         self.begin(turn, done, is_gated=True)
-        return turn
-
-    def visit(self, name: str, work: Callable[[], Awaitable[object]], done: Done) -> RunningCall:
-        """Run server code concurrently with the turns, and call `done` when the changes before its end are durable.
-
-        It has the rights of the calling code.
-        """
-        parent, origin, trace = current_turn(), find_client_turn(), find_trace(self._actor.instruments, "server")
-        turn = Turn(name, work, actor=self._actor, parent=parent, origin=origin, trace=trace)
-        self.begin(turn, done, is_gated=True, is_concurrent=True)
         return turn
 
     def end_message(self, trace: object, turn: RunningCall | None) -> None:
