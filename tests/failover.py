@@ -18,13 +18,13 @@ class Failover:
         self.url = new_schema(f"postgresql://plait@{hosts}/postgres", options)
 
     def cut_off(self) -> None:
-        """Let the standby get nothing more."""
+        """Stop the replication."""
         self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
         while self.primary.execute("SELECT count(*) FROM pg_stat_replication") != "0":
             pass
 
     def promote(self) -> None:
-        """Kill the primary, and let the standby be the new one."""
+        """Kill the primary, and make the standby the new one."""
         self.primary.crash()
         self.standby.execute("SELECT pg_promote()")
 

@@ -93,7 +93,7 @@ async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_wi
             await add_each([room], 2)
             assert room.state["n"] == 5
             servers.promote()
-            # Nobody writes: the client is told because the server has noticed it by itself.
+            # No client writes: the server has noticed the failover by itself.
             await room.wait_for(lambda state: state["n"] == 3, PATIENCE)
             assert room.epoch != epoch
             await add_each([room], 1)

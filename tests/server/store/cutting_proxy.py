@@ -82,7 +82,7 @@ class CuttingProxy:
         near, far = pair
         near.transport.abort()
         if is_request and self.is_late:
-            # It was on its way, and arrives when the store has already asked what became of it.
+            # It was on its way, and arrives when the store has already asked whether it is stored.
             await asyncio.sleep(0.03)
             far.write(data)
         else:

@@ -31,7 +31,7 @@ def make_stores(postgres: Postgres, count: int = 2, options: str = "") -> list[P
 
 
 def make_writes(dice: random.Random, key: ThreadKey, fence: int) -> list[Write]:
-    """Return a few writes of an owner, each of which is a change or a record with its number."""
+    """Return a few writes of an owner: changes, and records whose keys are their numbers."""
     writes, version = [], 0
     for number in range(dice.randrange(3, 8)):
         what = dice.choice(("change", "change", "client", "snapshot", "record"))

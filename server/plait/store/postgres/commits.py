@@ -1,4 +1,4 @@
-"""Writes batches, and finds out what became of those whose answer was lost."""
+"""Writes batches, and finds out whether a batch is stored if its answer was lost."""
 
 import logging
 import time

@@ -15,7 +15,7 @@ __all__ = ["Tables", "prepare"]
 # - threads has a row for each thread that was claimed; `created_at` is NULL if none is stored. Only claims insert rows.
 # - threads.id: all other rows of a thread have it. A thread that is deleted leaves them, and its row gets another id.
 # - threads.fence: the number of the owner. The sequence is part of it, so that no number is given out twice even if the
-#   row was removed meanwhile.
+#   row was removed in between.
 # - threads.origin: the server and timeline on which the thread was claimed last.
 # - threads.writes: see `Head` in `commits.py`.
 # - threads.version is in no index and no condition of one, so that a change need not touch the indexes.

@@ -1,8 +1,8 @@
 """A store in PostgreSQL: one connection that writes, with group commit, and a few that read.
 
 `batches.py` decides which writes share a transaction. If it fails, it is repeated for one thread at a time, so that
-only the writes of the thread that caused the failure are refused. If its answer is lost, the store asks what became of
-it.
+only the writes of the thread that caused the failure are refused. If its answer is lost, the store asks whether it
+is stored.
 """
 
 import asyncio

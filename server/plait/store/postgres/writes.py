@@ -115,7 +115,7 @@ DELETE FROM {{clients}} c WHERE c.thread = ANY ($1) AND c.at < $5 - {DAY * CLIEN
 
 
 def columns(rows: Sequence[Sequence[Any]], count: int) -> list[Sequence[Any]]:
-    """Return rows as columns, of which there are `count`."""
+    """Return rows as columns, and `count` empty ones if there are no rows."""
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
