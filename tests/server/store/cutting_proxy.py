@@ -31,8 +31,9 @@ class CuttingProxy:
         self._is_answered = asyncio.Event()
         # The connection on which one has arrived late.
         self._late: StreamWriter | None = None
-        # How many requests have come since the one that has the question's text.
-        self._asked = 0
+        # The name of the prepared question, and whether it has been asked.
+        self._question = b""
+        self._is_asked = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._pairs: set[tuple[StreamWriter, StreamWriter]] = set()
 
@@ -82,9 +83,12 @@ class CuttingProxy:
                     return
                 if is_request:
                     is_in_transaction = b"COMMIT" not in data and (b"BEGIN" in data or is_in_transaction)
-                    self._asked += _QUESTION in data or self._asked > 0
-                elif self._asked > 1:  # The answer to the question: the statement arrives before the store has it.
-                    self._asked = 0
+                    if _QUESTION in data:  # It is prepared, under a name that ends with a zero.
+                        self._question = data[5 : data.index(b"\0", 5)]
+                    elif data.startswith(b"B") and self._question and self._question in data:
+                        self._is_asked = True
+                elif self._is_asked:  # The answer to the question: the statement arrives before the store has it.
+                    self._is_asked = False
                     await self._deliver()
                 if pair[1] is self._late:
                     self._is_answered.set()
@@ -109,7 +113,7 @@ class CuttingProxy:
         near, far = pair
         near.transport.abort()
         if is_held:
-            self._held, self._asked = (data, far), 0
+            self._held, self._is_asked = (data, far), False
         else:
             target.write(data[:at])
             far.close()
