@@ -6,22 +6,28 @@ from typing import cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from plait.errors import StoreError
+from plait.spelling import hide_password
 from plait.store.files import MOST_FILES, Files
 from plait.store.memory import MemoryStore
+from plait.store.postgres.url import PostgresUrl, is_postgres
 from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore, Synchronous
+from plait.store.whole import WholeStore
 
-__all__ = ["find_files", "open_files", "open_share", "open_shares", "open_store"]
+__all__ = ["find_files", "open_files", "open_postgres", "open_share", "open_shares", "open_store"]
 
 
 def open_store(url: str) -> Store:
     """Return the store for a URL; the caller enters it to open it.
 
     The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db`, and `memory://`. The options of the first two are
-    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. Raises
-    ValueError for any other, and StoreError if the store has another count of files.
+    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. Those of
+    `postgresql://user:password@host/database` are in `postgres/url.py`. Raises ValueError for any other, and
+    StoreError if the store has another count of files.
     """
+    if is_postgres(url):
+        return open_postgres(url)
     parts = urlsplit(url)
     if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/") and not parts.query:
         return MemoryStore()
@@ -57,6 +63,16 @@ def open_shares(url: str, count: int) -> Store:
     return open_files(files, synchronous=synchronous, readonly=files.are_there)
 
 
+def open_postgres(url: str) -> WholeStore:
+    """Return the store in PostgreSQL for a URL; the caller enters it to open it. Raises ValueError."""
+    found = PostgresUrl.parse(url)
+    try:
+        from plait.store.postgres.store import PostgresStore  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ValueError(f"{found} needs asyncpg: pip install 'plait[postgres]'") from None
+    return PostgresStore(found)
+
+
 def find_files(url: str) -> Files | None:
     """Return the files of a SQLite store's URL; None for the URL of another store. Raises ValueError and StoreError."""
     found = _read_url(url)
@@ -82,6 +98,8 @@ def open_files(
 
 def _find_shares(url: str, count: int) -> tuple[Files, Synchronous] | None:
     """Return the files of a store for `count` workers, and its durability; None if it has no files."""
+    if is_postgres(url):
+        raise StoreError(f"{hide_password(url)} is served by one process: start without workers")
     found = _read_url(url)
     if found is None:
         return None
@@ -114,5 +132,6 @@ def _read_url(url: str) -> tuple[Path, int | None, Synchronous] | None:
 
 def _make_error(url: str) -> ValueError:
     return ValueError(
-        f"unknown store URL {url!r}; use sqlite:///game.db (relative), sqlite:////data/game.db (absolute) or memory://"
+        f"unknown store URL {hide_password(url)!r}; use sqlite:///game.db (relative), sqlite:////data/game.db "
+        "(absolute), postgresql://user:password@host/database or memory://"
     )
