@@ -157,11 +157,11 @@ class Plait(AgentHost):
         self.kv.start()
         self._context.start()
         self._context.heartbeat.start()
-        if self._owners.count > 1:
-            await self._links.start()
         self._is_running = True
         try:
             await self._startup.run(is_first=self._is_first)
+            if self._owners.count > 1:
+                await self._links.start()
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -174,6 +174,7 @@ class Plait(AgentHost):
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._calls.stop()
+            await self._owner.finish(self.settings.shutdown_timeout)
             await self._links.stop()
             await self._owner.stop()
             await self._context.heartbeat.stop()

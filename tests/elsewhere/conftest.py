@@ -76,13 +76,9 @@ class FixedNodes(RemoteNodes):
 
     line: Lines
 
-    @property  # type: ignore[override]
-    def peers(self) -> Lines:
-        return self.line
-
-    @peers.setter
-    def peers(self, _: object) -> None:
-        pass
+    def __setattr__(self, name: str, value: object) -> None:
+        """Keep the line when an app that starts sets its own links."""
+        super().__setattr__(name, getattr(self, "line", None) if name == "peers" else value)
 
 
 class AskedThread(RemoteThread):
@@ -129,7 +125,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, lines: list[Lines]) -> Iterator[N
     def init_asked(node: Node, *args: Any, **kwargs: Any) -> None:
         init(node, *args, **kwargs)
         nodes = FixedNodes(OneOwner(), Chains("elsewhere", node.limits, node.instruments))
-        nodes.line = line = Lines(node, folder)
+        nodes.line = nodes.peers = line = Lines(node, folder)
         lines.append(line)
         node.everywhere = FromElsewhere(node, nodes)
         node.line = line  # type: ignore[attr-defined]

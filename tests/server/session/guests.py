@@ -97,7 +97,7 @@ class Guest:
 
     def send(self, type: str, /, **fields: Any) -> None:
         """Send a frame."""
-        self.send_text(json.dumps({"type": type, **fields}, ensure_ascii=False))
+        self.send_text(json.dumps({"type": type, **fields}))
 
     def send_text(self, text: str) -> None:
         """Send what may be no frame."""

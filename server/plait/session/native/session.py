@@ -9,7 +9,6 @@ from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
-from plait.limits import count_extra_messages
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
 from plait.session.native.message_order import MessageOrder
@@ -149,7 +148,7 @@ class PlaitSession:
         if not is_text:
             if not self._is_limited(None) and self._messages.take():
                 if self._limiter is not None:
-                    self._limiter.charge(count_extra_messages(data))
+                    self._limiter.charge_message(data)
                 self._actor.sockets.receive(self._connection, data)
             return
         try:
@@ -160,12 +159,13 @@ class PlaitSession:
             if broken is None:
                 self._fail(str(error))
             elif not self._is_limited(broken):
-                self._charge(count_extra_messages(data))
+                if self._limiter is not None:
+                    self._limiter.charge_message(data)
                 self._refuse_broken(broken, self._make_deep() if is_deep else None)
             return
         if not self._is_limited(message):
             if self._limiter is not None:
-                self._limiter.charge(count_extra_messages(data))
+                self._limiter.charge_message(data)
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:

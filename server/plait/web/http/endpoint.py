@@ -58,7 +58,7 @@ class Endpoint:
         context.endpoints.append(self._answer_relayed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, answer = self._make_request(scope, receive, send), self._answer
+        request, answer = self._make_request(scope, receive, send), self._answer_here
         if self._context.owners.count > 1:
             try:
                 if await self._relay(request, send):
@@ -90,6 +90,10 @@ class Endpoint:
     async def _answer_owned(self, request: Request, headers: Headers) -> Response:
         if (place := self._find_place(request.scope)) is not None:
             self._context.check_owner(ThreadKey(place.kind, request.scope[THREAD]))
+        return await self._answer_here(request, headers)
+
+    async def _answer_here(self, request: Request, headers: Headers) -> Response:
+        self._context.node.check_draining()
         return await self._answer(request, headers)
 
     async def _observe(self, request: LimitedRequest, send: Send, answer: Answer) -> None:
@@ -116,7 +120,6 @@ class Endpoint:
     async def _serve(self, request: LimitedRequest, send: Send, place: ThreadKey | None, answer: Answer) -> None:
         headers: Headers = []
         try:
-            self._context.node.check_draining()
             response = await answer(request, headers)
         except ClientDisconnect:
             return

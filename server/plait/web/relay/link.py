@@ -102,12 +102,21 @@ class Link(asyncio.Protocol):
         """Whether the link is lost."""
         return self._transport is None or self._transport.is_closing()
 
+    @property
+    def descriptor(self) -> int:
+        """The number of the socket's file descriptor; -1 if it is closed."""
+        number: int = -1 if self._transport is None else self._transport.get_extra_info("socket").fileno()
+        return number
+
     def open(self, kind: int, data: bytes, stream: Stream) -> int:
         """Begin a stream with its first message, and return its number."""
         number = self._last_number
         while number in self._streams or number == self._last_number:
             number = (number + 1) % _STREAMS
         self._last_number = number
+        if self._lost.done():  # Since the caller has got the link.
+            self._loop.call_soon(self._lose, stream)
+            return number
         self._streams[number] = stream
         self.put(kind, number, data)
         if self.is_full:

@@ -5,8 +5,10 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 from plait.errors import Unavailable
 from plait.web.relay.link import AWAY, Link, Opener
@@ -41,6 +43,7 @@ class Links:
         self._answered: set[Link] = set()
         # Messages sent on links that have ended.
         self._sent = 0
+        _made.add(self)
 
     @property
     def sent(self) -> int:
@@ -63,7 +66,7 @@ class Links:
 
     async def stop(self) -> None:
         """Stop listening and close all links; their streams are lost."""
-        dials, self._dials = list(self._dials.values()), {}
+        dials = list(self._dials.values())
         for dial in dials:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
@@ -83,8 +86,24 @@ class Links:
             # The link keeps no variables of the code that needs it first.
             dial = asyncio.create_task(self._dial(node), name=f"plait link to {node}", context=Context())
             self._dials[node] = dial
-            dial.add_done_callback(lambda _: self._dials.pop(node, None))
-        return await asyncio.shield(dial)
+            dial.add_done_callback(partial(self._end_dial, node))
+        try:
+            return await asyncio.shield(dial)
+        except asyncio.CancelledError:
+            if dial.cancelled():
+                raise Unavailable("the server is shutting down") from None
+            raise
+
+    def leave_to_parent(self) -> None:
+        """Close the sockets in a forked child, in which the other nodes would take this one for alive after its end."""
+        sockets = () if self._server is None else self._server.sockets
+        links = (*self._dialled.values(), *self._replaced, *self._answered)
+        numbers = [*(each.fileno() for each in sockets), *(link.descriptor for link in links)]
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for number in numbers:
+            if number >= 0:
+                os.dup2(nothing, number, inheritable=False)  # The child's copy of the loop may close the number, too.
+        os.close(nothing)
 
     # Inside
 
@@ -103,12 +122,18 @@ class Links:
                 while True:
                     with suppress(OSError):
                         _, link = await loop.create_unix_connection(lambda: Link({}, self._end), str(path))
-                        if (former := self._dialled.get(node)) is not None:
-                            self._replaced.add(former)
-                        self._dialled[node] = link
-                        return link
+                        if not link.is_closed:
+                            if (former := self._dialled.get(node)) is not None:
+                                self._replaced.add(former)
+                            self._dialled[node] = link
+                            return link
                     await asyncio.sleep(_PAUSE)
         raise Unavailable(f"worker {node} is not running; try again later")
+
+    def _end_dial(self, node: int, dial: asyncio.Task[Link]) -> None:
+        del self._dials[node]
+        if not dial.cancelled():
+            dial.exception()  # Mark it as retrieved; its callers may have left.
 
     def _answer(self) -> Link:
         link = Link(self._openers, self._end)
@@ -120,3 +145,15 @@ class Links:
         self._answered.discard(link)
         self._replaced.discard(link)
         self._dialled = {node: each for node, each in self._dialled.items() if each is not link}
+
+
+_made: Final[WeakSet[Links]] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for links in tuple(_made):
+        links.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
