@@ -15,8 +15,8 @@ from tests.integration.convergence_app import KINDS
 from tests.integration.convergence_log import Logs, canonical, logs
 from tests.integration.convergence_player import Player
 from tests.integration.convergence_proxy import Proxy
-from tests.integration.convergence_server import Server
-from tests.integration.socket_client import TIMEOUT, http
+from tests.integration.convergence_server import Server, get_state
+from tests.integration.socket_client import TIMEOUT
 from tests.integration.test_convergence import Schedule
 from tests.running import running
 from tests.schedules import SEED, TIMES, schedules
@@ -58,9 +58,7 @@ class Linked:
 
     async def get(self, key: ThreadKey) -> tuple[str, Any]:
         """Return epoch and version of a thread, with a colon between, and its state."""
-        async with http(self._address) as client:
-            answer = await client.get(f"/threads/{key}")
-        return answer.headers["etag"].strip('"'), answer.json()
+        return await get_state(self._address, key)
 
 
 class Game:
