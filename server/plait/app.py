@@ -420,17 +420,14 @@ def _find_store(settings: Settings, given: Store | None, worker: Worker | None) 
     """Return the store of this process, and the owners of the threads in it. Raises ValueError and StoreError."""
     if worker is None:
         return open_store(settings.store) if given is None else given, ALONE
-    if given is None:
-        # A former process of this worker may still be finishing its turns and `on_stop` hooks.
-        patience = _PATIENCE + 2 * settings.shutdown_timeout
-        store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
-    elif given.is_shared:
-        store, files = given, worker.count
-    else:
+    if given is not None:
         raise ValueError(
             f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
             "that each worker opens files of its own, or start one worker"
         )
+    # A former process of this worker may still be finishing its turns and `on_stop` hooks.
+    patience = _PATIENCE + 2 * settings.shutdown_timeout
+    store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
     return store, Workers(worker.number, worker.count, files)
 
 
