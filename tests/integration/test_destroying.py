@@ -20,7 +20,7 @@ class Board(Thread[Any]):
     """A board with a call that can hold up its turns."""
 
     initial_state: Any = 0
-    # Made anew for each test.
+    # Each test has its own.
     is_held: asyncio.Event
     is_waiting: asyncio.Event
 
