@@ -4,12 +4,12 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.killed_module import run_and_kill
 from tests.schedules import SEED, TIMES, schedules
 
 from plait import Messages, Plait, SqliteStore, Thread, ThreadKey, Values, rpc
@@ -69,25 +69,9 @@ async def test_a_fork_that_is_killed_is_there_whole_or_not_at_all(tmp_path: Path
     chance = random.Random(SEED)
     interrupted = 0
     for round in range(ROUNDS):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.integration.test_fork_kill",
-            str(path),
-            str(1000 * round),
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        told = await run_and_kill(
+            "tests.integration.test_fork_kill", str(path), str(1000 * round), after=chance.uniform(0, 0.8)
         )
-        assert process.stdout is not None
-        async with asyncio.timeout(60):
-            lines = [await process.stdout.readline()]
-            assert lines[0], "nothing was acknowledged"
-            reading = asyncio.create_task(process.stdout.read())
-            await asyncio.sleep(chance.uniform(0, 0.8))
-            process.send_signal(signal.SIGKILL)
-            lines += (await reading).splitlines()
-            await process.wait()
-        told = {name: int(number) for name, number in (line.decode().split() for line in lines)}
         interrupted += await check(path, told)
     assert interrupted > 0
 
