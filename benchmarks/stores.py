@@ -1,6 +1,6 @@
 """Durable changes in PostgreSQL and in SQLite: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
 
-Each round measures all stores one after the other, so that what else the machine does is in all of them. A private
+Each round measures all stores one after the other, as other work on the machine then slows all of them. A private
 PostgreSQL is started for it, in the same folder as SQLite's file. Exits with 1 if the median ratio breaks an aim.
 """
 
