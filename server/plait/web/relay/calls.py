@@ -225,13 +225,12 @@ class _Outgoing:
     # Stream
 
     def receive(self, kind: int, data: bytes) -> None:
-        match kind:
-            case _ if kind == _PART:
-                self._parts += data
-                return
-            case _ if kind == _TAKEN:
-                self._ahead.release()
-                return
+        if kind == _PART:
+            self._parts += data
+            return
+        if kind == _TAKEN:
+            self._ahead.release()
+            return
         data, self._parts = bytes(self._parts) + data, bytearray()
         if kind == _CHUNK:
             self._found.put_nowait(data)
@@ -320,20 +319,19 @@ class _Incoming:
     # Stream
 
     def receive(self, kind: int, data: bytes) -> None:
-        match kind:
-            case _ if kind == _PART:
-                self._parts += data
-            case _ if kind == _REQUEST:
-                request, self._parts = bytes(self._parts) + data, bytearray()
-                self.begin(request)
-            case _ if kind == _READ:
-                self.on_read()
-            case _ if kind == _UPLOAD:
-                self._uploaded.put_nowait(data)
-            case _ if kind == _UPLOADED:
-                self._uploaded.put_nowait(None)
-            case _:
-                self._cancel()
+        if kind == _PART:
+            self._parts += data
+        elif kind == _REQUEST:
+            request, self._parts = bytes(self._parts) + data, bytearray()
+            self.begin(request)
+        elif kind == _READ:
+            self.on_read()
+        elif kind == _UPLOAD:
+            self._uploaded.put_nowait(data)
+        elif kind == _UPLOADED:
+            self._uploaded.put_nowait(None)
+        else:
+            self._cancel()
 
     def deliver(self, frame: Frame, payload: bytes | None) -> None:
         raise AssertionError("a call gets no frames")
