@@ -89,7 +89,7 @@ class Game:
                 self.players.append(Player(self.world, f"client {index}", room))
                 tasks.create_task(self.players[-1].watch())
             await self._steps(proxy, self.dice.randint(20, 60))
-            for _ in range(self.dice.randint(0, 2)):
+            for _ in range(self.dice.randint(1, 2)):
                 self.kills += 1
                 restart = asyncio.create_task(self._server.restart())
                 await self._steps(proxy, self.dice.randint(5, 20))
