@@ -3,12 +3,10 @@
 The engine of the shared store keeps it, in tables or a stream of its own, and each change is a compare-and-set.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
-
-from plait.store.shards import SHARDS
 
 __all__ = ["FREE", "Directory", "NodeRecord", "ShardRecord", "View"]
 
@@ -50,13 +48,14 @@ class View(msgspec.Struct, frozen=True):
     nodes: Sequence[NodeRecord]
     shards: Sequence[ShardRecord]
 
-    def __post_init__(self) -> None:
-        if len(self.shards) != SHARDS:
-            raise ValueError(f"a directory has {SHARDS} shards, not {len(self.shards)}")
-
     def alive(self) -> dict[str, NodeRecord]:
         """Return the nodes that are not dead, by id."""
         return {each.id: each for each in self.nodes if not each.is_dead}
+
+    def without(self, ids: Collection[str]) -> "View":
+        """Return the directory in which these nodes are dead."""
+        dead = {each.id: msgspec.structs.replace(each, is_dead=True) for each in self.nodes if each.id in ids}
+        return View([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
 
 
 class Directory(Protocol):
