@@ -1,16 +1,17 @@
 """Fixtures for all tests, how examples are searched for, and where asserts say what they compared."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.fronts import using_fronts
 from tests.schedules import TIMES, schedules
 
 from plait_schemas.codec import printable
 
 # A slow machine is no failure. Tests find the same examples each time, and `make soak` finds others.
-settings.register_profile("test", deadline=None, derandomize=True)
+settings.register_profile("test", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("soak", deadline=None, max_examples=schedules(100), print_blob=True)
 settings.load_profile("soak" if TIMES > 1 else "test")
 
@@ -28,6 +29,25 @@ pytest.register_assert_rewrite(
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     """Run async tests on uvloop, as `plait serve` runs."""
     return "asyncio", {"use_uvloop": True}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of a `relayed` module a second time, with its threads behind a gateway."""
+    marks = [each.name for each in metafunc.definition.iter_markers()]
+    if "relayed" in marks and "local" not in marks:
+        metafunc.parametrize("front", [False, True], ids=["local", "relayed"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def front(request: pytest.FixtureRequest) -> Iterator[None]:
+    """If the test is relayed, put a gateway before each app that `running` serves, and check that a link was used."""
+    if not getattr(request, "param", False):
+        yield
+        return
+    with using_fronts() as fronts:
+        yield
+    assert fronts, "the test has served no app: mark it with `local`"
+    assert all(front.sent for front in fronts), "nothing was sent over a link"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import uvicorn
 from tests.commands import Command
+from tests.fronts import Front, put_front
 
 from plait import Plait, Thread, ThreadKey
 from plait.web.addresses import Addresses
@@ -33,7 +34,8 @@ async def running(app: Callable[..., Any], *, ws: Any = Handshake, request_timeo
     With another `ws`, it is served as by uvicorn itself.
     """
     bound = listen("127.0.0.1", 0)
-    addresses = app.addresses if isinstance(app, Plait) else Addresses(1000)
+    app = put_front(app)
+    addresses = app.addresses if isinstance(app, Plait | Front) else Addresses(1000)
     http = make_http_protocol(addresses, request_timeout) if ws is Handshake else "auto"
     config = uvicorn.Config(app, http=http, ws=ws, log_config=None, lifespan="on", timeout_graceful_shutdown=10)
     server = uvicorn.Server(config)

@@ -2,33 +2,14 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter, lt
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter, itemgetter
+from typing import Final, Literal, NamedTuple, Protocol, cast
 
-import msgspec
+from plait_schemas.elements import Id, has_repeated
+from plait_schemas.subsequence import find_increasing
 
-from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.members import attributes
-
-__all__ = [
-    "ID_KEYS",
-    "Budget",
-    "Edit",
-    "Id",
-    "Keys",
-    "Lists",
-    "edits",
-    "find_increasing",
-    "has_repeated",
-    "id_of",
-    "ids_of",
-]
-
-ID_KEYS: Final = ("id", "key", "_id")
-"""The members that may hold the id of an element; the first one with a string or an integer counts."""
-
-Id = str | int
+__all__ = ["Budget", "Edit", "Lists", "edits"]
 
 _Name = Id | bytes
 """What identifies an element: its id, or, if it has none, its JSON."""
@@ -37,13 +18,8 @@ _Pair = tuple[int, int]
 
 _InPlace = Literal["change", "replace"]
 
-_IDS: Final = frozenset({str, int})
-_NEVER_OBJECTS: Final = frozenset({str, int, float, bool, type(None), list, tuple})
-_NEVER_IDS: Final = frozenset({bool, float, dict, list, tuple, set, frozenset, msgspec.UnsetType})
-
 _MOST_EDITS: Final = 64
 """A list is edited if it needs at most this many edits, even if little of it stays; at most this many elements move."""
-
 
 _MOST_COMPARED: Final = 24_000
 _WITHOUT_ID: Final = 3
@@ -200,51 +176,6 @@ def _one(lists: Lists) -> list[Edit]:
 # Names
 
 
-def id_of(element: Any, key: str | None = None) -> Id | None:
-    """Return the id of an element, None if it has none; `key` is the member that holds it, if that is known."""
-    keys = ID_KEYS if key is None else (key,)
-    if isinstance(element, dict):
-        for each in keys:
-            if (found := _id(element.get(each))) is not None:
-                return found
-    elif (names := attributes(element)) is not None:
-        for each in keys:
-            if each in names and (found := _id(getattr(element, names[each]))) is not None:
-                return found
-    return None
-
-
-def ids_of(elements: Sequence[Any], key: str | None = None) -> list[Id | None]:
-    """Return what `id_of` returns for each element; faster if all are of one type."""
-    kinds = set(map(type, elements))
-    if len(kinds) == 1:
-        first = ID_KEYS[0] if key is None else key
-        names = attributes(elements[0])
-        found: list[Any] | None = None
-        if kinds == {dict}:
-            found = [element.get(first) for element in elements]
-        elif names is not None and first in names:
-            found = list(map(attrgetter(names[first]), elements))
-        elif kinds <= _NEVER_OBJECTS:
-            return [None] * len(elements)
-        if found is not None and set(map(type, found)) <= _IDS:
-            return found
-    return [id_of(element, key) for element in elements]
-
-
-def _id(value: Any) -> Id | None:
-    if value is None or type(value) in _NEVER_IDS:
-        return None
-    # A UUID, a time or an enum is compared as its JSON.
-    plain: Any = value if type(value) in _IDS else decode_json(encode_json(value))
-    return plain if type(plain) in _IDS else None
-
-
-def has_repeated(names: Sequence[Hashable]) -> bool:
-    """Tell whether a name occurs more than once."""
-    return len(set(names)) < len(names)
-
-
 def _names(lists: Lists) -> tuple[list[_Name], list[_Name]]:
     old_ids, new_ids = lists.ids
     repeated = _find_repeated(old_ids) | _find_repeated(new_ids)
@@ -284,40 +215,6 @@ def _have_places(old: Sequence[_Name], new: Sequence[_Name], lists: Lists) -> bo
     return all(isinstance(name, bytes) and name[:1] != b"{" for name in (*old, *new)) and lists.repeats()
 
 
-class Keys:
-    """Which member identifies the elements of a list, by the JSON pointer of the list, and which strings are texts.
-
-    `*` stands for any part of a pointer; the pointer "" is the whole state. Texts are compared by their characters; all
-    other strings change as a whole.
-    """
-
-    __slots__ = ("_keys", "_texts")
-
-    def __init__(self, keys: Mapping[str, str], texts: Iterable[str] = ()) -> None:
-        self._keys: dict[int, list[tuple[list[str], str]]] = {}
-        self._texts: dict[int, list[list[str]]] = {}
-        for pointer, key in keys.items():
-            pattern = pointer.split("/")
-            self._keys.setdefault(len(pattern), []).append((pattern, key))
-        for pointer in texts:
-            pattern = pointer.split("/")
-            self._texts.setdefault(len(pattern), []).append(pattern)
-
-    def at(self, path: str) -> str | None:
-        """Return the member for the list at a JSON pointer, None if it is one of ID_KEYS."""
-        parts = path.split("/")
-        return next((key for pattern, key in self._keys.get(len(parts), ()) if _is_at(parts, pattern)), None)
-
-    def has_text(self, path: str) -> bool:
-        """Tell whether a string at a JSON pointer is a text."""
-        parts = path.split("/")
-        return any(_is_at(parts, pattern) for pattern in self._texts.get(len(parts), ()))
-
-
-def _is_at(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    return all(each in ("*", part) for each, part in zip(pattern, parts, strict=True))
-
-
 # Elements that stay
 
 
@@ -332,35 +229,6 @@ def _match(old: Sequence[_Name], new: Sequence[_Name]) -> tuple[list[_Pair], lis
         return pairs, []
     staying = {old for old, _ in pairs}
     return pairs, [pair for pair in found if pair[0] not in staying]
-
-
-def find_increasing(pairs: list[_Pair]) -> list[_Pair]:
-    """Return a longest subsequence of pairs, sorted by their first, that is also sorted by their second."""
-    places = [place for _, place in pairs]
-    if all(map(lt, places, places[1:])):
-        return pairs
-    # For each length, the least place at which a sequence of that length can end, and the pair there.
-    ends: list[int] = []
-    last: list[int] = []
-    before: list[int] = []
-    top = top_at = -1
-    for at, place in enumerate(places):
-        if place > top:
-            before.append(top_at)
-            ends.append(place)
-            last.append(at)
-            top, top_at = place, at
-        else:
-            length = bisect_left(ends, place)
-            before.append(last[length - 1] if length else -1)
-            ends[length], last[length] = place, at
-            top, top_at = ends[-1], last[-1]
-    found: list[_Pair] = []
-    at = last[-1] if last else -1
-    while at >= 0:
-        found.append(pairs[at])
-        at = before[at]
-    return found[::-1]
 
 
 # Edits between them

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from plait_schemas.align import Budget, Id, Keys, edits, has_repeated, id_of, ids_of
+from plait_schemas.align import Budget, edits
 from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.elements import Id, Keys, has_repeated, id_of, ids_of
 from plait_schemas.members import attributes
 from plait_schemas.patch import Op, escape, splices
 from plait_schemas.text_diff import TextComparison

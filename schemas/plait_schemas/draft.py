@@ -5,9 +5,9 @@ from typing import Any, Final, SupportsIndex
 
 import msgspec
 
-from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, has_non_finite
 from plait_schemas.diff import diff, replace
+from plait_schemas.elements import Keys
 from plait_schemas.members import attributes
 from plait_schemas.patch import Op, escape, splice, splice_text
 

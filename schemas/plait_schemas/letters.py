@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from plait_schemas.align import find_increasing
-from plait_schemas.subsequence import longest_common
+from plait_schemas.subsequence import find_increasing, longest_common
 from plait_schemas.text import Region
 
 __all__ = ["Letters"]

@@ -1,5 +1,6 @@
 """Every frame of the native protocol, `plait.v1`; docs/protocol.md describes their meaning and their order."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -45,6 +46,7 @@ __all__ = [
     "Version",
     "decode_broken",
     "decode_client",
+    "decode_head",
     "decode_server",
     "encode",
 ]
@@ -386,6 +388,7 @@ ServerMessage = (
 _client: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _server: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 _encoder = msgspec.json.Encoder()
+_HEAD: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,')
 
 
 def decode_client(data: bytes | str) -> ClientMessage:
@@ -403,6 +406,24 @@ def decode_broken(data: bytes) -> ClientMessage | None:
         return None if completed is None else _client.decode(completed)
     except NOT_JSON:
         return None
+
+
+def decode_head(data: bytes) -> ClientMessage | None:
+    """Return the numbered message of a frame that is nested too deep to decode, without its content.
+
+    Returns None if the frame has no number, or does not begin with its type and number.
+    """
+    found = _HEAD.match(data)
+    if found is None:
+        return None
+    ref = int(found[2])
+    match found[1]:
+        case b"push":
+            return Push(ref, ("", 0), ())
+        case b"call":
+            return Call(ref, "")
+        case _:
+            return Send(ref, "", "", "")
 
 
 def decode_server(data: bytes | str) -> ServerMessage:

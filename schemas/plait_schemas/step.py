@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas.align import id_of
+from plait_schemas.elements import id_of
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse, region_of, splices
 from plait_schemas.shape import Shape
 from plait_schemas.text import UNKNOWN, Region, goes_on, transform_both

@@ -1,8 +1,10 @@
-"""The longest part that two sequences have in common, in order."""
+"""Longest subsequences: what two sequences have in common, and what is in order in both of two orders."""
 
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
+from operator import lt
 
-__all__ = ["longest_common"]
+__all__ = ["find_increasing", "longest_common"]
 
 
 def longest_common(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -44,3 +46,32 @@ def _rows(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int]:
             row = ((row + same) | (row - same)) & every
         rows.append(row)
     return rows[::-1]
+
+
+def find_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return a longest subsequence of pairs, sorted by their first, that is also sorted by their second."""
+    places = [place for _, place in pairs]
+    if all(map(lt, places, places[1:])):
+        return pairs
+    # For each length, the least place at which a sequence of that length can end, and the pair there.
+    ends: list[int] = []
+    last: list[int] = []
+    before: list[int] = []
+    top = top_at = -1
+    for at, place in enumerate(places):
+        if place > top:
+            before.append(top_at)
+            ends.append(place)
+            last.append(at)
+            top, top_at = place, at
+        else:
+            length = bisect_left(ends, place)
+            before.append(last[length - 1] if length else -1)
+            ends[length], last[length] = place, at
+            top, top_at = ends[-1], last[-1]
+    found: list[tuple[int, int]] = []
+    at = last[-1] if last else -1
+    while at >= 0:
+        found.append(pairs[at])
+        at = before[at]
+    return found[::-1]

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import Final
 
-from plait_schemas.align import find_increasing
 from plait_schemas.letters import Letters
 from plait_schemas.spans import Same, Span, find_between, join, join_nearest, shift, trim
-from plait_schemas.subsequence import longest_common
+from plait_schemas.subsequence import find_increasing, longest_common
 from plait_schemas.text import Region
 
 __all__ = ["TextComparison"]

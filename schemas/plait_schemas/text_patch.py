@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from plait_schemas.align import ID_KEYS, Budget, Id, Keys, edits, has_repeated
+from plait_schemas.align import Budget, edits
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import BoundedOps, TooManyOps, is_same_element, outline, replace, shares_ids
+from plait_schemas.elements import ID_KEYS, Id, Keys, has_repeated
 from plait_schemas.patch import Op, escape
 from plait_schemas.text_diff import TextComparison
 

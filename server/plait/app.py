@@ -21,6 +21,7 @@ from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
+from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import, read_header
 from plait.node.listing import INNER_KINDS, list_threads
@@ -47,6 +48,7 @@ from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
+from plait.web.relay.owner import Owner
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -124,6 +126,8 @@ class Plait(AgentHost):
         self._sockets = SocketEndpoint(self._context)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
+        self._owner = Owner(self._context, self._site.asgi)
+        self._openers.update(self._owner.openers)
         self._is_running = False
 
     # Running
@@ -155,6 +159,7 @@ class Plait(AgentHost):
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._links.stop()
+            await self._owner.stop()
             await self._context.heartbeat.stop()
         finally:
             self._is_running = False
@@ -303,6 +308,26 @@ class Plait(AgentHost):
         work = Import(source, self._node.kind(header.kind), header, name, self._node.limits)
         await self._node.import_thread(work, replace=replace)
         return self._node.handle(work.kind.cls, work.key.name)
+
+    async def fork_thread(
+        self, kind: type[Thread[Any]] | str, name: str, new_name: str, *, at: int | None = None
+    ) -> Handle:
+        """Create a thread from another one: with its parts, and with its state, or with that of the version `at`.
+
+        The parts are as they are when the fork begins, with all changes made before; what a run has not committed is
+        not in them, nor are the history and the termination. Scheduled effects and queued messages stay with the
+        original, as both threads would do them. The original is not woken, and can be used during the fork; later
+        changes of one are not in the other. Until the fork is complete, it cannot be used (Unavailable), and after a
+        crash nothing is left of it.
+
+        Raises NotFound if there is no such thread or if the version is not kept, Conflict if a thread has the new name,
+        InvalidState for a version whose state had another type, MigrationFailed, NewerState, StoreError and
+        CorruptThread.
+        """
+        found = self._node.kind(_kind_name(kind))
+        work = Fork(found, name, new_name, at=at, limits=self._node.limits)
+        await self._node.fork_thread(work)
+        return self._node.handle(found.cls, work.key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
         """Destroy a thread, after the turns before: run `on_destroyed`, delete all of its data and close its sockets.

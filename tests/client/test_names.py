@@ -1,14 +1,20 @@
-"""The session of the Python client and that of the JavaScript client have the same names for the same things."""
+"""The classes of the Python client and those of the JavaScript client have the same names for the same things."""
 
 import re
 from pathlib import Path
 from typing import Final
 
-from plait_client.session import Session
+import pytest
 
-SCRIPT: Final = Path(__file__).parents[2] / "client/js/src/session.ts"
-# Why only one of the two has a name; the first lines of both files say the same.
-ONLY_PYTHON: Final = {
+from plait_client.room import Room
+from plait_client.room_messages import RoomMessages
+from plait_client.session import Session
+from plait_client.sync import SyncRoom
+from plait_client.sync_messages import SyncMessages
+
+SOURCES: Final = Path(__file__).parents[2] / "client/js/src"
+# Why only one of the two sessions has a name; the first lines of both files say the same.
+SESSION_ONLY_IN_PYTHON: Final = {
     "status": "in JavaScript, the link knows it, which also knows of a closing client",
     "needs_socket": "in JavaScript, it is an event, as no task waits for it",
     "stopped": "in JavaScript, it is an event",
@@ -21,7 +27,7 @@ ONLY_PYTHON: Final = {
     "post": "in JavaScript, the option `messages` adds it to the session",
     "send_binary": "Python's session makes the frame, JavaScript's is given it",
 }
-ONLY_SCRIPT: Final = {
+SESSION_ONLY_IN_SCRIPT: Final = {
     "phase": "in Python, `status` is made of it here",
     "pushes": "for what closed tabs have left",
     "is_sending": "for a client that keeps its pushes in a storage",
@@ -30,24 +36,82 @@ ONLY_SCRIPT: Final = {
     "own_presence": "for components of one page that share a client",
     "goes_on": "for editors",
 }
-METHOD: Final = re.compile(r"^  (?:get |async )?([a-z]\w*)\(", re.MULTILINE)
+ROOM_ONLY_IN_PYTHON: Final = {
+    "changes": "an async iterator, for which JavaScript has the callback `onChange`",
+    "epoch": "for programs that follow `changes` and keep versions",
+    "keys": "for the edits of a room without asyncio",
+    "on_presence": "JavaScript's `subscribe` tells of all values that have changed",
+    "push": "for the edits of a room without asyncio",
+    "shown": "for the edits of a room without asyncio",
+    "thread": "JavaScript has the two parts `kind` and `name`, which its options have, too",
+}
+ROOM_ONLY_IN_SCRIPT: Final = {
+    "call_with": "Python's `call` takes keyword arguments, and a task that calls can be cancelled",
+    "can_redo": "see `undo`",
+    "can_undo": "see `undo`",
+    "connect": "Python's room is open from `async with connect(…)` on",
+    "edits_between": "for editors",
+    "error": "in Python, whatever is used next raises Closed",
+    "goes_on": "for editors",
+    "initial_state": "for pages, which show something before there is a connection",
+    "kind": "see `thread`",
+    "name": "see `thread`",
+    "on_change": "see `changes`",
+    "on_text": "for editors",
+    "own_presence": "for components of one page that share a client",
+    "pause_history": "see `undo`",
+    "ready": "Python's `async with connect(…)` waits for it",
+    "redo": "see `undo`",
+    "resume_history": "see `undo`",
+    "rpc": "methods by their names in JavaScript's spelling",
+    "subscribe": "for the frameworks of pages",
+    "undo": "for people at an editor",
+}
+MESSAGES_ONLY_IN_PYTHON: Final = {"on_change": "it is given the messages; see `subscribe`"}
+MESSAGES_ONLY_IN_SCRIPT: Final = {
+    "error": "in Python, `open` raises it",
+    "is_loading": "for pages, which show it; in Python, `older` waits",
+    "on_refused": "in Python, what `send` returns raises it, awaited or not",
+    "subscribe": "for the frameworks of pages",
+}
+# What a room without asyncio lacks: its own edits use it.
+NOT_WITHOUT_ASYNCIO: Final = {"keys", "push", "shown"}
+METHOD: Final = re.compile(r"^  (?:get |async )?([a-z]\w*)(?:<[^(]*>)?\(", re.MULTILINE)
+FIELD: Final = re.compile(r"^  readonly ([a-z]\w*)\b", re.MULTILINE)
 
 
-def find_script_names() -> set[str]:
-    """Return the public names of the class in the script, in snake case."""
-    body = SCRIPT.read_text().partition("export class Session {")[2].partition("\n}\n")[0]
-    names = {name for name in METHOD.findall(body) if name != "constructor"}
-    return {re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name) for name in names}
+def find_script_names(file: str, name: str) -> set[str]:
+    """Return the public names of a class in a script, in snake case."""
+    text = (SOURCES / file).read_text()
+    body = re.split(rf"^export class {name}\b", text, flags=re.MULTILINE)[1].partition("\n}\n")[0]
+    names = {found for found in METHOD.findall(body) + FIELD.findall(body) if found != "constructor"}
+    return {re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", each) for each in names}
 
 
-def find_python_names() -> set[str]:
-    """Return the public names of the class and of its instances."""
-    session = Session("c1", now=lambda: 0.0)
-    return {name for name in dir(session) if not name.startswith("_")}
+def find_python_names(thing: object) -> set[str]:
+    """Return the public names of a class, or of an instance."""
+    return {name for name in dir(thing) if not name.startswith("_")}
 
 
-def test_the_two_sessions_have_the_same_names_but_for_those_with_a_reason() -> None:
-    python, script = find_python_names(), find_script_names()
-    assert len(script) > 20
-    assert python - script == set(ONLY_PYTHON)
-    assert script - python == set(ONLY_SCRIPT)
+@pytest.mark.parametrize(
+    ("python", "file", "script", "only_in_python", "only_in_script"),
+    [
+        (Session("c1", now=lambda: 0.0), "session.ts", "Session", SESSION_ONLY_IN_PYTHON, SESSION_ONLY_IN_SCRIPT),
+        (Room, "client.ts", "ThreadClient", ROOM_ONLY_IN_PYTHON, ROOM_ONLY_IN_SCRIPT),
+        (RoomMessages, "thread-messages.ts", "ThreadMessages", MESSAGES_ONLY_IN_PYTHON, MESSAGES_ONLY_IN_SCRIPT),
+    ],
+    ids=["session", "room", "messages"],
+)
+def test_both_clients_have_the_same_names_but_for_those_with_a_reason(
+    python: object, file: str, script: str, only_in_python: dict[str, str], only_in_script: dict[str, str]
+) -> None:
+    ours, theirs = find_python_names(python), find_script_names(file, script)
+    assert len(ours & theirs) > 5
+    assert ours - theirs == set(only_in_python)
+    assert theirs - ours == set(only_in_script)
+
+
+def test_a_room_without_asyncio_has_the_names_of_one_with_it() -> None:
+    assert find_python_names(Room) - find_python_names(SyncRoom) == NOT_WITHOUT_ASYNCIO
+    assert find_python_names(SyncRoom) <= find_python_names(Room)
+    assert find_python_names(SyncMessages) == find_python_names(RoomMessages)

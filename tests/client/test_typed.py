@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from plait_client.typed import written
-from plait_schemas.align import Keys
+from plait_schemas.elements import Keys
 
 
 class Card(msgspec.Struct, frozen=True):

@@ -161,11 +161,11 @@ def test_a_reader_who_has_scrolled_up_is_left_there_and_can_go_to_the_latest(dem
     expect(answer(page, 4)).to_contain_text("1,")
     page.evaluate("scrollTo({ top: 0 })")
     expect(page.locator("#latest")).to_be_visible()
-    expect(answer(page, 4)).to_contain_text("20,")
+    expect(answer(page, 4)).to_contain_text("10,")
     assert page.evaluate("scrollY") == 0
     page.click("#latest")
     expect(page.locator("#latest")).to_be_hidden()
-    expect(answer(page, 4)).to_contain_text("60,")
+    expect(answer(page, 4)).to_contain_text("30,")
     page.wait_for_function("innerHeight + scrollY >= document.body.scrollHeight - 1")
     page.click("#stop")
 

@@ -16,8 +16,8 @@ from tests.integration.test_convergence_text import TextPad, TypedTextPad, Typin
 from tests.schedules import schedules
 
 from plait import Thread
-from plait_schemas.align import Keys
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys
 from plait_schemas.messages import Join
 from plait_schemas.patch import decode_ops
 

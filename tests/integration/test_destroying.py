@@ -13,6 +13,8 @@ from tests.running import running
 from plait import Plait, Principal, Thread, ThreadKey, rpc
 from plait_client import Closed, connect
 
+pytestmark = pytest.mark.relayed
+
 
 class Board(Thread[Any]):
     """A board with a call that can hold up its turns."""

@@ -20,6 +20,8 @@ from tests.running import Process, begin, running
 
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Reject, Retention, Thread, rpc
 
+pytestmark = pytest.mark.relayed
+
 PATH = "/threads/page/one"
 STREAM = {"Accept": "text/event-stream"}
 
@@ -330,6 +332,7 @@ async def test_a_stream_that_is_opened_when_the_server_is_ending_is_refused() ->
         assert error_of(await opening) == (503, "unavailable")
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 async def test_a_server_that_has_nothing_but_streams_ends_at_once(tmp_path: Path, by: signal.Signals) -> None:
     with Process("tests.integration.test_event_stream:app", cwd=tmp_path) as server:
@@ -386,6 +389,7 @@ async def test_a_stream_counts_among_the_sockets_of_its_address_while_it_is_read
             await until_connected(web, 0)
 
 
+@pytest.mark.local
 async def test_a_reader_that_is_gone_before_the_first_byte_does_not_stay_connected() -> None:
     async with Plait(Page, store=MemoryStore()) as served:
         scope = {

@@ -35,6 +35,8 @@ from plait import (
 )
 from plait_client import Closed, connect
 
+pytestmark = pytest.mark.relayed
+
 FRIEND = "https://friend.example"
 # Chunks of 10 kB that are more than the buffers on the way take.
 POURED = 3_000
@@ -589,6 +591,7 @@ async def test_a_thread_may_go_to_sleep_while_somebody_is_checked(method: str, p
         assert (await web.get("/threads/sleepy/one")).json() == 1
 
 
+@pytest.mark.local
 async def test_a_thread_may_go_to_sleep_while_the_head_of_a_stream_is_sent() -> None:
     sent = b""
 

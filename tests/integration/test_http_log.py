@@ -17,6 +17,8 @@ from tests.running import begin, running
 
 from plait import MemoryStore, Plait, Principal, Retention, Thread, ThreadKey, current, rpc
 
+pytestmark = pytest.mark.relayed
+
 PAGE = "/threads/page/one"
 BRIEF = "/threads/brief/one"
 
@@ -318,6 +320,7 @@ async def test_the_log_of_an_unknown_kind_is_404(web: httpx.AsyncClient) -> None
 # The client
 
 
+@pytest.mark.local
 async def test_a_server_hands_out_the_javascript_client(web: httpx.AsyncClient) -> None:
     answer = await web.get("/plait/client.js")
     assert answer.status_code == 200
@@ -329,6 +332,7 @@ async def test_a_server_hands_out_the_javascript_client(web: httpx.AsyncClient) 
     assert error_of(await web.post("/plait/client.js")) == (405, "method_not_allowed")
 
 
+@pytest.mark.local
 async def test_a_server_hands_out_the_part_for_messages_which_shares_the_error_of_the_client(
     web: httpx.AsyncClient,
 ) -> None:

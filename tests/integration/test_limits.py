@@ -30,6 +30,8 @@ from tests.running import Process, running
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Stream, Thread, ThreadKey, rpc
 from plait_client import connect
 
+pytestmark = pytest.mark.relayed
+
 REJECTED = "State update rejected"
 MASK = b"\x01\x02\x03\x04"
 KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
@@ -136,6 +138,7 @@ async def test_a_peer_that_goes_on_sending_is_told_why_its_socket_is_closed_and_
         assert _close_code(await _read_all(bare)) == code
 
 
+@pytest.mark.local
 async def test_a_message_in_many_fragments_costs_about_its_own_size() -> None:
     limits = Limits(messages_per_second=100_000, message_burst=100_000)
     async with running(serve(limits=limits, ping_interval=600)) as address:
@@ -338,6 +341,7 @@ async def test_two_sockets_with_the_same_id_are_both_served(address: str) -> Non
 # Peers that do not read
 
 
+@pytest.mark.local
 async def test_a_peer_that_does_not_read_costs_a_constant_and_delays_nobody(tmp_path: Path) -> None:
     environment = {"PLAIT_LIMITS_WRITE_BUFFER": "1000000", "PLAIT_LIMITS_MESSAGES_PER_SECOND": "100000"}
     with Process("tests.integration.apps:app", cwd=tmp_path, environment=environment) as server:
@@ -455,6 +459,7 @@ async def test_a_page_of_the_same_or_an_allowed_origin_may_connect(origin: str |
             assert await client.call("echo", 1) == 1
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     "origin",
     ["https://foe.example", "null", "http://127.0.0.1:1", "https://friend.example.foe.example", "file://", "nonsense"],
@@ -468,6 +473,7 @@ async def test_a_page_of_another_origin_is_closed_with_4403(origin: str) -> None
         assert client.received == []
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     "path",
     [
@@ -572,6 +578,7 @@ async def test_text_that_is_not_utf8_closes_with_1007(address: str, text: bytes)
     assert await _is_served(address)
 
 
+@pytest.mark.local
 async def test_a_peer_that_does_not_answer_a_close_is_dropped_and_counts_no_more() -> None:
     async with running(serve(limits=Limits(connections_per_address=1))) as address:
         with bare_socket(address) as bare:
@@ -807,6 +814,7 @@ async def test_requests_count_for_their_principal_and_not_for_their_address() ->
     assert statuses == {name: [404] * 5 + [429] for name in ("ada", "bob")}
 
 
+@pytest.mark.local
 async def test_without_limits_requests_are_not_counted() -> None:
     async with running(serve(limits=None)) as address, http(address) as web:
         for _ in range(2_000):
@@ -821,6 +829,7 @@ async def test_large_requests_are_handled_one_at_a_time_and_all_are_answered() -
         assert (await web.get("/threads/room/one")).json() in states
 
 
+@pytest.mark.local
 def test_large_requests_are_answered_when_an_app_runs_again_on_another_loop() -> None:
     app = serve()
 

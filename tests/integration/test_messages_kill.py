@@ -11,8 +11,9 @@ import httpx
 import pytest
 from tests.integration.socket_client import http
 from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
 
-ROUNDS = 10
+ROUNDS = schedules(5)
 THREADS = 4
 APP = """
 import asyncio
@@ -123,10 +124,11 @@ class Sender:
         assert found["total"] == len(messages)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.soak
+@pytest.mark.timeout(300 * TIMES)
 async def test_each_message_is_answered_once_on_a_server_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "chat_app.py").write_text(APP)
-    senders, chance = [Sender(number) for number in range(THREADS)], random.Random(5)
+    senders, chance = [Sender(number) for number in range(THREADS)], random.Random(SEED)
     for _ in range(ROUNDS):
         with Process("chat_app:app", cwd=tmp_path) as server:
             for sender in senders:

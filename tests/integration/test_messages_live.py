@@ -13,6 +13,8 @@ from plait import Connection, Context, Plait, Principal, Thread, rpc
 from plait.parts.messages.part import Messages
 from plait_client import Closed, Item, Refused, Room, connect, connect_sync
 
+pytestmark = pytest.mark.relayed
+
 MESSAGES = 500
 CUTS = 12
 
@@ -100,6 +102,7 @@ async def until(room: Room[Any], is_so: Any) -> Sequence[Item]:
     raise AssertionError("the room was closed")
 
 
+@pytest.mark.local
 async def test_two_viewers_see_500_messages_and_states_in_order_over_reconnects(tmp_path: Path) -> None:
     async with running(make_app(tmp_path)) as address, asyncio.timeout(TIMEOUT):
         url = f"ws://{address}/threads/desk/one"
@@ -110,7 +113,7 @@ async def test_two_viewers_see_500_messages_and_states_in_order_over_reconnects(
             await writing
             for watcher in watchers:
                 items = await until(watcher.room, lambda items: items and items[-1].content == str(MESSAGES))
-                while await watcher.room.messages.older(200):
+                while await watcher.room.messages.older(60):
                     pass
                 items = watcher.room.messages.items
                 assert [each.content for each in items] == [str(number) for number in range(1, MESSAGES + 1)]
@@ -234,7 +237,7 @@ async def test_the_blocking_client_has_messages_too(tmp_path: Path) -> None:
                 assert len(room.messages.open(limit=2)) == 3
                 assert (room.messages.is_ready, room.messages.has_more, room.messages.older()) == (True, False, False)
                 with pytest.raises(Refused, match="not_found"):
-                    room.messages_of("notes").open()
+                    room.messages.of("notes").open()
             with pytest.raises(Closed):
                 room.messages.send("late")
 

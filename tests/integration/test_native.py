@@ -20,6 +20,8 @@ from websockets.typing import Subprotocol
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, current, rpc
 from plait.web.sockets.handshake import Handshake
 
+pytestmark = pytest.mark.relayed
+
 PATH = "/threads/page/one"
 SERVERS = ("plait", "websockets-sansio")
 
@@ -315,6 +317,7 @@ async def test_the_id_of_a_connection_belongs_to_its_thread_and_protocol_and_con
 # Coming back
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_client_that_comes_back_after_the_server_was_started_anew_is_sent_only_what_it_missed(
     tmp_path: Path, by: signal.Signals
@@ -342,6 +345,7 @@ async def test_a_client_that_comes_back_after_the_server_was_started_anew_is_sen
             await each.close()
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 async def test_a_server_that_ends_sends_away_who_has_joined_and_who_has_not(tmp_path: Path, by: signal.Signals) -> None:
     with Process("tests.integration.test_native:app", cwd=tmp_path) as server:

@@ -32,20 +32,15 @@ TOO_WIDE = """() => {
 pages = pytest.mark.parametrize("path", CONTENT, ids=lambda path: path.strip("/") or "index")
 windows = pytest.mark.parametrize("width", [DESK, PHONE, SMALLEST])
 # What can be pressed, and what it lies on.
-CONTROLS = [
-    ("assistant/", "#ideas button", "body"),
-    ("assistant/", ".box", "body"),
-    ("chat/", "#ideas button", "body"),
-    ("chat/", ".box", "body"),
-    ("board/", ".add-card input", ".column"),
-    ("board/", "#add-column input", "body"),
-    ("board/", "#open-history", "body"),
-    ("pad/", "#add-document input", "body"),
-    ("pad/", "#write-story", "#sheet"),
-    ("tictactoe/", "[data-cell]", "body"),
-    ("tictactoe/", ".player.empty", "body"),
-    ("counter/", "#decrement", "body"),
-]
+CONTROLS = {
+    "assistant/": [("#ideas button", "body"), (".box", "body")],
+    "chat/": [("#ideas button", "body"), (".box", "body")],
+    "board/": [(".add-card input", ".column"), ("#add-column input", "body"), ("#open-history", "body")],
+    "pad/": [("#add-document input", "body"), ("#write-story", "#sheet")],
+    "tictactoe/": [("[data-cell]", "body"), (".player.empty", "body")],
+    "counter/": [("#decrement", "body")],
+}
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 # How much two colours differ, as the WCAG counts it: from 1 to 21.
 CONTRAST = """([control, ground]) => {
     const style = (selector) => getComputedStyle(document.querySelector(selector));
@@ -61,20 +56,16 @@ CONTRAST = """([control, ground]) => {
 
 @windows
 @pages
-def test_a_page_renders_without_a_complaint(demo: Demo, path: str, width: int) -> None:
-    page = demo.open(path, width=width)
+def test_a_page_renders_without_a_complaint_and_is_no_wider_than_its_window(demo: Demo, path: str, width: int) -> None:
+    page = demo.open(path, width=width, touch=width <= PHONE)
     selector, count = CONTENT[path]
     expect(page.locator(selector)).to_have_count(count)
     expect(page.locator("h1")).to_be_visible()
     page.wait_for_load_state("networkidle")
     assert demo.troubles == []
-
-
-@windows
-@pages
-def test_a_page_is_no_wider_than_its_window(demo: Demo, path: str, width: int) -> None:
-    page = demo.open(path, width=width, touch=width <= PHONE)
     check_width(page, width)
+    icon = page.evaluate("document.querySelector('link[rel=icon]').href")
+    assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
 
 @windows
@@ -159,23 +150,15 @@ def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo,
     check_width(page, width)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("path", "control", "ground"), CONTROLS)
-def test_the_edge_of_what_can_be_pressed_is_seen(
-    demo: Demo, path: str, control: str, ground: str, scheme: Literal["light", "dark"]
-) -> None:
+@pytest.mark.parametrize("path", CONTROLS)
+def test_the_edge_of_what_can_be_pressed_is_seen(demo: Demo, path: str) -> None:
     page = demo.open(path)
-    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    expect(page.locator(control).first).to_be_visible()
-    page.wait_for_function("document.getAnimations().length === 0")
-    assert page.evaluate(CONTRAST, [control, ground]) >= 3
-
-
-@pages
-def test_a_page_has_an_icon(demo: Demo, path: str) -> None:
-    page = demo.open(path)
-    icon = page.evaluate("document.querySelector('link[rel=icon]').href")
-    assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        for control, ground in CONTROLS[path]:
+            expect(page.locator(control).first).to_be_visible()
+            page.wait_for_function("document.getAnimations().length === 0")
+            assert page.evaluate(CONTRAST, [control, ground]) >= 3, (scheme, control)
 
 
 @pytest.mark.parametrize("title", ["Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Counter"])

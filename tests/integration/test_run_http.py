@@ -18,6 +18,8 @@ from tests.told import INTERNAL, check_internal
 from plait import Limits, Principal, ThreadKey
 from plait.agents.identity import Signer
 
+pytestmark = pytest.mark.relayed
+
 FRIEND = "https://friend.example"
 
 
@@ -281,6 +283,7 @@ def fail(request: Request) -> str:
     raise KeyError("a secret of the app")
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("provider", "rule"),
     [
@@ -388,6 +391,7 @@ async def test_a_session_is_its_users_alone_though_its_name_can_be_guessed(name:
         assert (await web.post("/threads/room/open/run/count", headers=mine)).json() == 1
 
 
+@pytest.mark.local
 async def test_nobody_has_no_sessions_to_address() -> None:
     chat = make_app()
     async with running(chat.app) as address, http(address) as web:
@@ -441,6 +445,7 @@ async def test_runs_count_as_requests() -> None:
         assert 429 in [answer.status_code for answer in answers]
 
 
+@pytest.mark.local
 async def test_an_app_without_agents_has_none_of_these_urls() -> None:
     chat = make_app()
     chat.app._runs.agents.clear()

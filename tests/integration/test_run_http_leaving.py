@@ -14,6 +14,8 @@ from tests.integration.test_http import error_of
 from tests.running import running
 from tests.told import check_internal
 
+pytestmark = pytest.mark.relayed
+
 ROOM = "/threads/room/one"
 EVENTS = {"accept": "text/event-stream"}
 
@@ -122,6 +124,7 @@ async def test_a_stream_waits_for_a_client_that_does_not_read() -> None:
         assert len(chat.gate.ran) == 3000
 
 
+@pytest.mark.local
 async def test_a_run_ends_with_its_last_chunk_and_does_not_wait_for_a_client_that_does_not_read() -> None:
     chat = make_app()
 

@@ -10,6 +10,8 @@ from tests.running import running
 from plait import Context, MemoryStore, Plait, Thread, Values
 from plait_client import CallError, connect, connect_sync
 
+pytestmark = pytest.mark.relayed
+
 TIMEOUT = 60
 
 

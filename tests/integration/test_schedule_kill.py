@@ -11,8 +11,9 @@ import httpx
 import pytest
 from tests.integration.socket_client import http
 from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
 
-ROUNDS = 10
+ROUNDS = schedules(5)
 THREADS = 4
 PATIENCE = 60.0
 APP = """
@@ -113,10 +114,11 @@ class Sender:
         assert sorted(values["thirds"]) == [*range(3, sent + 1, 3)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.soak
+@pytest.mark.timeout(300 * TIMES)
 async def test_a_killed_server_runs_each_effect_once_in_the_store_and_loses_none(tmp_path: Path) -> None:
     (tmp_path / "tally_app.py").write_text(APP)
-    senders, chance = [Sender(number) for number in range(THREADS)], random.Random(4)
+    senders, chance = [Sender(number) for number in range(THREADS)], random.Random(SEED)
     for _ in range(ROUNDS):
         with Process("tally_app:app", cwd=tmp_path, environment={"PLAIT_SECRET": "test"}) as server:
             for sender in senders:

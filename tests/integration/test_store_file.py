@@ -166,8 +166,17 @@ def test_a_folder_that_is_missing_is_to_be_made(store: Path, command: str) -> No
     assert line == f"cannot open the store data/game.db: there is no folder {folder}: make it with `mkdir -p {folder}`"
 
 
-@pytest.mark.parametrize("command", ["threads", "state room/1", "check", "backup plait.db copy.db"])
-@pytest.mark.parametrize("harm", [_overwrite_the_first_page, _overwrite_the_tables_names, _hide_the_file])
+@pytest.mark.parametrize(
+    ("command", "harm"),
+    [
+        ("threads", _overwrite_the_first_page),
+        ("threads", _overwrite_the_tables_names),
+        ("threads", _hide_the_file),
+        ("state room/1", _hide_the_file),
+        ("check", _overwrite_the_first_page),
+        ("backup plait.db copy.db", _overwrite_the_tables_names),
+    ],
+)
 def test_a_store_that_cannot_be_looked_at_is_told_in_one_line(
     store: Path, command: str, harm: Callable[[Path], None]
 ) -> None:

@@ -29,8 +29,10 @@ def read_state(folder: Path, file: str) -> object:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("end", ["stopped", "killed"])
-@pytest.mark.parametrize("command", ["cp copy.db plait.db", "mv copy.db plait.db", "truncate --size 0 plait.db"])
+# What else may happen to the file, and when, is in tests/server/store/test_identity.py.
+@pytest.mark.parametrize(
+    ("command", "end"), [("cp copy.db plait.db", "stopped"), ("truncate --size 0 plait.db", "killed")]
+)
 async def test_a_file_that_is_replaced_under_a_running_server(tmp_path: Path, command: str, end: str) -> None:
     (tmp_path / "apps.py").write_text(APPS)
     store = tmp_path / "plait.db"

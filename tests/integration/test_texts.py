@@ -3,11 +3,14 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.integration.socket_client import TIMEOUT, connected
 from tests.running import running
 
 from plait import Plait, Text, Thread, rpc
 from plait_client import Room, connect
+
+pytestmark = pytest.mark.relayed
 
 
 class Pad(Thread[dict[str, Text]]):

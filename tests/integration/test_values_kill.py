@@ -11,8 +11,9 @@ import httpx
 import pytest
 from tests.integration.socket_client import http
 from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
 
-ROUNDS = 10
+ROUNDS = schedules(5)
 THREADS = 4
 APP = """
 from plait import Plait, Thread, Values, rpc
@@ -95,10 +96,11 @@ class Counter:
         self.answered = count
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.soak
+@pytest.mark.timeout(300 * TIMES)
 async def test_a_killed_server_has_the_state_and_the_values_of_each_transaction_or_neither(tmp_path: Path) -> None:
     (tmp_path / "tally_app.py").write_text(APP)
-    counters, chance = [Counter(number) for number in range(THREADS)], random.Random(5)
+    counters, chance = [Counter(number) for number in range(THREADS)], random.Random(SEED)
     for last in [False] * ROUNDS + [True]:
         with Process("tally_app:app", cwd=tmp_path) as server:
             for counter in counters:

@@ -15,6 +15,8 @@ from tests.running import running
 from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
 from plait_client import connect
 
+pytestmark = pytest.mark.relayed
+
 LIMITS = Limits(waiting_turns=3, waiting_runs=2, messages_per_second=1000)
 PATH = "/threads/busy/one"
 

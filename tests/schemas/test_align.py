@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.schemas.test_patch import text
 
-from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys, id_of
 from plait_schemas.patch import Op, apply, find, parse
 from plait_schemas.text_patch import TextDiff
 

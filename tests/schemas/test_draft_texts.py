@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from plait_schemas.align import Keys
 from plait_schemas.draft import draft, recorded
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, splice
 
 KEYS = Keys({"/cards": "slug"}, ["/note", "/cards/*/body", "/lines/*"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait_schemas.align import Keys
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, apply, splice
 from plait_schemas.rebase import rebase
 

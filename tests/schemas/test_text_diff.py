@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.schemas.test_text import TEXTS
 
-from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, apply, splice
 from plait_schemas.rebase import rebase
 from plait_schemas.text import Region, spliced, transform

@@ -140,7 +140,7 @@ class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
 
   return(): Promise<IteratorResult<Chunk, Final | undefined>> {
     const isOpen = !this.#end;
-    const end = () => Promise.resolve({ done: true as const, value: undefined });
+    const end = () => ended(undefined);
     this.#chunks = [];
     this.#close(end);
     this.#end = end;
@@ -164,7 +164,7 @@ class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
   /** Ends the stream with the method's result. */
   finish(value: Final): void {
     this.#final.resolve(value);
-    this.#close(() => Promise.resolve({ done: true, value }));
+    this.#close(() => ended(value));
   }
 
   /** Ends the stream with an error. */
@@ -172,7 +172,7 @@ class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
     this.#final.reject(error);
     // The error is thrown once; after it the iterator is done, as any other.
     this.#close(() => {
-      this.#end = () => Promise.resolve({ done: true, value: undefined });
+      this.#end = () => ended(undefined);
       return Promise.reject(error as Error);
     });
   }
@@ -184,4 +184,8 @@ class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
       this.#end().then(reader.resolve, reader.reject);
     }
   }
+}
+
+function ended<Final>(value: Final): Promise<IteratorReturnResult<Final>> {
+  return Promise.resolve({ done: true, value });
 }

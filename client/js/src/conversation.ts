@@ -37,6 +37,8 @@ export class Conversation {
   error: Unopened | undefined = undefined;
   olderError: Unopened | undefined = undefined;
   #items = new Map<string, ThreadMessage>();
+  // How many code points messages have that are streaming, so that a chunk need not count them again.
+  #lengths = new WeakMap<ThreadMessage, number>();
   // Of what is known; undefined before the first page, and when the history has begun again.
   #revision: number | undefined = undefined;
   #epoch: string | undefined = undefined;
@@ -224,11 +226,14 @@ export class Conversation {
     if (known?.status !== "streaming") return false;
     const content = known.content ?? "";
     // Positions count code points, not UTF-16 units.
-    const missing = [...content].length - at;
+    const length = this.#lengths.get(known) ?? countPoints(content);
+    const missing = length - at;
     if (missing < 0) return (this.#isFollowing = false);
     const added = missing === 0 ? text : [...text].slice(missing).join("");
     if (added === "") return false;
-    this.#items.set(known.id, { ...known, content: content + added });
+    const extended = { ...known, content: content + added };
+    this.#lengths.set(extended, length + countPoints(added));
+    this.#items.set(known.id, extended);
     this.#shown = undefined;
     return true;
   }
@@ -268,6 +273,13 @@ export class Conversation {
     this.#items = items;
     this.#shown = undefined;
   }
+}
+
+function countPoints(text: string): number {
+  if (!/[\ud800-\udbff]/.test(text)) return text.length;
+  let count = 0;
+  for (let at = 0; at < text.length; count += 1) at += (text.codePointAt(at) as number) > 0xffff ? 2 : 1;
+  return count;
 }
 
 function limited(limit: number): { limit?: number } {

@@ -42,15 +42,16 @@ export const POLICY_VIOLATION = 1008;
 export const MESSAGE_TOO_BIG = 1009;
 export const UNAUTHENTICATED = 4401;
 
-const FINAL: Record<number, readonly [code: string, message: string]> = {
-  1008: ["policy_violation", "The server refuses this client"],
-  4400: ["bad_frame", "The server could not read a frame of this client"],
-  4401: ["unauthenticated", "Authentication required: the token is missing, invalid or expired"],
-  4403: ["forbidden", "Access to this thread is not allowed"],
-  4404: ["not_found", "There is no such thread"],
-  4408: ["replaced", "Another socket joined with the same client id"],
-  4409: ["outdated", "The schema of the state has changed: reload the app"],
-  4410: ["destroyed", "The thread was destroyed"],
+/** The codes of the errors of a client that was closed with a final code; the reason that the server gives is the message. */
+const FINAL: Record<number, string> = {
+  1008: "policy_violation",
+  4400: "bad_frame",
+  4401: "unauthenticated",
+  4403: "forbidden",
+  4404: "not_found",
+  4408: "replaced",
+  4409: "outdated",
+  4410: "destroyed",
 };
 
 /** Tells whether a client must not reconnect after it was closed with `code`. */
@@ -61,6 +62,6 @@ export function isFinal(code: number): boolean {
 /** Returns the error of a client that was closed with a final code; undefined where it reconnects. */
 export function finalError(code: number, reason: string | undefined): PlaitError | undefined {
   if (!isFinal(code)) return undefined;
-  const [name, message] = FINAL[code] ?? ["closed", `The server closed the connection for good (${code})`];
-  return new PlaitError(name, reason || message, { closeCode: code });
+  const message = reason || `The server closed the connection for good (${code})`;
+  return new PlaitError(FINAL[code] ?? "closed", message, { closeCode: code });
 }

@@ -88,12 +88,10 @@ export class Fold {
     this.#at = at;
     this.#declare({ list_keys, texts });
     this.#confirmed = freeze(confirmed);
-    this.#pushes = pushes.map(({ ref, made, ops, lostOn, isOrphan = false, isSettled = false, isSent = true }) => ({
-      ...newPush(ref, made, ops),
-      sent: isSent ? ops : undefined,
-      lostOn,
-      isOrphan,
-      isSettled,
+    this.#pushes = pushes.map(({ isSent = true, ...kept }) => ({
+      ...newPush(kept.ref, kept.made, kept.ops),
+      ...kept,
+      sent: isSent ? kept.ops : undefined,
     }));
     this.#refold([]);
   }
@@ -101,8 +99,8 @@ export class Fold {
   /** Returns what leads on from here; undefined when there is nothing that the server will not tell. */
   keep(): KeptFold | undefined {
     if (this.#at === undefined || this.#pushes.length === 0) return undefined;
-    const pushes = this.#pushes.map(({ ref, made, ops, lostOn, isOrphan, isSettled, sent }) => {
-      return { ref, made, ops, lostOn, isOrphan, isSettled, isSent: this.#hasJoined || sent !== undefined };
+    const pushes = this.#pushes.map(({ sent, isShown: _, ...kept }) => {
+      return { ...kept, isSent: this.#hasJoined || sent !== undefined };
     });
     return { at: this.#at, confirmed: this.#confirmed, pushes, ...this.#places };
   }

@@ -99,7 +99,7 @@ export class Outbox {
   }
 }
 
-/** Frames that replace each other: the last one is sent as soon as the server takes it. */
+/** Frames on one socket that replace each other: the last one is sent as soon as the server takes it. */
 export class Latest<Frame> {
   #frame: Frame | undefined = undefined;
   #isWaiting = false;
@@ -130,12 +130,5 @@ export class Latest<Frame> {
   /** When the next frame may be sent; Infinity where none waits. */
   get due(): number {
     return this.#isWaiting ? this.#freeAt : Infinity;
-  }
-
-  /** A new socket: it has refused nothing, and the frame to send on it is put again. */
-  reset(): void {
-    this.#frame = undefined;
-    this.#isWaiting = false;
-    this.#freeAt = this.#spacing = 0;
   }
 }

@@ -5,10 +5,9 @@ import { freeze, isObject, isWellFormed } from "./json.js";
 import type { Document, Json, JsonObject } from "./json.js";
 import { compareLists } from "./lists.js";
 import { textComparison } from "./parts.js";
-import type { CompareLists, CompareTexts, TextEdit } from "./parts.js";
-import { countPoints, pointAt } from "./points.js";
+import type { CompareLists, CompareTexts } from "./parts.js";
 import type { Op } from "./protocol.js";
-import { inOrder, spliced } from "./text.js";
+import { fits, inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 
 /** An operation that does not fit the document that it is applied to. */
@@ -125,7 +124,7 @@ export function apply(document: Document, ops: readonly Op[]): Document {
 function applyAt(node: Document, parts: readonly string[], depth: number, op: Op): Json {
   if (depth === parts.length) {
     if (op.op === "remove") throw new PatchError("the whole document cannot be removed");
-    return op.op === "splice" ? spliced(textFor(op, node), [regionOf(op)]) : valueOf(op);
+    return op.op === "splice" ? applySplice(op, node) : valueOf(op);
   }
   if (Array.isArray(node)) return applyToArray(node, parts, depth, op);
   if (isObject(node)) return applyToObject(node, parts, depth, op);
@@ -191,71 +190,18 @@ export type Splice = Extract<Op, { op: "splice" }>;
 
 /** Returns what a splice does, whatever text it is for. Throws a PatchError where no text has such a place. */
 export function regionOf({ path, value, at, remove = 0, insert = "" }: Splice): Region {
-  if ((value as unknown) !== undefined) throw new PatchError(`splice ${path} has a value`);
-  if ((at as unknown) === undefined) throw new PatchError(`splice ${path} does not say where`);
-  if (!Number.isSafeInteger(at) || !Number.isSafeInteger(remove) || typeof insert !== "string") {
-    throw new PatchError(
-      `splice ${path}: a position and a number of characters are integers, and what is inserted is a text`,
-    );
-  }
-  if (at < 0 || remove < 0) throw new PatchError(`splice ${path}: ${Math.min(at, remove)} is negative`);
+  const isCount = (number: unknown) => Number.isSafeInteger(number) && (number as number) >= 0;
+  if ((value as unknown) !== undefined || !isCount(at) || !isCount(remove) || typeof insert !== "string")
+    throw new PatchError(`splice ${path} is malformed`);
   return { at, remove, insert };
 }
 
-/** Returns the text that a splice is for. Throws a PatchError if there is none, or the splice does not fit it. */
-function textFor(op: Splice, text: Document): string {
-  if (typeof text !== "string") throw new PatchError(`splice ${op.path}: what is there is not a text`);
-  checkRegion(op.path, regionOf(op), countPoints(text));
-  return text;
-}
-
-function checkRegion(path: string, { at, remove, insert }: Region, length: number): void {
-  if (at > length) throw new PatchError(`splice ${path}: position ${at} is past the end of a text of ${length}`);
-  if (at + remove > length) {
-    throw new PatchError(
-      `splice ${path}: ${remove} characters from position ${at} on reach past the end of a text of ${length}`,
-    );
-  }
-  if (!isWellFormed(insert)) {
-    throw new PatchError(`splice ${path}: half a surrogate pair cannot be inserted, as UTF-8 cannot encode it`);
-  }
-}
-
-/** Returns the text that is to be changed. Throws a PatchError where there is none. */
-export function textIn(document: Document, path: string): string {
-  const text = find(document, parse(path));
-  if (text === undefined) throw new PatchError(`splice ${path}: there is nothing`);
-  if (typeof text !== "string") throw new PatchError(`splice ${path}: what is there is not a text`);
-  return text;
-}
-
-/**
- * Returns the operations of one change of a text, which may be in several places, in order and all counted on the text
- * before it; none where it does nothing. Throws a PatchError where it does not fit.
- */
-export function spliceUnits(document: Document, path: string, edits: readonly TextEdit[]): Op[] {
-  const text = textIn(document, path);
-  let end = 0;
-  const regions = edits.map(({ at, remove, insert }) => {
-    const region = regionOf({ op: "splice", path, at, remove, insert });
-    checkRegion(path, region, text.length);
-    if (at < end)
-      throw new PatchError(`splice ${path}: position ${at} is before the end of the edit before it, ${end}`);
-    end = at + remove;
-    const start = pointOf(text, at, path);
-    return { at: start, remove: pointOf(text, end, path) - start, insert };
-  });
-  return splices(
-    path,
-    regions.filter(({ remove, insert }) => remove > 0 || insert !== ""),
-  );
-}
-
-function pointOf(text: string, unit: number, path: string): number {
-  const point = pointAt(text, unit);
-  if (point === undefined)
-    throw new PatchError(`splice ${path}: position ${unit} is in the middle of a surrogate pair`);
-  return point;
+/** Returns a text with a splice applied. Throws a PatchError if there is no text, or the splice does not fit it. */
+function applySplice(op: Splice, text: Document): string {
+  const region = regionOf(op);
+  if (typeof text !== "string" || !fits(text, [region]) || !isWellFormed(region.insert))
+    throw new PatchError(`splice ${op.path} does not fit what is there`);
+  return spliced(text, [region]);
 }
 
 // Reading

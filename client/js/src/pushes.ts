@@ -25,7 +25,8 @@ export class Pushes {
   /** The client's id; the server identifies a push by it and its ref. */
   client: string;
   readonly fold: Fold;
-  readonly #window: SendWindow;
+  readonly #now: () => number;
+  #window: SendWindow;
   #next = 1;
   // The push that was probably too large, unless the next join says that it was answered.
   #suspect: Pending | undefined = undefined;
@@ -35,6 +36,7 @@ export class Pushes {
   constructor(client: string, now: () => number, onShown: (change: ShownChange) => void, parts: Parts = {}) {
     this.client = client;
     this.fold = new Fold(onShown, parts);
+    this.#now = now;
     this.#window = new SendWindow(now);
   }
 
@@ -131,7 +133,7 @@ export class Pushes {
 
   /** A new socket: nothing was sent on it. */
   reset(): void {
-    this.#window.reset();
+    this.#window = new SendWindow(this.#now);
   }
 
   /** Ends the waits that are over. */

@@ -15,8 +15,8 @@ export const CALLS_AT_ONCE = 256;
 
 export class Sending {
   readonly calls = new CallQueue();
-  readonly presence = new Latest<Presence>();
-  readonly auth = new Latest<Auth>();
+  presence = new Latest<Presence>();
+  auth = new Latest<Auth>();
   readonly outbox = new Outbox();
   /** How many bytes a frame may have, as the last join said. */
   maxFrame = Infinity;
@@ -42,7 +42,10 @@ export class Sending {
 
   /** A new socket: nothing was sent on it. */
   reset(): void {
-    for (const each of [this.#pushes, this.outbox, this.presence, this.auth]) each.reset();
+    this.#pushes.reset();
+    this.outbox.reset();
+    this.presence = new Latest();
+    this.auth = new Latest();
   }
 
   /**

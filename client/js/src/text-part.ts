@@ -3,9 +3,9 @@
 import { LastInsertion } from "./insertion.js";
 import { Letters } from "./letters.js";
 import type { TextPart } from "./parts.js";
-import { spliceUnits, textIn } from "./patch.js";
 import { pointAt } from "./points.js";
 import { trim } from "./spans.js";
+import { spliceUnits, textIn } from "./splicing.js";
 import { goesOn, transform } from "./text.js";
 import { Texts } from "./texts.js";
 import { toEdits } from "./typing.js";

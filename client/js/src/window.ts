@@ -1,4 +1,4 @@
-/** Which pushes were sent on a socket, and which of them are to be sent again. */
+/** Which pushes were sent on one socket, and which of them are to be sent again. */
 
 import type { Pending } from "./pending.js";
 import { UNANSWERED } from "./protocol.js";
@@ -29,16 +29,6 @@ export class SendWindow {
 
   constructor(now: () => number) {
     this.#now = now;
-  }
-
-  /** A new socket: nothing was sent on it. */
-  reset(): void {
-    this.#sent = 0;
-    this.#most = UNANSWERED;
-    this.#stale = [];
-    this.#heldUntil = undefined;
-    this.#pace = 0;
-    this.#freeAt = undefined;
   }
 
   /**

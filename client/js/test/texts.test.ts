@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Json } from "../src/json.js";
-import { spliceUnits } from "../src/patch.js";
+import { spliceUnits } from "../src/splicing.js";
 import { countPoints, slicePoints } from "../src/points.js";
 import type { Parts } from "../src/parts.js";
 import { text } from "../src/text-part.js";

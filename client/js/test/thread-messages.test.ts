@@ -66,6 +66,22 @@ test("the first use opens the messages, and only the first", async () => {
   await peer.take("message");
 });
 
+test("chunks continue a text at its code points, also after those before them and after it was replaced", async () => {
+  const streaming = { id: "a", role: "assistant", position: 1, status: "streaming" } as const;
+  const [of, peer] = await opened([{ ...streaming, content: "1😀\ud83d" }]);
+  const chunk = (at: number, text: string) =>
+    peer.send({ type: "part", part: "messages", revision: 1, op: "chunk", id: "a", at, text });
+  chunk(3, "😀2");
+  chunk(4, "23😀"); // The client has its first character.
+  chunk(3, "😀2"); // And all of this one.
+  chunk(7, "!");
+  await until(of, () => of.items[0]?.content === "1😀\ud83d😀23😀!");
+  peer.send({ type: "part", part: "messages", revision: 2, op: "update", message: { ...streaming, content: "😀" } });
+  chunk(1, "?");
+  await until(of, () => of.items[0]?.content === "😀?");
+  expect(peer.frames.waiting).toEqual([]); // It did not open the messages again.
+});
+
 test("the list and its messages stay the same objects as long as they do not change", async () => {
   const [of, peer] = await opened([
     { id: "a", role: "user", content: "1", position: 1 },

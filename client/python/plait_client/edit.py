@@ -5,8 +5,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from plait_client.errors import Refused
-from plait_schemas.align import Keys
 from plait_schemas.draft import draft, recorded
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op
 from plait_schemas.rebase import rebase
 

@@ -7,8 +7,8 @@ from plait_client.conversations import Delivered, PartChanged, Undelivered
 from plait_client.errors import TooLarge
 from plait_client.fold import Fold, Pending
 from plait_schemas import messages
-from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op
 
 __all__ = ["Acked", "CallLost", "Changed", "Dropped", "Joined", "Nacked", "SessionEvent", "apply_change"]

@@ -8,9 +8,9 @@ import msgspec
 
 from plait_client.burst import Burst
 from plait_client.insertion import LastInsertion
-from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys
 from plait_schemas.inverse import taking_back
 from plait_schemas.messages import Joined, Version
 from plait_schemas.patch import Op, PatchError, apply, without_own

@@ -15,8 +15,8 @@ from plait_client.live import Live
 from plait_client.room_messages import RoomMessages
 from plait_client.session import Status
 from plait_client.typed import View, written
-from plait_schemas.align import Keys
 from plait_schemas.diff import replace
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, find, parse, splice
 
 __all__ = ["Room"]
@@ -238,11 +238,7 @@ class Room(Generic[S]):
     @property
     def messages(self) -> RoomMessages:
         """The messages of the thread, as its class declares them: `messages = Messages(live=True)`."""
-        return self.messages_of("messages")
-
-    def messages_of(self, part: str) -> RoomMessages:
-        """Return the messages of the thread that its class declares by another name."""
-        return RoomMessages(self._live, part)
+        return RoomMessages(self._live, "messages")
 
     # Sending
 

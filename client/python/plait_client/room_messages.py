@@ -26,6 +26,10 @@ class RoomMessages:
         self._part = part
         self._conversation = live.session.conversations.of(part)
 
+    def of(self, part: str) -> "RoomMessages":
+        """Return the messages that the thread's class declares by another name."""
+        return RoomMessages(self._live, part)
+
     # What is shown
 
     @property

@@ -23,9 +23,9 @@ from plait_client.pushes import Pushes
 from plait_client.sending import Sending, Unsent
 from plait_client.sent_messages import SentMessage
 from plait_schemas import codes, messages
-from plait_schemas.align import Keys
 from plait_schemas.codec import encode_finite
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys
 from plait_schemas.messages import ServerMessage
 from plait_schemas.patch import Op, PatchError
 

@@ -198,11 +198,7 @@ class SyncRoom(Generic[S]):
     @property
     def messages(self) -> SyncMessages:
         """See Room."""
-        return self.messages_of("messages")
-
-    def messages_of(self, part: str) -> SyncMessages:
-        """See Room."""
-        return SyncMessages(self._loop.do(lambda: self._room.messages_of(part)), self._loop, self._wait)
+        return SyncMessages(self._loop.do(lambda: self._room.messages), self._loop, self._wait)
 
     # Sending
 

@@ -22,6 +22,10 @@ class SyncMessages:
         self._loop = loop
         self._wait = wait
 
+    def of(self, part: str) -> "SyncMessages":
+        """Return the messages that the thread's class declares by another name."""
+        return SyncMessages(self._loop.do(lambda: self._messages.of(part)), self._loop, self._wait)
+
     @property
     def items(self) -> Sequence[Item]:
         """See RoomMessages."""

@@ -9,9 +9,9 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from plait_schemas.align import Keys, id_of
 from plait_schemas.codec import decode_json, encode_finite
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys, id_of
 from plait_schemas.members import attributes
 from plait_schemas.patch import escape
 

@@ -11,7 +11,7 @@ from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
 
-__all__ = ["Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
+__all__ = ["Arguments", "Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
 log = logging.getLogger("plait.rpc")
 log.addFilter(escape_traceback)
@@ -22,6 +22,9 @@ _MARK: Final = "__plait_rpc__"
 
 Sent = Literal["chunk", "end", "error"]
 """The kind of a stream's output: a chunk, the end, or the error that ends it."""
+
+Arguments = tuple[list[Any], dict[str, Any]]
+"""The positional and the keyword arguments of a call, as the method's annotations say."""
 
 StreamSink = Callable[[Sent, Any], Callable[[], None]]
 """Takes an output of a stream, and returns a function that sends it. Raises TypeError or ValueError for a value that
@@ -107,7 +110,7 @@ class Method:
 
     def arguments(
         self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
-    ) -> tuple[list[Any], dict[str, Any]]:
+    ) -> Arguments:
         """Decode the positional and keyword arguments, which may be nested `depth` deep. Raises InvalidArguments."""
         if len(args) > len(self._positional):
             raise InvalidArguments(f"{self.name} takes {len(self._positional)} arguments, {len(args)} were given")
@@ -131,9 +134,7 @@ class Method:
         """
         return self.function, get_type_hints(self.function, include_extras=True)
 
-    def insert_stream(
-        self, args: list[Any], kwargs: dict[str, Any], stream: Stream
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def insert_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> Arguments:
         """Return the arguments with `stream` inserted for its parameter."""
         assert self.stream_parameter is not None
         if len(args) > self._stream_place:

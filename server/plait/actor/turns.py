@@ -14,7 +14,7 @@ from plait.actor.connection import Connection, Gate
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
-from plait.actor.rpc import Method, StreamSink
+from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamRunner
 from plait.actor.turn import Turn, TurnActor, current_turn, find_client_turn, latest_turn
 from plait.errors import PlaitError, TooMany, Unavailable
@@ -64,7 +64,7 @@ class TurnRunner:
     def call(
         self,
         method: Method,
-        arguments: tuple[list[Any], dict[str, Any]],
+        arguments: Arguments,
         done: Done,
         *,
         sink: StreamSink | None = None,

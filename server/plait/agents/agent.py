@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from plait.actor.kind import Kind
-from plait.actor.rpc import Method
+from plait.actor.rpc import Arguments, Method
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, has_non_finite, nests_deeper
@@ -184,7 +184,7 @@ class AgentMethod(Method):
 
     def arguments(
         self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
-    ) -> tuple[list[Any], dict[str, Any]]:
+    ) -> Arguments:
         """Decode the input. Raises InvalidArguments."""
         return [Given(input=self.agent.decode(self._find_input(args, kwargs or {}, msgspec.Raw()), depth=depth))], {}
 

@@ -71,8 +71,10 @@ class RunEnds:
             run.stage.drop()
             return error
         except asyncio.CancelledError:
+            if run.is_repeated and await run.stage.has_committed():
+                return None  # A run whose writes are durable must not be repeated.
             if (loss := actor.state.find_loss()) is None:
-                raise
+                raise  # The agent has returned: what is staged is stored by the work after the answer.
             run.stage.drop()  # Otherwise the work after the answer would store it.
             return loss
         return None

@@ -2,43 +2,37 @@
 
 import asyncio
 import io
-import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-import msgspec
-
-from plait.actor.kind import Kind, check_name
+from plait.actor.kind import Kind
 from plait.actor.termination import MARK as TERMINATED
-from plait.agents.session_names import SESSION, decode_session
-from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.export_file import ExportReader, Header
-from plait.parts.part import find_parts
+from plait.node.filling import Filling
 from plait.state.migrations import migrate_state
-from plait.store.protocol import INCOMPLETE, Record, Snapshot, Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import Record, Store, StoredThread
 
 __all__ = ["Import", "read_header"]
 
 _END: Final[list[Record]] = []
 
 
-class Import:
+class Import(Filling):
     """A file that is stored as a thread of a kind."""
 
+    advice = "import it with `replace`, or by another name"
+
     def __init__(self, source: Path | bytes, kind: Kind, header: Header, name: str | None, limits: Limits) -> None:
+        super().__init__(kind, header.name if name is None else name)
         self._source = source
         self._limits = limits
         self._header = header
-        self.kind = kind
-        self.key = ThreadKey(kind.name, check_name(header.name if name is None else name))
-        self._parts = find_parts(kind.cls)
         # The state as it will be stored; None if there is none.
         self._state: bytes | None = None
-        self.epoch = secrets.token_bytes(8).hex()
 
     async def check(self) -> Any:
         """Read all of the file, and return the state for the class; None if there is none.
@@ -59,33 +53,23 @@ class Import:
         return state
 
     async def write(self, store: Store, fence: int) -> None:
-        """Store all in pages; the thread is incomplete then. Raises InvalidState and StoreError."""
-        write = self._begin(fence)
-        with _open(self._source) as file:
-            pages = ExportReader(file).pages(self._limits)
-            while (page := await asyncio.to_thread(next, pages, _END)) is not _END:
-                records = [record for record in page if self._takes(record)]
-                await store.submit(msgspec.structs.replace(write, records=records))
-                write = Write(self.key, self.epoch, 0, 0, fence=fence)
-            if write.after is None:
-                await store.submit(write)
-
-    def _begin(self, fence: int) -> Write:
-        """Return the first write, without records."""
-        header, name = self._header, self.key.name
-        return Write(
-            self.key,
-            self.epoch,
-            None,
-            0,
-            snapshots=() if self._state is None else (Snapshot(0, self._state),),
+        header = self._header
+        first = self._begin(
+            fence,
+            state=self._state,
             state_version=self.kind.state_version,
-            secret=secrets.token_bytes(16),
-            fence=fence,
-            due=INCOMPLETE,
             created_at=header.created_at or time.time_ns() // 1000,
-            user=find_user(name) or header.user,
+            user=header.user,
         )
+        with _open(self._source) as file:
+            await self._write_pages(store, first, self._read_pages(file))
+
+    # Inside
+
+    async def _read_pages(self, file: IO[bytes]) -> AsyncIterator[list[Record]]:
+        pages = ExportReader(file).pages(self._limits)
+        while (page := await asyncio.to_thread(next, pages, _END)) is not _END:
+            yield page
 
     def _read_all(self) -> bytes | None:
         with _open(self._source) as file:
@@ -95,10 +79,7 @@ class Import:
             return reader.state
 
     def _takes(self, record: Record) -> bool:
-        """Whether a record is one of a part that the class has, or of the thread itself."""
-        if (record.part, record.key) == SESSION:
-            return decode_session(self.key.name, record.value or b"") is not None
-        return record.part in self._parts or record.part == TERMINATED.part
+        return super()._takes(record) or record.part == TERMINATED.part
 
 
 def read_header(source: Path | bytes) -> Header:

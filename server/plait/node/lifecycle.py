@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace as replace_fields
+
 from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind
@@ -15,14 +17,13 @@ from plait.actor.logs import about, log_error
 from plait.actor.termination import MARK as TERMINATED
 from plait.actor.turn import Cause, Turn
 from plait.errors import (
-    Conflict,
     CorruptThread,
     Destroyed,
     Fenced,
     Indeterminate,
-    InvalidState,
     MigrationFailed,
     NewerState,
+    NotFound,
     PlaitError,
     StoreError,
     Unavailable,
@@ -31,14 +32,14 @@ from plait.errors import (
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.alarms import Alarms
 from plait.node.expiry import Expiry
-from plait.node.importing import Import
+from plait.node.filling import Filling
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
 from plait.parts.part import Part, find_parts, find_ranges, is_timed, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
 from plait.store.protocol import INCOMPLETE, DueThread, Store, StoredThread, ThreadHeader, ThreadKey, Write
 
-__all__ = ["Lifecycle"]
+__all__ = ["Lifecycle", "Missing"]
 
 log = logging.getLogger("plait.node")
 
@@ -47,6 +48,10 @@ T = TypeVar("T")
 
 MakeActor = Callable[[ThreadKey, Kind, StoredThread | None, int], Actor]
 """Makes the actor of a thread from its stored data and the number of its owner."""
+
+
+class Missing(NotFound):
+    """A thread is not stored, and must not be created."""
 
 
 class Lifecycle:
@@ -87,16 +92,22 @@ class Lifecycle:
 
     # Waking
 
-    def wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
-        """Begin to wake a thread that is asleep, to use it or only to read it."""
-        task = start_task(self._wake(slot, kind, is_used=is_used), f"wake {slot.key}")
+    def wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
+        """Begin to wake a thread that is asleep, to use it or only to read it.
+
+        Unless this `creates` a thread, the task raises Missing if none is stored.
+        """
+        task = start_task(self._wake(slot, kind, is_used=is_used, creates=creates), f"wake {slot.key}")
         self.threads.begin(slot, Phase.WAKING, task)
 
-    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool) -> None:
+    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
         began = time.perf_counter()
         await self._claim(slot)
         try:
             actor = await self._load(slot, kind, is_used=is_used)
+            if not creates and not actor.state.is_stored:
+                actor.abort()
+                raise Missing(f"there is no thread {slot.key}")
             await self._start(slot, actor)
         except BaseException:
             self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.
@@ -120,8 +131,8 @@ class Lifecycle:
                     await self.expiry.prepare()
                 parts = self._find_parts(kind)
                 stored = await self._store.load(key, records=[TERMINATED, *find_ranges(parts)])
-                if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.IMPORTING:
-                    # It is what an import has left that failed and could not remove it.
+                if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.FILLING:
+                    # It is what an import or a fork has left that failed and could not remove it.
                     await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
                     stored = None
                 if stored is not None:
@@ -270,15 +281,15 @@ class Lifecycle:
                 now = time.time_ns() // 1000
                 await self._store.submit(_mark(slot.key, found.epoch, found.version, slot.fence, idle_since=now))
 
-    # Importing
+    # Filling
 
     async def remove_incomplete(self) -> None:
-        """Delete what imports have stored that did not end before a crash. No thread may be awake."""
+        """Delete what imports and forks have stored that did not end before a crash. No thread may be awake."""
         try:
             while found := await self._store.due_threads(until=INCOMPLETE):
                 await asyncio.gather(*(self._remove_incomplete(each) for each in found))
         except StoreError as error:
-            log.warning("what is left of imports could not be removed: %s", operator_message(error))
+            log.warning("what is left of imports and forks could not be removed: %s", operator_message(error))
 
     async def _remove_incomplete(self, thread: DueThread) -> None:
         slot = Slot(thread.key)
@@ -290,14 +301,15 @@ class Lifecycle:
         finally:
             self._store.release(slot.key, slot.fence)
 
-    async def fill(self, work: Import, *, replace: bool) -> None:
-        """Store an exported thread under a name whose thread is asleep, instead of a stored one if that is asked for.
+    async def fill(self, work: Filling, *, replace: bool) -> None:
+        """Fill a thread that is asleep, instead of a stored one if that is asked for.
 
-        Raises what `Plait.import_thread` does. It ends when its caller is cancelled.
+        Raises Conflict, Unavailable, what `Filling.write` raises, and CorruptThread if the records do not fit the parts
+        of the class. It ends when its caller is cancelled.
         """
         slot = self.threads.find(work.key)
-        task = start_task(self._fill(slot, work, replace=replace), f"import {work.key}")
-        self.threads.begin(slot, Phase.IMPORTING, task)
+        task = start_task(self._fill(slot, work, replace=replace), f"fill {work.key}")
+        self.threads.begin(slot, Phase.FILLING, task)
         try:
             actor = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -307,25 +319,23 @@ class Lifecycle:
             raise
         self._tell_alarms(actor)
 
-    async def _fill(self, slot: Slot, work: Import, *, replace: bool) -> Actor:
+    async def _fill(self, slot: Slot, work: Filling, *, replace: bool) -> Actor:
         key = slot.key
         await self._claim(slot)
         with telling_store_errors(self._instruments):
             if (found := await self._store.find(key)) is not None:
                 if not replace and found.due != INCOMPLETE:
-                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
+                    raise work.conflict()
                 await self._delete(slot, found)
             try:
                 await work.write(self._store, slot.fence)
-                try:
-                    actor = await self._load(slot, work.kind, is_used=False)
-                except CorruptThread as error:
-                    why = f"its records do not fit the parts of {work.kind.cls.__name__}"
-                    raise InvalidState(f"this is not an exported thread: {why}") from error
+                actor = await self._load(slot, work.kind, is_used=False)
+                records, version = work.finish(actor), actor.state.durable.version
                 # Its parts tell when it is due, instead of the mark.
-                due, now = actor.timer.due or 0, time.time_ns() // 1000
-                idle_since = now if self.expiry.has(key.kind) else None
-                last = Write(key, work.epoch, 0, 0, fence=slot.fence, due=due, idle_since=idle_since)
+                due = actor.timer.due or 0
+                last = Write(key, work.epoch, version, version, records=records, fence=slot.fence, due=due)
+                if self.expiry.has(key.kind):
+                    last = replace_fields(last, idle_since=time.time_ns() // 1000)
                 await self._store.submit(last)
             except BaseException:
                 with suppress(StoreError):  # It is removed when it is used, or at the next start.

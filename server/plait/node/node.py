@@ -16,15 +16,17 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
-from plait.errors import Conflict, Destroyed, NotFound, TooMany, Unavailable
+from plait.errors import Conflict, CorruptThread, Destroyed, InvalidState, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
 from plait.node.export import export_thread
+from plait.node.filling import Filling
+from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import
-from plait.node.lifecycle import Lifecycle
+from plait.node.lifecycle import Lifecycle, Missing
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
@@ -148,10 +150,11 @@ class Node:
         slot = self._threads.find(key)
         return slot.use() if slot.phase is Phase.AWAKE else None
 
-    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
+    async def actor(self, key: ThreadKey, *, is_used: bool = True, creates: bool = True) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
-        A thread that is only read is not used, and expires as if it had not been read.
+        A thread that is only read is not used, and expires as if it had not been read. Unless this `creates` a thread,
+        one that is not stored is not woken: raises Missing.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
@@ -162,12 +165,12 @@ class Node:
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                self._wake(slot, is_used=is_used)
+                self._wake(slot, is_used=is_used, creates=creates)
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
                 return slot.use() if is_used else slot.read()
-            if was_waking and error is not None:
+            if was_waking and error is not None and not (creates and isinstance(error, Missing)):
                 raise error
 
     async def is_stored(self, key: ThreadKey) -> bool:
@@ -185,7 +188,7 @@ class Node:
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
         """Return a stored thread, waking it if needed, as `actor` does. Raises NotFound if it is not stored."""
-        if not await self.is_stored(key) or not (actor := await self.actor(key)).state.is_stored:
+        if not await self.is_stored(key) or not (actor := await self.actor(key, creates=False)).state.is_stored:
             raise _make_missing(key)
         return actor
 
@@ -224,24 +227,28 @@ class Node:
 
         Raises Conflict, Unavailable, InvalidState and StoreError.
         """
-        key, state = work.key, await work.check()
+        state = await work.check()
         if state is not None:
             self._validate(work, state)
-        self._check_serving()
-        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
-            if slot.phase is Phase.IMPORTING:
-                raise Conflict(f"a thread {key} is being imported already")
-            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
-                if not replace and (actor.state.history.is_begun or not actor.is_unused):
-                    raise Conflict(f"there is a thread {key} already: import it with `replace`, or by another name")
-                self._lifecycle.evict(actor, "the thread is replaced by an import")
+        try:
+            await self._fill(work, replace=replace)
+        except CorruptThread as error:
+            why = f"its records do not fit the parts of {work.kind.cls.__name__}"
+            raise InvalidState(f"this is not an exported thread: {why}") from error
+
+    async def fork_thread(self, work: Fork) -> None:
+        """Store a thread, after the changes so far, by another name; it is not woken.
+
+        Raises NotFound, Conflict, Unavailable, InvalidState and StoreError.
+        """
+        while (slot := self._find(work.source)).phase is Phase.ENDING:
             await slot.wait()
-        await self._lifecycle.fill(work, replace=replace)
-        if self._runs.events.has("thread.created"):
-            (await self.actor(key)).tell_created()
+        if slot.actor is not None:
+            await slot.actor.state.wait_until_durable()
+        await self._fill(work, replace=False)
 
     async def remove_incomplete(self) -> None:
-        """Remove what imports have stored that did not end before a crash. Call it before `start`."""
+        """Remove what imports and forks have stored that did not end before a crash. Call it before `start`."""
         await self._lifecycle.remove_incomplete()
 
     # Shutdown
@@ -302,15 +309,33 @@ class Node:
     # Inside
 
     async def _wake_due(self, key: ThreadKey) -> bool:
-        """Wake a thread that is due, if it is still stored. Raises what `actor` does."""
-        if is_stored := await self.is_stored(key):
-            await self.actor(key)
-        return is_stored
+        """Wake a thread that is due; return whether it is still stored. Raises what `actor` does."""
+        try:
+            await self.actor(key, creates=False)
+        except Missing:
+            return False
+        return True
 
     def _is_up(self, key: ThreadKey) -> bool:
         """Whether a thread is awake, about to be, or about to tell the alarms when it is due."""
         slot = self._threads.find(key)
         return slot.has_woken or slot.phase is Phase.WAKING
+
+    async def _fill(self, work: Filling, *, replace: bool) -> None:
+        """Fill a thread, and stop it before if it is awake and may be replaced. Raises what `Lifecycle.fill` does."""
+        key = work.key
+        self._check_serving()
+        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
+            if slot.phase is Phase.FILLING:
+                raise Conflict(f"a thread {key} is being imported or forked already")
+            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
+                if not replace and (actor.state.history.is_begun or not actor.is_unused):
+                    raise work.conflict()
+                self._lifecycle.evict(actor, "the thread is replaced by an import")
+            await slot.wait()
+        await self._lifecycle.fill(work, replace=replace)
+        if self._runs.events.has("thread.created"):
+            (await self.actor(key)).tell_created()
 
     def _validate(self, work: Import, state: Any) -> None:
         """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""
@@ -320,14 +345,11 @@ class Node:
         actor.state.validate(state, "server")
 
     def _find(self, key: ThreadKey) -> Slot:
-        """Return the slot of a thread. Raises Unavailable while it is being imported."""
+        """Return the slot of a thread. Raises Unavailable while it is being filled."""
         slot = self._threads.find(key)
-        if slot.phase is Phase.IMPORTING:
-            raise Unavailable(f"{key} is being imported: try again when that is complete")
+        if slot.phase is Phase.FILLING:
+            raise Unavailable(f"{key} is being imported or forked: try again when that is complete")
         return slot
-
-    def _is_awake(self, key: ThreadKey) -> bool:
-        return self._threads.find_awake(key) is not None
 
     def _check_serving(self) -> None:
         if self.is_serving:
@@ -336,7 +358,7 @@ class Node:
         if self._loop is None or not self._runs.is_calling:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    def _wake(self, slot: Slot, *, is_used: bool) -> None:
+    def _wake(self, slot: Slot, *, is_used: bool, creates: bool) -> None:
         key = slot.key
         # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
@@ -345,7 +367,7 @@ class Node:
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
-        self._lifecycle.wake(slot, kind, is_used=is_used)
+        self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         actor = Actor(

@@ -7,19 +7,19 @@ The phases of a thread:
     awake     Callers get its actor. No task works on it.
     stopping  A task runs `on_stop`, or waits for the turns of a thread that has lost a write, or stores since when a
               sleeping thread is idle. Callers wait, and then wake it.
-    importing A task stores an exported thread. Callers are refused.
+    filling   A task stores what an import or a fork makes the thread of. Callers are refused.
     ending    A task runs `on_destroyed` and deletes what is stored. Callers wait, and then wake a new thread.
 
 Who moves a thread from one phase to another:
 
     asleep   → waking    `Lifecycle.wake`, for a caller of `Node.actor`
     asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`
-    asleep   → importing `Lifecycle.fill`, for `Node.import_thread`
+    asleep   → filling   `Lifecycle.fill`, for `Node.import_thread` and `Node.fork_thread`
     asleep   → ending    `Lifecycle.destroy_sleeping`, for `Node.destroy` and `Expiry`
     waking   → awake     the task, when `on_start` has returned
     awake    → stopping  `Lifecycle.stop`, for the `Sweeper` and `Node.stop`; `Lifecycle.drop`, after a lost write
     waking, awake, stopping → ending  `Lifecycle.destroy`, in a turn of the thread
-    waking, stopping, importing, ending → asleep  the table, when the last task has ended, however it did
+    waking, stopping, filling, ending → asleep  the table, when the last task has ended, however it did
 
 `Threads._move` makes all of these changes, and fails for any other. A phase in which a thread moves to another node
 would be a line in `_NEXT`, and a method of `Lifecycle` that begins it.
@@ -50,16 +50,16 @@ class Phase(Enum):
     WAKING = "waking"
     AWAKE = "awake"
     STOPPING = "stopping"
-    IMPORTING = "importing"
+    FILLING = "filling"
     ENDING = "ending"
 
 
 _NEXT: Final = {
-    Phase.ASLEEP: {Phase.WAKING, Phase.STOPPING, Phase.IMPORTING, Phase.ENDING},
+    Phase.ASLEEP: {Phase.WAKING, Phase.STOPPING, Phase.FILLING, Phase.ENDING},
     Phase.WAKING: {Phase.AWAKE, Phase.ENDING, Phase.ASLEEP},
     Phase.AWAKE: {Phase.STOPPING, Phase.ENDING},
     Phase.STOPPING: {Phase.ENDING, Phase.ASLEEP},
-    Phase.IMPORTING: {Phase.ASLEEP},
+    Phase.FILLING: {Phase.ASLEEP},
     Phase.ENDING: {Phase.ASLEEP},
 }
 # The phases of threads that count for `Limits.awake_threads`.

@@ -68,6 +68,12 @@ class Part(PerActor[ThreadActor, Bound]):
         May read further records. Raises StoreError.
         """
 
+    # Forking
+
+    def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
+        """Forget the work that waits, in a fork of the thread that does it; return the records that store this."""
+        return ()
+
 
 def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
     """Return the parts of a class, by name."""

@@ -105,6 +105,13 @@ class Stage:
         self._commit = transaction.commit
         await transaction.commit
 
+    async def has_committed(self) -> bool:
+        """Wait for the write that is being stored, if there is one; return whether all writes are durable."""
+        if self._commit is None or self.may_be_dirty:
+            return False
+        await self._commit.wait()
+        return not self._commit.has_failed
+
     def drop(self) -> None:
         """Forget the writes that are not committed."""
         for draft in self.drafts.values():

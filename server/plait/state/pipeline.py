@@ -21,9 +21,9 @@ from plait.state.transaction import Transaction, find_transaction, innermost, re
 from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_size, encode_value
 from plait.store.protocol import ClientRow, Record, Store
 from plait.store.records import check_record
-from plait_schemas.align import Keys
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import replace
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, decode_ops, find, parse, splice
 
 __all__ = ["Pipeline"]

@@ -13,7 +13,6 @@ from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits
 from plait.state.fields import check_fields, make_plan
 from plait.state.texts import find_texts
-from plait_schemas.align import Keys
 from plait_schemas.codec import (
     NOT_JSON,
     UNENCODABLE,
@@ -24,6 +23,7 @@ from plait_schemas.codec import (
     nests_deeper,
 )
 from plait_schemas.diff import diff
+from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, parse
 from plait_schemas.text_patch import TextDiff
 

@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from plait.errors import Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
@@ -22,6 +22,8 @@ from plait.store.rows import SELECT_HEAD
 from plait.store.schema import rewrite_format
 
 __all__ = ["BatchResult", "Head", "Heads", "commit", "make_refusal"]
+
+SqlValue = str | int | bytes | bytearray | None
 
 _INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at, checksum) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT_CLIENT: Final = """
@@ -249,9 +251,9 @@ class _Transaction:
     def insert(self) -> None:
         """Insert the rows of the accepted writes."""
         db = self._db
-        changes: list[tuple[Any, ...]] = []
-        clients: list[tuple[Any, ...]] = []
-        snapshots: list[tuple[Any, ...]] = []
+        changes: list[tuple[SqlValue, ...]] = []
+        clients: list[tuple[SqlValue, ...]] = []
+        snapshots: list[tuple[SqlValue, ...]] = []
         for thread, write in self._accepted:
             changes += [_change_values(thread, row) for row in write.changes]
             if write.clients:
@@ -311,18 +313,18 @@ class _Transaction:
 # sqlite3 looks for an adapter of each bytes parameter, which takes longer than copying a small value to a bytearray.
 
 
-def _change_values(thread: int, row: ChangeRow) -> tuple[Any, ...]:
+def _change_values(thread: int, row: ChangeRow) -> tuple[SqlValue, ...]:
     return thread, row.version, bytearray(row.ops), row.source, row.at, checksum_change(thread, row)
 
 
-def _client_values(thread: int, row: ClientRow) -> tuple[Any, ...]:
+def _client_values(thread: int, row: ClientRow) -> tuple[SqlValue, ...]:
     return thread, row.client, row.ref, bytearray(row.refused), row.at, checksum_client(thread, row)
 
 
-def _snapshot_values(thread: int, row: Snapshot) -> tuple[Any, ...]:
+def _snapshot_values(thread: int, row: Snapshot) -> tuple[SqlValue, ...]:
     return thread, row.version, row.state, checksum_snapshot(thread, row.version, row.state)
 
 
-def _record_values(thread: int, record: Record) -> tuple[Any, ...]:
+def _record_values(thread: int, record: Record) -> tuple[SqlValue, ...]:
     value = record.value or b""
     return thread, record.part, record.key, bytearray(value), checksum_record(thread, record)

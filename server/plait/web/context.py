@@ -12,7 +12,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal
@@ -29,11 +29,13 @@ from plait.web.fairness import FairScheduler
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
 from plait.web.relay.links import Links
+from plait.web.relay.relays import Relays
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
 from plait.web.sockets.write_batcher import WriteBatcher
 
 __all__ = [
+    "THREAD",
     "Requests",
     "ServerContext",
     "as_final_refusal",
@@ -46,6 +48,9 @@ __all__ = [
     "with_token",
 ]
 
+
+THREAD: Final = "plait.thread"
+"""Where a request's scope has the name of its thread, if that was found before."""
 
 # HTTP statuses for which plait has an error code.
 _CODES: Final = {
@@ -117,6 +122,8 @@ class ServerContext:
         # Which node owns each thread, and the links to the other nodes.
         self.owners = owners
         self.links = links
+        # The apps that answer HTTP requests, by number, which other nodes may relay.
+        self.endpoints: list[ASGIApp] = []
         self.limits = node.limits
         self.instruments = node.instruments
         self.failures = node.failures
@@ -128,6 +135,9 @@ class ServerContext:
         self.requests = Requests(self.limits)
         self._shutdown_timeout = shutdown_timeout
         self._pending_joins: set[PendingJoin] = set()
+        # The sockets and requests that are relayed to other nodes, and the task that ends them.
+        self.relays = Relays()
+        self._draining: asyncio.Task[None] | None = None
         # The versions that clients of the Cloudflare protocol showed when they left.
         self.departures = Departures()
         # Numbers the joins in order of arrival.
@@ -168,6 +178,11 @@ class ServerContext:
             if may_create or actor.state.is_stored:  # Otherwise the thread was destroyed after the check.
                 return actor
 
+    def check_owner(self, key: ThreadKey) -> None:
+        """Raise Unavailable if another node owns a thread."""
+        if (node := self.owners.find(key)) != self.owners.node:
+            raise Unavailable(f"worker {self.owners.node} does not own {key}, but worker {node}")
+
     @contextmanager
     def register(self, pending: PendingJoin) -> Iterator[None]:
         """Register a socket that has not joined yet, while the block runs."""
@@ -181,7 +196,18 @@ class ServerContext:
         """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
-        return self.node.drain(self._shutdown_timeout)
+        if self.owners.count == 1:
+            return self.node.drain(self._shutdown_timeout)
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.create_task(self._drain(), name="plait drain of relays")
+        return self._draining
+
+    # Inside
+
+    async def _drain(self) -> None:
+        await asyncio.gather(
+            asyncio.shield(self.node.drain(self._shutdown_timeout)), self.relays.end(self._shutdown_timeout)
+        )
 
 
 def find_traceparent(scope: Scope) -> str | None:

@@ -56,7 +56,7 @@ class Site:
         self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=False)
         threads, runs = ThreadRequests(context), RunRequests(context, thread_ids)
         self._threads = Endpoint(context, find_thread, threads.answer)
-        self._runs = Endpoint(context, runs.find_place, runs.answer)
+        self._runs = Endpoint(context, runs.find_place, runs.answer, locate=runs.locate)
         self.asgi = Starlette(
             routes=self._routes(),
             middleware=self._middleware(),

@@ -320,9 +320,9 @@ async def test_threads_that_ran_once_leave_no_more_awake_than_the_limit_and_lose
         return False
 
     async with app:
-        left = list(range(3000))
+        left = list(range(1200))
         while left:
-            batch, left = left[:1000], left[1000:]
+            batch, left = left[:600], left[600:]
             putting = [asyncio.create_task(is_refused(number)) for number in batch]
             for _ in batch:
                 await decided.acquire()
@@ -333,4 +333,4 @@ async def test_threads_that_ran_once_leave_no_more_awake_than_the_limit_and_lose
             async with asyncio.timeout(10):
                 while app._node.actors:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-        assert [await app.run("look", thread=str(number)) for number in range(0, 3000, 100)] == [*range(0, 3000, 100)]
+        assert [await app.run("look", thread=str(number)) for number in range(0, 1200, 100)] == [*range(0, 1200, 100)]

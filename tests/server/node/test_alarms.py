@@ -9,7 +9,7 @@ import pytest
 from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, Workshop, make_store, open_workshop, until
 
 from plait.actor.thread import Thread
-from plait.errors import StoreError
+from plait.errors import NotFound, StoreError
 from plait.node.alarms import Alarms
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.schedule import Schedule
@@ -265,6 +265,46 @@ async def test_a_thread_that_was_destroyed_asleep_does_not_come_back(store: Flak
         await watched()
         assert Sleeper.starts == []
         assert await shop.store.find(ThreadKey("sleeper", "one")) is None
+
+
+async def test_a_thread_that_is_destroyed_after_it_was_found_does_not_wake(
+    store: FlakyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, may_go, find = asyncio.Event(), asyncio.Event(), store.find
+
+    async def hold_first(key: ThreadKey) -> Any:
+        header = await find(key)
+        if not found.is_set():
+            found.set()
+            await may_go.wait()
+        return header
+
+    async with open_workshop(store, Sleeper) as shop:
+        await plan(shop, "one")
+        await until(shop.are_asleep)
+        Sleeper.starts.clear()
+        monkeypatch.setattr(store, "find", hold_first)
+        reading = asyncio.create_task(shop.node.stored_actor(ThreadKey("sleeper", "one")))
+        await found.wait()
+        await shop.handle(Sleeper).destroy()
+        Sleeper.starts.clear()
+        may_go.set()
+        with pytest.raises(NotFound):
+            await reading
+        assert Sleeper.starts == []
+
+
+async def test_who_creates_a_thread_gets_it_although_others_only_want_a_stored_one(store: FlakyStore) -> None:
+    key = ThreadKey("sleeper", "new")
+    async with open_workshop(store, Sleeper) as shop:
+        Sleeper.starts, Sleeper.times = [], []
+        wakes = [shop.node.actor(key, creates=creates) for creates in (False, True, False)]
+        first, actor, last = await asyncio.gather(*wakes, return_exceptions=True)
+        assert isinstance(first, NotFound)
+        assert isinstance(last, NotFound)
+        assert not isinstance(actor, BaseException)
+        assert actor.key == key
+        assert Sleeper.starts == ["new"]
 
 
 async def test_a_thread_that_falls_due_while_it_stops_is_woken_at_once(store: FlakyStore, clock: Clock) -> None:

@@ -581,9 +581,11 @@ async def test_a_thread_cannot_be_used_before_its_import_is_complete(stores: tup
             lambda: app.destroy(Plain, "one"),
         )
         for use in uses:
-            with pytest.raises(Unavailable, match="plain/one is being imported: try again when that is complete"):
+            with pytest.raises(
+                Unavailable, match="plain/one is being imported or forked: try again when that is complete"
+            ):
                 await asyncio.wait_for(use(), PATIENCE)
-        with pytest.raises(Conflict, match="imported already"):
+        with pytest.raises(Conflict, match="imported or forked already"):
             await app.import_thread(make_large(), replace=True)
         with pytest.raises(NotFound):
             await export(app, Plain)
@@ -656,9 +658,8 @@ def _make_records(start: int) -> list[Record]:
     return [Record("notes", f"value/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
 
 
-@pytest.mark.timeout(300)
 async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: Path) -> None:
-    count, path, key = 100_000, tmp_path / "large.jsonl", ThreadKey("plain", "one")
+    count, path, key = 30_000, tmp_path / "large.jsonl", ThreadKey("plain", "one")
     async with SqliteStore(tmp_path / "one.db") as store:
         for start in range(0, count, 5000):
             await submit(store, Write(key, "e", 0 if start else None, 0, records=_make_records(start)))
@@ -676,7 +677,7 @@ async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: 
             tracemalloc.stop()
         rows = await app._store.records(ThreadKey("plain", "two"), "notes", after=f"value/{count - 10:06}")
         assert len(rows) == 9
-    assert path.stat().st_size > 30_000_000
+    assert path.stat().st_size > 9_000_000
     # A page is of 1,000 records.
     assert max(exported, imported) < 4_000_000
 

@@ -107,13 +107,43 @@ async def test_a_terminated_thread_takes_no_message_and_keeps_what_it_has(chats:
     assert chats.calls == 1
 
 
-async def test_a_history_is_a_head_and_two_records_a_message(chats: MessagesLab) -> None:
-    await chats.handle.inject("user", "a")
-    assert sorted(record.key.partition("/")[0] for record in await chats.store.records(KEY, "messages")) == [
-        "head",
-        "i",
-        "m",
-    ]
+async def test_a_message_that_never_moved_is_one_record_beside_the_head(chats: MessagesLab) -> None:
+    kept = await chats.handle.inject("user", "a")
+    assert await stored_prefixes(chats) == ["head", "m"]
+    assert await chats.handle.get(kept.id) == kept
+    assert await chats.handle.delete(kept.id) is True
+    assert await stored_prefixes(chats) == ["head", "u"]
+
+
+@pytest.mark.parametrize("key", [None, "sent"])
+async def test_a_message_that_moved_is_found_by_its_id_at_its_new_position(chats: MessagesLab, key: str | None) -> None:
+    async def wait(_: Context[Chat]) -> None:
+        raise ValueError("not now")
+
+    chats.work = wait
+    queued = await chats.handle.queue("a", key=key)
+    await chats.handle.inject("user", "between")
+    [taken] = await chats.handle.take()
+    assert taken.position > queued.position
+    await chats.restart()
+    assert await chats.handle.get(queued.id) == taken
+    assert (await chats.handle.update(queued.id, "b")).content == "b"
+    assert await chats.handle.delete(queued.id) is True
+    assert await chats.handle.get(queued.id) is None
+    assert not [each for each in await stored_prefixes(chats) if each == "i"]
+
+
+@pytest.mark.parametrize("id", ["", "-", "x-y", "-1-a", "1-", "1-00", "0x1-a", "f" * 300 + "-a"])
+async def test_an_id_that_no_message_has_is_not_found(chats: MessagesLab, id: str) -> None:
+    kept = await chats.handle.inject("user", "a")
+    assert kept.position == 1
+    assert await chats.handle.get(id) is None
+    assert await chats.handle.delete(id) is False
+    assert contents(await chats.all()) == ["a"]
+
+
+async def stored_prefixes(chats: MessagesLab) -> list[str]:
+    return sorted(record.key.partition("/")[0] for record in await chats.store.records(KEY, "messages"))
 
 
 class Guest(Thread[dict[str, Any]]):

@@ -1,7 +1,9 @@
 """What runs do to messages while others do something to the same ones."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents
@@ -163,3 +165,42 @@ async def test_a_transaction_in_a_run_is_stored_at_once(chats: MessagesLab) -> N
 
     await chats.do(work)
     assert contents(await chats.all()) == ["staged", "stored"]
+
+
+@pytest.mark.parametrize("held", ["record", "submit"])
+async def test_a_run_that_is_cancelled_while_it_is_stored_is_stored_and_not_repeated(
+    chats: MessagesLab, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited, store = await chats.handle.inject("user", "edited"), chats.store
+    has_returned, is_reached, may_go = False, asyncio.Event(), asyncio.Event()
+    original = getattr(store, held)
+
+    async def wait_and_do(*args: Any) -> Any:
+        is_reached.set()
+        await may_go.wait()
+        return await original(*args)
+
+    def hold(*args: Any) -> Any:
+        must_wait = has_returned and not is_reached.is_set()
+        return asyncio.ensure_future(wait_and_do(*args)) if must_wait else original(*args)
+
+    async def work(ctx: Context[Chat]) -> None:
+        nonlocal has_returned
+        for message in await ctx.thread.messages.take():
+            ctx.thread.messages.inject("assistant", f"re {message.content}")
+        await ctx.thread.messages.update(edited.id, "changed")  # It is read again before the run is stored.
+        has_returned = True
+
+    chats.work = work
+    actor = await chats.actor()
+    monkeypatch.setattr(store, held, hold)
+    await chats.handle.queue("a")
+    async with asyncio.timeout(10):
+        await is_reached.wait()
+        actor.cancel_turns()
+        await asyncio.sleep(0)
+        may_go.set()
+        while await store.due_threads(until=1 << 62):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert contents(await chats.all()) == ["changed", "a", "re a"]
+    assert chats.calls == 1

@@ -14,11 +14,11 @@ from plait.actor.thread import Thread
 from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
-from plait.errors import Destroyed, RolledBack, StoreError, Unavailable
+from plait.errors import Destroyed, RolledBack, StoreError, TooMany, Unavailable
 from plait.parts.messages.part import Messages
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.rows import MOST_CRASHES
-from plait.parts.schedule.schedule import Schedule, Scheduled
+from plait.parts.schedule.schedule import MOST_ROWS, Schedule, Scheduled
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey, Write
 
@@ -450,6 +450,50 @@ async def test_what_a_run_schedules_is_stored_with_the_run(store: FlakyStore, cl
         resumed.set()
         assert await running is None
         await until(is_done(worker, "a"))
+
+
+async def test_a_run_schedules_as_many_as_a_thread_may_have(store: FlakyStore, clock: Clock) -> None:
+    counted, kept = list[int](), list[str]()
+
+    async def do(ctx: Context[Worker]) -> None:
+        schedule = ctx.thread.schedule
+        ids = [schedule.after(60, "work", "a", key=f"{number}").id for number in range(MOST_ROWS - 1)]
+        for refused in ("after", "queue"):
+            with pytest.raises(TooMany):
+                schedule.after(60, "work", "b") if refused == "after" else schedule.queue("work", "b")
+        assert [schedule.after(60, "work", "a", key=f"{number}").id for number in range(MOST_ROWS - 1)] == ids
+        assert all(schedule.cancel(id).value for id in ids[1:])
+        assert schedule.cancel(kept[0]).value
+        schedule.after(60, "work", "a", key="1")
+        counted.append(len(await schedule.list()))
+
+    async with open_workshop(store, Worker, runs=make_runs(do)) as shop:
+        worker = await shop.thread(Worker)
+        kept.append(await worker.schedule.after(60, "work", key="kept"))
+        assert await run(shop) is None
+        assert counted == [2]
+        assert {each.key for each in await rows(worker)} == {"0", "1"}
+
+
+async def test_what_is_staged_in_a_write_that_failed_is_staged_again(store: FlakyStore, clock: Clock) -> None:
+    async def do(ctx: Context[Worker]) -> None:
+        schedule = ctx.thread.schedule
+        await schedule.cancel((await schedule.list())[0].id)
+        first = await schedule.after(60, "work", "a", key="a")
+        await schedule.after(60, "work", "b", key="b")
+        store.refuses = touches_schedule
+        with pytest.raises(StoreError):
+            await ctx.flush()
+        store.refuses = lambda _: False
+        assert await schedule.cancel(first)
+        assert not await schedule.cancel(first)
+        assert [each.key for each in await schedule.list()] == ["b"]
+
+    async with open_workshop(store, Worker, runs=make_runs(do)) as shop:
+        worker = await shop.thread(Worker)
+        await worker.schedule.after(60, "work", key="gone")
+        await run(shop)
+        assert {each.key for each in await rows(worker)} == {"b"}
 
 
 async def test_what_others_have_scheduled_by_the_end_of_a_run_is_not_scheduled_twice(

@@ -5,9 +5,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.schedules import schedules
 from tests.server.agents.lab import Conversation, Lab, make_store, open_lab
 from tests.server.agents.test_values_together import fail_writes
 
@@ -120,10 +120,8 @@ async def do_group(lab: Lab, model: Model, way: str, steps: list[Step]) -> Model
     return after
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-@given(st.lists(groups, max_size=8))
-@settings(deadline=None)
-async def test_values_do_what_a_dict_does(store: str, groups: list[tuple[str, list[Step], bool]]) -> None:
+async def compare_with_dict(store: str, groups: list[tuple[str, list[Step], bool]]) -> None:
+    """Do the groups of steps to values on a store and to a dict."""
     sizes = value_pieces._BYTES, value_pieces._ELEMENTS
     value_pieces._BYTES, value_pieces._ELEMENTS = LONG, 4  # type: ignore[misc]
     model: Model = {}
@@ -143,3 +141,14 @@ async def test_values_do_what_a_dict_does(store: str, groups: list[tuple[str, li
                 assert await (await lab.thread()).values.items() == list(model.items())
     finally:
         value_pieces._BYTES, value_pieces._ELEMENTS = sizes  # type: ignore[misc]
+
+
+@given(st.lists(groups, max_size=8))
+async def test_values_do_what_a_dict_does(groups: list[tuple[str, list[Step], bool]]) -> None:
+    await compare_with_dict("memory", groups)
+
+
+@settings(max_examples=schedules(25))
+@given(st.lists(groups, max_size=8))
+async def test_values_do_what_a_dict_does_on_sqlite(groups: list[tuple[str, list[Step], bool]]) -> None:
+    await compare_with_dict("sqlite", groups)

@@ -142,11 +142,20 @@ async def test_a_file_that_is_replaced_is_not_written_and_its_log_is_moved_aside
 # The log of another file
 
 
+@pytest.fixture(scope="module")
+def killed_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a server that was killed twice, each time after 20 changes."""
+    folder = tmp_path_factory.mktemp("killed")
+    for _ in range(2):
+        assert run(WRITE_AND_DIE, folder / "threads.db", "FULL").returncode == 9
+    return folder
+
+
 @pytest.fixture
-def killed(path: Path) -> Path:
-    """Return the file of a server that was killed after change 20; the last changes are in the log only."""
-    assert run(WRITE_AND_DIE, path, "FULL").returncode == 9
-    assert run(WRITE_AND_DIE, path, "FULL").returncode == 9
+def killed(path: Path, killed_files: Path) -> Path:
+    """Return the file of a server that was killed after change 40; the last changes are in the log only."""
+    for each in killed_files.iterdir():
+        shutil.copyfile(each, path.with_name(each.name))
     return path
 
 

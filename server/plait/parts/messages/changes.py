@@ -5,7 +5,15 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from plait.parts.messages.frames import Delete, End, Frame, Insert, Take, Update
-from plait.parts.messages.message import Message, Status, encode_message, history_key, id_key, queue_key
+from plait.parts.messages.message import (
+    Message,
+    Status,
+    encode_message,
+    history_key,
+    id_key,
+    queue_key,
+    read_id,
+)
 from plait.parts.messages.state import HEAD, KEPT, LOG, Head, Numbers, State, StreamPlace, count_key, encode_head
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
@@ -84,7 +92,9 @@ class Changes:
     def remove(self, message: Message) -> None:
         """Remove a message of the history."""
         self.is_edit = True
-        self._records[history_key(message.position)] = self._records[id_key(message.id)] = None
+        self._records[history_key(message.position)] = None
+        if read_id(message.id) != message.position:
+            self._records[id_key(message.id)] = None
         self.written.pop(message.id, None)
         self._count(message, -1)
         self._tell_removed(message)
@@ -160,6 +170,11 @@ class Changes:
         self.keys, records = self.keys.add(id)
         self._records.update(records)
 
+    def forget(self, id: str) -> None:
+        """Forget that a message was sent with a key, if it was."""
+        self.keys, records = self.keys.remove(id)
+        self._records.update(records)
+
     # The end
 
     def finish(self) -> tuple[State, list[Record]]:
@@ -222,7 +237,8 @@ class Changes:
 
     def _put(self, message: Message) -> None:
         self._write(message)
-        self._records[id_key(message.id)] = b"%d" % message.position
+        if read_id(message.id) != message.position:
+            self._records[id_key(message.id)] = b"%d" % message.position
         self._last = max(self._last, message.position)
         self._count(message, 1)
 

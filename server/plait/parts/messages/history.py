@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from plait.errors import CorruptThread
 from plait.parts.messages.frames import Delete, Insert, Missed, Update
-from plait.parts.messages.message import Message, decode_message, history_key, id_key, measure_message, read_position
+from plait.parts.messages.message import (
+    Message,
+    decode_message,
+    history_key,
+    id_key,
+    measure_message,
+    read_id,
+    read_position,
+)
 from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, State
 from plait.state.records import Records
 from plait.store.protocol import Record
@@ -38,7 +46,9 @@ class History:
 
     async def find(self, id: str) -> Message | None:
         """Return a message of the history by its id. Raises StoreError."""
-        data = await self._records.read(self._part, id_key(id))
+        if (position := read_id(id)) and (found := await self.at(position)) is not None and found.id == id:
+            return found
+        data = await self._records.read(self._part, id_key(id))  # It has moved, or has an id without a position.
         return None if data is None else await self.at(int(data))
 
     async def at(self, position: int) -> Message | None:

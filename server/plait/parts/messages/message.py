@@ -1,5 +1,6 @@
 """A message, and the keys of its records."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
@@ -18,8 +19,10 @@ __all__ = [
     "encode_message",
     "history_key",
     "id_key",
+    "make_id",
     "measure_message",
     "queue_key",
+    "read_id",
     "read_position",
 ]
 
@@ -138,8 +141,22 @@ def queue_key(position: int) -> str:
 
 
 def id_key(id: str) -> str:
-    """Return the key of the record that tells the position of a message of the history."""
+    """Return the key of the record with the position of a message whose id does not have it."""
     return f"i/{id}"
+
+
+def make_id(position: int) -> str:
+    """Return a new id for a message at a position, which no other message gets even if this one moves."""
+    return f"{position:x}-{secrets.token_hex(6)}"
+
+
+def read_id(id: str) -> int:
+    """Return the position in the id of a message; 0 if there is none, as in the id of a message sent with a key."""
+    position, dash, _ = id.partition("-")
+    try:
+        return int(position, 16) if dash else 0
+    except ValueError:
+        return 0
 
 
 def read_position(key: str) -> int:

@@ -1,6 +1,5 @@
 """`messages = Messages()`: the conversation of a thread."""
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -14,7 +13,7 @@ from plait.parts.messages.draft import MessagesDraft, edit_message
 from plait.parts.messages.feed import Feed
 from plait.parts.messages.history import Order
 from plait.parts.messages.listing import Listing
-from plait.parts.messages.message import Message, Page, Role
+from plait.parts.messages.message import Message, Page, Role, make_id
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reader import Reader
 from plait.parts.messages.sent_keys import SENT, make_sent_id
@@ -64,6 +63,9 @@ class Messages(Part["ThreadMessages"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor).load(*records)
 
+    def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
+        return self.of(actor).clear_queue()
+
 
 class ThreadMessages:
     """The messages of one thread: a history, and a queue for its agent.
@@ -90,6 +92,10 @@ class ThreadMessages:
         self._writer.load(load_state(self._writer.part, head, queue, keys))
         if self._caller is not None:
             self._caller.recover()
+
+    def clear_queue(self) -> Sequence[Record]:
+        """Forget what is queued, and return the records that store this."""
+        return self._writer.clear_queue()
 
     # Reading
 
@@ -356,14 +362,13 @@ class ThreadMessages:
     def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
         """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
         numbers = self._writer.numbers
-        at = numbers.next_time(read_clock())
+        position = numbers.next_position()
         message = Message(
-            # In order of time, so that the store adds their records at the end.
-            id=id or f"{at:x}{secrets.token_hex(6)}",
+            id=id or make_id(position),
             role=role,
             content=content,
-            position=numbers.next_position(),
-            created_at=at,
+            position=position,
+            created_at=numbers.next_time(read_clock()),
             **fields,
         )
         message.check()

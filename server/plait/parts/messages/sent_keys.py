@@ -44,7 +44,7 @@ class SentKeys:
 
     def has(self, id: str) -> bool:
         """Whether a message was sent with this id."""
-        return any(_has(page, id) for page in self._pages)
+        return any(_find(page, id) >= 0 for page in self._pages)
 
     def add(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
         """Return the keys with another id, and the records that change."""
@@ -56,16 +56,30 @@ class SentKeys:
             records[_key(first)] = None
             first, pages = first + 1, pages[1:]
         pages[-1] += id
-        records[_key(first + len(pages) - 1)] = b'"%b"' % pages[-1].encode()
+        records[_key(first + len(pages) - 1)] = _encode(pages[-1])
         return SentKeys(first, pages), records
+
+    def remove(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
+        """Return the keys without an id, and the record that changes, if there is one."""
+        for number, page in enumerate(self._pages):
+            if (at := _find(page, id)) >= 0:
+                pages = [*self._pages]
+                pages[number] = page[:at] + page[at + _LENGTH :]
+                return SentKeys(self._first, pages), {_key(self._first + number): _encode(pages[number])}
+        return self, {}
 
 
 def _key(number: int) -> str:
     return f"{SENT}{number:08x}"
 
 
-def _has(page: str, id: str) -> bool:
+def _encode(page: str) -> bytes:
+    return b'"%b"' % page.encode()
+
+
+def _find(page: str, id: str) -> int:
+    """Return where an id is in a record; -1 if it is not."""
     at = page.find(id)
     while at % _LENGTH and at >= 0:  # The match spans two ids.
         at = page.find(id, at + 1)
-    return at >= 0
+    return at

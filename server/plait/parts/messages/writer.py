@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.timer import read_clock
+from plait.parts.messages.attempts import Attempts
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
@@ -85,6 +86,16 @@ class Writer:
             raise
         self.tell(changes.frames)
         return result, commit
+
+    def clear_queue(self) -> list[Record]:
+        """Forget what is queued, and return the records that store this."""
+        changes = Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=self.is_live)
+        for message in self.state.queue:
+            changes.cancel(message)
+            changes.forget(message.id)
+        changes.attempts = Attempts()
+        self.state, records = changes.finish()
+        return records
 
     def write_row(self, record: Record, frame: Frame | None, *, undo: Callable[[], None]) -> Commit:
         """Store one record of a message that is being written, and nothing else."""

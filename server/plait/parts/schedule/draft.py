@@ -1,6 +1,6 @@
 """The writes of a run to the schedule of its thread, until they are committed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -39,7 +39,10 @@ class ScheduleDraft:
         self._agenda = agenda
         self._put = put
         self.current = current
-        self.changes: dict[str, Row | None] = {}
+        # The rows that are added, with their identities, and the ids of the stored ones that are removed.
+        self._added: dict[str, Row] = {}
+        self._identities: dict[Identity, str] = {}
+        self._removed: set[str] = set()
         # Whether the run of the effect has ended, so that its row is removed or waits for the next time.
         self._has_ended = False
 
@@ -50,62 +53,68 @@ class ScheduleDraft:
     @property
     def rows(self) -> Mapping[str, Row]:
         """The rows as the run sees them."""
-        if not self.changes:
-            return self._agenda.rows
-        found = {**self._agenda.rows, **self.changes}
-        return {id: row for id, row in found.items() if row is not None}
+        stored, removed = self._agenda.rows, self._removed
+        return {**{id: row for id, row in stored.items() if id not in removed}, **self._added}
+
+    def __len__(self) -> int:
+        return len(self._agenda) - len(self._removed) + len(self._added)
 
     def find(self, identity: Identity) -> Row | None:
         """Return the row with an identity, as the run sees it."""
-        for row in self.changes.values():
-            if row is not None and row.identity == identity:
-                return row
+        if (id := self._identities.get(identity)) is not None:
+            return self._added[id]
         found = self._agenda.find(identity)
-        return None if found is None or self.changes.get(found.id, found) is None else found
+        return None if found is None or found.id in self._removed else found
+
+    def add(self, row: Row) -> None:
+        """Add a row, whose identity no other one has."""
+        self._added[row.id] = row
+        if row.identity is not None:
+            self._identities[row.identity] = row.id
 
     def cancel(self, id: str) -> bool:
         """Remove a row; return whether there was one."""
-        if id not in self.rows:
+        if (row := self._added.pop(id, None)) is not None:
+            if row.identity is not None:
+                del self._identities[row.identity]
+            return True
+        if id not in self._agenda.rows or id in self._removed:
             return False
-        if id in self._agenda.rows:
-            self.changes[id] = None
-        else:
-            del self.changes[id]
+        self._removed.add(id)
         return True
 
     # For the stage
 
     @property
     def is_dirty(self) -> bool:
-        return bool(self.changes) or self._has_ended
+        return bool(self._added or self._removed) or self._has_ended
 
     async def prepare(self) -> None:
         """Do nothing, as nothing must be read."""
 
     def write(self) -> None:
-        changes, has_ended = self.changes, self._has_ended
+        added, removed, has_ended = self._added, self._removed, self._has_ended
         rows = dict(self._find_end() if has_ended else {})
-        for id, row in changes.items():
-            # Others may have added the same row, or removed it.
-            if id in self._agenda.rows if row is None else not self._is_taken(row.identity, rows):
-                rows[id] = row
-        self.changes, self._has_ended = {}, False
+        # Others may have removed the same row, or added it.
+        rows.update((id, None) for id in removed if id in self._agenda.rows)
+        rows.update((id, row) for id, row in added.items() if not self._is_taken(row.identity, rows))
+        self.drop()
         try:
             commit = self._put(rows)
         except BaseException:
-            self._take_back(changes, has_ended)
+            self._take_back(added, removed, has_ended=has_ended)
             raise
         put_back = commit.undo
 
         def undo() -> None:
             if put_back is not None:
                 put_back()
-            self._take_back(changes, has_ended)
+            self._take_back(added, removed, has_ended=has_ended)
 
         commit.undo = undo
 
     def drop(self) -> None:
-        self.changes, self._has_ended = {}, False
+        self._added, self._identities, self._removed, self._has_ended = {}, {}, set(), False
 
     # Inside
 
@@ -119,6 +128,11 @@ class ScheduleDraft:
         row = self._agenda.rows.get(self.current.id)
         return {} if row is None else {row.id: row.advance(read_clock())}
 
-    def _take_back(self, changes: dict[str, Row | None], has_ended: bool) -> None:
-        self.changes = {**changes, **self.changes}
+    def _take_back(self, added: Mapping[str, Row], removed: Collection[str], *, has_ended: bool) -> None:
+        """Stage rows again, before later ones; the run may have removed some that it had added."""
+        later, self._added, self._identities = self._added, {}, {}
+        for row in (*added.values(), *later.values()):
+            if row.id not in self._removed:
+                self.add(row)
+        self._removed = {*removed, *(self._removed - added.keys())}
         self._has_ended = self._has_ended or has_ended

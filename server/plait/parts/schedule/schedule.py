@@ -102,6 +102,9 @@ class Schedule(Part["ThreadSchedule"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor).load(records[0])
 
+    def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
+        return self.of(actor).clear()
+
 
 class ThreadSchedule:
     """The schedule of one thread: at most 10,000 effects that will run later.
@@ -225,6 +228,10 @@ class ThreadSchedule:
             names = ", ".join(sorted(stranded))
             log.warning("there is no effect %s: it waits for a class that has it", names, extra=about(self._actor.key))
 
+    def clear(self) -> Sequence[Record]:
+        """Forget all rows, and return the records that remove them."""
+        return [Record(self._part, id, None) for id in [*self._agenda.rows] if self._agenda.set(id, None)]
+
     def put(self, rows: Mapping[str, Row | None]) -> Commit:
         """Store or remove rows, as one write. No row is added to a terminated thread."""
         if self._actor.terminated is not None:
@@ -282,11 +289,11 @@ class ThreadSchedule:
         same = None if row.identity is None else finder.find(row.identity)
         if same is not None:
             return Planned(same.id, STAGED if draft is not None else self._written({}))
-        if len(self._find_rows()) >= MOST_ROWS:
+        if len(finder) >= MOST_ROWS:
             raise TooMany(f"{self._actor.key} has {MOST_ROWS:,} schedules, and no more may be added")
         self._newest = row.created_at
         if draft is not None:
-            draft.changes[row.id] = row
+            draft.add(row)
             return Planned(row.id, STAGED)
         return Planned(row.id, self._written({row.id: row}))
 

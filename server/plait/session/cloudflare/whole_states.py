@@ -10,8 +10,8 @@ from plait.errors import InvalidState, TooLarge
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait_schemas.align import id_of
 from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.elements import id_of
 from plait_schemas.text_patch import TextDiff
 
 __all__ = ["WholeStates"]

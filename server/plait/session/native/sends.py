@@ -88,7 +88,7 @@ class Sends:
         if not 1 <= len(frame.key) <= _LONGEST_KEY:
             raise InvalidArguments(f"a key has 1 to {_LONGEST_KEY} characters, this one has {len(frame.key)}")
         depth = self._actor.limits.depth
-        if frame.attachments and nests_deeper(encode_json(frame.attachments), depth):
+        if frame.attachments and _nests_deeper(frame.attachments, depth):
             raise TooLarge(f"JSON is nested more than {depth} deep", limit="depth")
         metadata = {"connection": connection.id, "key": frame.key}
         if principal is not None:
@@ -119,3 +119,10 @@ class Sends:
     def _tell(self, answer: Unsent) -> None:
         data = Frame(encode(answer))
         self._actor.state.after(lambda _: self._follower.send(data))
+
+
+def _nests_deeper(value: object, limit: int) -> bool:
+    try:
+        return nests_deeper(encode_json(value), limit)
+    except RecursionError:
+        return True

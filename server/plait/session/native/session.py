@@ -23,7 +23,7 @@ from plait.state.revision import Revision
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
-from plait_schemas.messages import Join, decode_broken, decode_client, encode
+from plait_schemas.messages import Join, decode_broken, decode_client, decode_head, encode
 
 __all__ = ["PlaitSession"]
 
@@ -152,12 +152,13 @@ class PlaitSession:
         try:
             message = decode_client(data)
         except NOT_JSON as error:
-            broken = decode_broken(data)
+            is_deep = isinstance(error, RecursionError)
+            broken = decode_head(data) if is_deep else decode_broken(data)
             if broken is None:
                 self._fail(str(error))
             elif not self._is_limited(broken):
                 self._charge(count_extra_messages(data))
-                self._refuse_broken(broken)
+                self._refuse_broken(broken, self._make_deep() if is_deep else None)
             return
         if not self._is_limited(message):
             if self._limiter is not None:
@@ -199,18 +200,21 @@ class PlaitSession:
             case messages.Send():
                 self._find_sends().receive(message)
 
-    def _refuse_broken(self, message: messages.ClientMessage) -> None:
-        """Refuse a message that only JavaScript accepts as JSON."""
+    def _make_deep(self) -> TooLarge:
+        return TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep", limit="depth")
+
+    def _refuse_broken(self, message: messages.ClientMessage, deep: TooLarge | None) -> None:
+        """Refuse a message that is nested too deep to decode, or that only JavaScript accepts as JSON."""
         match message:
             case messages.Push():
                 self._follower.catch_up()
-                self._pushes.refuse(message, InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
+                self._pushes.refuse(message, deep or InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
             case messages.Call():
-                error = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
+                error = deep or InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
             case messages.Send():
-                self._find_sends().refuse(message, InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
+                self._find_sends().refuse(message, deep or InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
             case messages.Message() if not self._messages.take():
                 pass  # The client sends it again, after an earlier message that is missing.
             case messages.Message() | messages.Presence() | messages.Auth():
@@ -246,7 +250,7 @@ class PlaitSession:
             self._tell(TooLarge(f"a presence has {len(data)} bytes, the limit is {limit}", limit="presence"))
             return
         if nests_deeper(data, self._actor.limits.depth):
-            self._tell(TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep", limit="depth"))
+            self._tell(self._make_deep())
             return
         try:
             self._connection.presence = decode_json(data)

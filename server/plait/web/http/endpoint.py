@@ -1,6 +1,7 @@
 """Answers HTTP requests: limits their bodies, turns exceptions into responses, and tells the instruments."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -12,8 +13,9 @@ from starlette.types import Message, Receive, Scope, Send
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, error_body, error_response, find_traceparent
+from plait.web.context import THREAD, ServerContext, error_body, error_response, find_traceparent
 from plait.web.http.request import LimitedRequest
+from plait.web.relay.requests import SentRequest, relay_request
 
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
 
@@ -28,15 +30,70 @@ Answer = Callable[[Request, Headers], Awaitable[Response]]
 """Answers a request; the headers that it adds to the list are sent with its answer, or with that of its error."""
 
 
-class Endpoint:
-    """An ASGI app. `find_place` returns the thread that a URL names, if any, for logs and instruments."""
+Locate = Callable[[Request], Awaitable[ThreadKey | None]]
+"""Returns the thread of a request; None if there is none."""
 
-    def __init__(self, context: ServerContext, find_place: Callable[[Scope], ThreadKey | None], answer: Answer) -> None:
+
+class Endpoint:
+    """An ASGI app, which answers a request where its thread is owned.
+
+    `find_place` returns the thread that a URL names, if any, for logs and instruments. `locate` finds the thread if the
+    URL does not name it.
+    """
+
+    def __init__(
+        self,
+        context: ServerContext,
+        find_place: Callable[[Scope], ThreadKey | None],
+        answer: Answer,
+        *,
+        locate: Locate | None = None,
+    ) -> None:
         self._context = context
         self._find_place = find_place
         self._answer = answer
+        self._locate = locate
+        # Nodes that run the same app make their endpoints in the same order.
+        self._number = len(context.endpoints)
+        context.endpoints.append(self._answer_relayed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, answer = self._make_request(scope, receive, send), self._answer
+        if self._context.owners.count > 1:
+            try:
+                if await self._relay(request, send):
+                    return
+            except Exception as error:
+                answer = partial(_fail, error)
+        await self._observe(request, send, answer)
+
+    # Inside
+
+    def _make_request(self, scope: Scope, receive: Receive, send: Send) -> LimitedRequest:
+        return LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
+
+    async def _relay(self, request: LimitedRequest, send: Send) -> bool:
+        """Have the owner of the thread answer the request, unless this node owns it; return whether it has."""
+        context = self._context
+        key = self._find_place(request.scope) if self._locate is None else await self._locate(request)
+        if key is None or context.owners.find(key) == context.owners.node:
+            return False
+        context.node.check_draining()
+        sent = SentRequest(self._number, context.owners.find(key), key.name)
+        await relay_request(context, sent, request.scope, request.receive_anew, send)
+        return True
+
+    async def _answer_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that a gateway has relayed."""
+        await self._observe(self._make_request(scope, receive, send), send, self._answer_owned)
+
+    async def _answer_owned(self, request: Request, headers: Headers) -> Response:
+        if (place := self._find_place(request.scope)) is not None:
+            self._context.check_owner(ThreadKey(place.kind, request.scope[THREAD]))
+        return await self._answer(request, headers)
+
+    async def _observe(self, request: LimitedRequest, send: Send, answer: Answer) -> None:
+        scope = request.scope
         instruments, place = self._context.instruments, self._find_place(scope)
         # Kind and name are empty if the app does not have the kind.
         kind, name = place if place is not None and place.kind in self._context.node.kinds else ("", "")
@@ -50,18 +107,17 @@ class Endpoint:
             await send(message)
 
         try:
-            await self._serve(scope, receive, send_observed, place)
+            await self._serve(request, send_observed, place, answer)
         except BaseException:
             instruments.request_ended(trace, status or _FAILED)
             raise
         instruments.request_ended(trace, status or _DISCONNECTED)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, place: ThreadKey | None) -> None:
-        request = LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
+    async def _serve(self, request: LimitedRequest, send: Send, place: ThreadKey | None, answer: Answer) -> None:
         headers: Headers = []
         try:
             self._context.node.check_draining()
-            response = await self._answer(request, headers)
+            response = await answer(request, headers)
         except ClientDisconnect:
             return
         except (PlaitError, HTTPException) as error:
@@ -72,7 +128,11 @@ class Endpoint:
             explained = self._context.failures.explain(error, place)
             response = JSONResponse(error_body("internal", str(explained)), 500)
         response.raw_headers.extend(headers)
-        await response(scope, receive, send)
+        await response(request.scope, request.receive, send)
+
+
+async def _fail(error: Exception, request: Request, headers: Headers) -> Response:
+    raise error
 
 
 class PathRoute(BaseRoute):

@@ -3,13 +3,13 @@
 import asyncio
 import os
 from collections.abc import Callable, Hashable
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights
-from plait.actor.rpc import Method
+from plait.actor.rpc import Arguments, Method
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
@@ -20,6 +20,8 @@ from plait.web.http.streamed_call import Encode, StreamedCall
 from plait.web.identity import Action
 
 __all__ = ["Exchange"]
+
+T = TypeVar("T")
 
 
 # Seconds after which the server watches for a disconnect of the client; most calls end earlier.
@@ -80,7 +82,7 @@ class Exchange:
                 await self.context.scheduler.wait_for_slot()
         return actor, connection
 
-    async def outcome(self, future: asyncio.Future[Any]) -> Any:
+    async def outcome(self, future: asyncio.Future[T]) -> T:
         """Return the result of a call. Raises CallFailed in place of exceptions that are not plait's."""
         try:
             return await future
@@ -89,7 +91,7 @@ class Exchange:
         except BaseException as error:
             raise self.context.failures.explain(error, self.key) from None
 
-    async def outcome_unless_left(self, future: asyncio.Future[Any], leave: Callable[[], object]) -> Any:
+    async def outcome_unless_left(self, future: asyncio.Future[T], leave: Callable[[], object]) -> T:
         """Return the result of a call, as `outcome` does. The body must have been read.
 
         If the client disconnects first, calls `leave` and raises ClientDisconnect.
@@ -114,14 +116,14 @@ class Exchange:
                 watcher.cancel()
 
     def stream(
-        self, actor: Actor, method: Method, arguments: Any, connection: Connection, encode: Encode
+        self, actor: Actor, method: Method, arguments: Arguments, connection: Connection, encode: Encode
     ) -> StreamedCall:
         """Call a method that streams."""
         call = StreamedCall(self._lines, encode, actor)
         call.begin(method, arguments, connection, self.request)
         return call
 
-    async def _wait_for_disconnect(self, future: asyncio.Future[Any]) -> None:
+    async def _wait_for_disconnect(self, future: asyncio.Future[T]) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
         if not future.done():

@@ -16,8 +16,11 @@ class LimitedRequest(Request):
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, limit: int) -> None:
         super().__init__(scope, _limit_body(receive, limit), send)
+        self._receive_any = receive
         self._whole: bytes | None = None
         self._is_begun = False
+        # Whether another reader has begun.
+        self._is_passed_on = False
 
     async def body(self) -> bytes:
         """Return the body. Raises ClientDisconnect."""
@@ -34,6 +37,19 @@ class LimitedRequest(Request):
             body = b"".join([body, *[chunk async for chunk in super().stream()]])
         self._whole = body
         return body
+
+    async def receive_anew(self) -> Message:
+        """Return the next message of the request, for another reader: first the body, if it has been read.
+
+        The size of the body is not limited. Raises RuntimeError if only a part of the body has been read.
+        """
+        if self._is_passed_on or not self._is_begun:
+            self._is_passed_on = True
+            return await self._receive_any()
+        if self._whole is None:
+            raise RuntimeError("a part of the request's body has been read: read it with request.body()")
+        self._is_passed_on = True
+        return {"type": "http.request", "body": self._whole, "more_body": False}
 
     async def stream(self) -> AsyncGenerator[bytes, Any]:
         """Yield the parts of the body as they arrive, and an empty one at the end. Raises ClientDisconnect."""

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from plait.actor.connection import Principal
 from plait.actor.outcome import make_resolver
+from plait.actor.rpc import Arguments
 from plait.agents.address import session_name
 from plait.agents.agent import Agent
 from plait.agents.identity import ThreadIds
@@ -19,7 +20,7 @@ from plait.agents.run import Interruption
 from plait.errors import Busy, CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, error_body
+from plait.web.context import THREAD, ServerContext, error_body
 from plait.web.fairness import LARGE
 from plait.web.http.endpoint import Headers
 from plait.web.http.exchange import Exchange
@@ -58,25 +59,49 @@ class RunRequests:
             return None
         return None if agent is None else ThreadKey(agent.kind.name, "")
 
+    async def locate(self, request: Request) -> ThreadKey | None:
+        """Return the thread of a request, and keep the name of one without a session; None if it names no agent.
+
+        The user is needed for a session, and if the app finds the ids; then `authenticate` is called here, and once
+        more where the request is answered.
+        """
+        context, place = self._context, self.find_place(request.scope)
+        if place is None:
+            return None
+        self._check(request)
+        query = request.scope["query_string"]
+        session_id = _read_session_id(query) if query else None
+        principal = None
+        if session_id is not None or self._ids.has_provider:
+            found = await context.identity.principal(request)
+            if isinstance(found, Response):
+                return None
+            principal = found
+        name, _ = await self._find_thread(request, principal, session_id, place.kind)
+        if session_id is None:
+            request.scope[THREAD] = name
+        return ThreadKey(place.kind, name)
+
     async def answer(self, request: Request, headers: Headers) -> Response:
         """Answer a request. Raises the error of one that is refused."""
         context = self._context
-        context.hosts.check(request)
-        context.identity.check_origin(request)
+        self._check(request)
         principal = await context.identity.principal(request)
         if isinstance(principal, Response):
             return principal
         context.requests.take(request, principal)
         query = request.scope["query_string"]
         session_id = _read_session_id(query) if query else None
-        name, continuing = await self._find_thread(request, principal, session_id)
         agent_name, rest = read_run(request.scope)
+        agent = context.runs.agents.get(agent_name)
+        kind = "" if agent is None else agent.kind.name
+        name, continuing = await self._find_thread(request, principal, session_id, kind)
         if request.method != "POST":
             raise HTTPException(405, "an agent is run by POST", headers={"allow": "POST"})
-        agent = context.runs.agents.get(agent_name)
         if agent is None:
             raise NotFound(f"there is no agent {agent_name!r}; there are: {', '.join(sorted(context.runs.agents))}")
         exchange = Exchange(context, request, ThreadKey(agent.kind.name, name), principal)
+        context.check_owner(exchange.key)
         try:
             response = await _answer_with(exchange, agent_name, rest, session_id)
         except Exception as error:
@@ -86,17 +111,24 @@ class RunRequests:
         headers += continuing
         return response
 
+    def _check(self, request: Request) -> None:
+        self._context.hosts.check(request)
+        self._context.identity.check_origin(request)
+
     async def _find_thread(
-        self, request: Request, principal: Principal | None, session_id: str | None
+        self, request: Request, principal: Principal | None, session_id: str | None, kind: str
     ) -> tuple[str, Headers]:
-        """Return the name of the thread, and the headers by which a client continues it.
+        """Return the name of the thread, and the headers by which a client continues it; this node owns a new one.
 
         Raises Forbidden for a session without a principal, which any client could name.
         """
         if session_id is None:
             # A provider of ids finds it as `request.state.principal`.
             request.scope.setdefault("state", {})["principal"] = principal
-            id = await self._ids.find(request)
+            owners = self._context.owners
+            id = request.scope.get(THREAD) or await self._ids.find(
+                request, lambda id: owners.find(ThreadKey(kind, id)) == owners.node
+            )
             return id, self._ids.make_headers(id, is_secure=request.scope["scheme"] == "https")
         if principal is None:
             raise Forbidden("session_id names a session of a user, and this server does not know who you are")
@@ -133,7 +165,7 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
     actor, connection = await exchange.enter(0)
     if session_id is not None and exchange.principal is not None:
         given = msgspec.structs.replace(given, session_id=session_id, user_id=exchange.principal.id)
-    arguments: tuple[list[Any], dict[str, Any]] = ([given], {})
+    arguments: Arguments = ([given], {})
     exchange.has_called = True
     if agent.is_stream:
         media_type, encode = _choose_form(request, agent)

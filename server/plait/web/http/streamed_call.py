@@ -12,7 +12,7 @@ from starlette.responses import Response
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.outcome import RunningCall
-from plait.actor.rpc import Method
+from plait.actor.rpc import Arguments, Method
 from plait.errors import CallFailed, PlaitError, Unauthenticated
 from plait.session.native.tokens import seconds_left
 from plait.web.http.streamed import Lines, StreamedResponse
@@ -39,9 +39,7 @@ class StreamedCall:
         # Done when there is something to send; its result is the error if there is nothing else.
         self.began: asyncio.Future[PlaitError | None] = asyncio.get_running_loop().create_future()
 
-    def begin(
-        self, method: Method, arguments: tuple[list[Any], dict[str, Any]], connection: Connection, request: Request
-    ) -> None:
+    def begin(self, method: Method, arguments: Arguments, connection: Connection, request: Request) -> None:
         """Call the method."""
         self._turn = self._actor.turns.call(
             method, arguments, self._done, sink=self._sink, connection=connection, request=request, by_client=True

@@ -9,12 +9,12 @@ numbers.
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame
 
-__all__ = ["AWAY", "Link", "Opener", "Stream"]
+__all__ = ["AWAY", "LOST", "Link", "Opener", "Stream"]
 
 LOST: Final = 0
 """Either node: the stream has ended without its last message."""
@@ -30,6 +30,8 @@ _CASTS: Final = frozenset({_CAST_TEXT, _CAST_BINARY, _CAST_PINGED})
 _HEADER: Final = struct.Struct("<IBI")
 _HIGH_WATER: Final = 4 * 1024 * 1024
 _STREAMS: Final = 1 << 32
+# Seconds that the other node gets to read the last messages.
+_CLOSE_TIMEOUT: Final = 2.0
 
 
 class Stream(Protocol):
@@ -71,6 +73,8 @@ class Link(asyncio.Protocol):
         self._high_water = high_water
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        # Done when the connection is lost.
+        self._lost: asyncio.Future[None] = self._loop.create_future()
         self._streams: dict[int, Stream] = {}
         self._last_number = 0
         self._input = bytearray()
@@ -135,18 +139,23 @@ class Link(asyncio.Protocol):
         self._frames.append(frame)
         self._out.append((kind, [number], data))
 
-    def close(self) -> None:
-        """Close the link; its streams are lost."""
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+    async def close(self) -> None:
+        """Send what was put on the link, and close it; its streams are lost."""
+        if (transport := self._transport) is None:
+            return
+        self._flush()
+        transport.close()
+        await asyncio.wait([self._lost], timeout=_CLOSE_TIMEOUT)
+        if not self._lost.done():
+            transport.abort()
+            await self._lost
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(self._high_water)
+        # uvloop's transports have no base class.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(self._high_water)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -154,6 +163,7 @@ class Link(asyncio.Protocol):
         for stream in streams.values():
             self._lose(stream)
         self._ended(self)
+        self._lost.set_result(None)
 
     def pause_writing(self) -> None:
         self.is_full = True

@@ -64,8 +64,7 @@ class Links:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for link in (*self._dialled.values(), *self._answered):
-            link.close()
+        await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._answered)))
 
     def find(self, node: int) -> Link | None:
         """Return the link to a node if it is there and takes streams."""

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
+from starlette.types import ASGIApp, Message, Scope
 from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
@@ -81,7 +82,7 @@ class Handshake(asyncio.Protocol):
         if self._is_over:
             return None
         self._is_over = True
-        connections = cast(set[Any], self._server.connections)
+        connections = cast(set[object], self._server.connections)
         socket = Socket(
             self._transport,
             ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log),
@@ -142,7 +143,7 @@ class Handshake(asyncio.Protocol):
             self._answer(*problem)
             return
         scope = self._scope(target, headers)
-        scope |= {"scheme": "wss" if is_secure else "ws", "server": server, "client": client}
+        scope.update(scheme="wss" if is_secure else "ws", server=server, client=client)
         task = asyncio.get_running_loop().create_task(self._run(scope), name="plait handshake")
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
@@ -175,7 +176,7 @@ class Handshake(asyncio.Protocol):
         self._key = key.decode()
         return None
 
-    def _scope(self, target: str, headers: RawHeaders) -> dict[str, Any]:
+    def _scope(self, target: str, headers: RawHeaders) -> Scope:
         raw_path, _, query = target.partition("?")
         root_path = self._config.root_path
         return {
@@ -199,8 +200,8 @@ class Handshake(asyncio.Protocol):
 
     # ASGI
 
-    async def _run(self, scope: dict[str, Any]) -> None:
-        app = cast(Any, self._config.loaded_app)
+    async def _run(self, scope: Scope) -> None:
+        app = cast(ASGIApp, self._config.loaded_app)
         try:
             await app(scope, self._receive, self._send)
         except Exception:
@@ -208,14 +209,14 @@ class Handshake(asyncio.Protocol):
         finally:  # Answer even after a CancelledError of the app's code, as nothing else closes the connection.
             self._answer(500, [], b"Internal Server Error\n")
 
-    async def _receive(self) -> dict[str, Any]:
+    async def _receive(self) -> Message:
         if not self._is_connected:
             self._is_connected = True
             return {"type": "websocket.connect"}
         await self._lost.wait()
         return {"type": "websocket.disconnect", "code": ABNORMAL}
 
-    async def _send(self, message: dict[str, Any]) -> None:
+    async def _send(self, message: Message) -> None:
         match message["type"]:
             case "websocket.http.response.start":
                 self._denial = (message["status"], list(message["headers"]))
@@ -250,6 +251,6 @@ _SWITCHING: Final = (
 )
 
 
-def _forget(connections: set[Any], ended: Callable[[Socket], None], socket: Socket) -> None:
+def _forget(connections: set[object], ended: Callable[[Socket], None], socket: Socket) -> None:
     connections.discard(socket)
     ended(socket)

@@ -4,16 +4,14 @@ import asyncio
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from websockets.frames import Opcode
-from websockets.server import ServerProtocol
 
 from plait.limits import TokenBucket
 from plait.web.fairness import AT_ONCE, LARGE, FairScheduler, Ticket
-from plait.web.sockets.framing import FrameParser
 
-__all__ = ["Reader"]
+__all__ = ["Parser", "Peer", "Reader"]
 
 # Maximum number of frames of one peer that are handled in one iteration of the loop.
 _FRAMES: Final = 96
@@ -23,9 +21,46 @@ _REMEMBERED: Final = 10.0
 _LONGEST_PAUSE: Final = 1.0
 
 
+class Peer(Protocol):
+    """The connection of a peer, as far as it is read."""
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is closed or closing."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Read nothing more; does nothing if reading is paused."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Resume reading; does nothing if it is not paused."""
+        ...
+
+
+class Parser(Protocol):
+    """The frames of a peer."""
+
+    # Parsed frames, the last first, until they are taken.
+    frames: list[tuple[Opcode, bytes]]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are frames that have not been taken, or data that can be parsed."""
+        ...
+
+    def parse(self) -> bool:
+        """Parse more frames; return whether there was something to parse."""
+        ...
+
+    def drop(self) -> None:
+        """Drop everything that has not been taken."""
+        ...
+
+
 class Reader:
     """Hands over the messages and control frames of one peer, and reads no more until they are handled.
 
+    The caller gives the received data to the parser, and then calls `read`, or `read_soon`.
     `handle` is called with each frame, and `parsed` after some frames; it returns whether more frames may follow.
     `disconnected` is called when the peer has disconnected and its last frame is handled.
     """
@@ -50,10 +85,9 @@ class Reader:
 
     def __init__(
         self,
-        transport: asyncio.Transport,
-        protocol: ServerProtocol,
+        transport: Peer,
+        parser: Parser,
         *,
-        max_size: int,
         bucket: TokenBucket | None,
         scheduler: FairScheduler,
         handle: Callable[[Opcode, bytes], None],
@@ -62,7 +96,7 @@ class Reader:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._parser = FrameParser(protocol, max_size)
+        self._parser = parser
         # Limits the frames that no session counts: pings, unsolicited pongs, and fragments.
         self._bucket = bucket
         # The queue for costly work, the time until which all frames of the peer count as costly, and the time until
@@ -87,13 +121,19 @@ class Reader:
         """Whether reading is paused."""
         return self._is_held or self._next is not None
 
-    def feed(self, data: bytes) -> None:
-        """Handle received bytes."""
-        self._parser.feed(data)
+    def read(self) -> None:
+        """Handle received data."""
         if self.is_held:
             self._pause_transport()
         else:
             self._read()
+
+    def read_soon(self) -> None:
+        """Handle received data in the next iteration of the loop, together with what is received until then."""
+        if self._is_held:
+            self._pause_transport()
+        elif self._next is None:
+            self._next = self._loop.call_soon(self._read)
 
     def charge(self, count: int) -> None:
         """Charge frames to the peer; a negative count is a credit for frames that it was asked to send."""

@@ -16,17 +16,17 @@ from plait.actor.logs import log_internal
 from plait.actor.transport import Frame, Receiver
 from plait.limits import TokenBucket
 from plait.web.fairness import FairScheduler, Ticket
-from plait.web.sockets.framing import is_utf8, serialize, serialize_pinged, shorten
+from plait.web.sockets.framing import FrameParser, is_utf8, serialize, serialize_pinged, shorten
 from plait.web.sockets.reader import Reader
 from plait.web.sockets.write_batcher import WriteBatcher
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
-__all__ = ["ABNORMAL", "Socket"]
-
+__all__ = ["ABNORMAL", "AT_ONCE", "Socket"]
 
 _CLOSE_TIMEOUT: Final = 5.0
-# If more bytes wait in one iteration of the loop, changes are held back, and then sent as one.
-_AT_ONCE: Final = 256 * 1024
+AT_ONCE: Final = 256 * 1024
+"""If more bytes wait in one iteration of the loop, changes are held back, and then sent as one."""
+
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _INVALID_DATA: Final = 1007
@@ -47,6 +47,7 @@ class Socket(asyncio.Protocol):
         "_loop",
         "_out",
         "_out_size",
+        "_parser",
         "_protocol",
         "_reader",
         "_receiver",
@@ -89,10 +90,10 @@ class Socket(asyncio.Protocol):
         self._ended = ended
         self._shutdown = shutdown
         disconnected = partial(self._end, ABNORMAL, "")
+        self._parser = FrameParser(protocol, max_size)
         self._reader = Reader(
             transport,
-            protocol,
-            max_size=max_size,
+            self._parser,
             bucket=bucket,
             scheduler=scheduler,
             handle=self._handle,
@@ -118,7 +119,7 @@ class Socket(asyncio.Protocol):
     @property
     def is_backed_up(self) -> bool:
         """Whether too many bytes wait for the peer or for the end of this iteration of the loop."""
-        return self._is_paused or self._out_size > _AT_ONCE
+        return self._is_paused or self._out_size > AT_ONCE
 
     @property
     def is_held(self) -> bool:
@@ -194,7 +195,8 @@ class Socket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard = self._loop.time()
         self.is_asked = False
-        self._reader.feed(data)
+        self._parser.feed(data)
+        self._reader.read()
 
     def eof_received(self) -> None:
         self._reader.end()
@@ -291,7 +293,7 @@ class Socket(asyncio.Protocol):
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if not self._is_paused:
             self._wake()
-            if size > _AT_ONCE and self._receiver is not None and not self._is_closing:
+            if size > AT_ONCE and self._receiver is not None and not self._is_closing:
                 self._receiver.drained()
         elif self._transport.get_write_buffer_size() > self._limit:
             self.hit = self.hit or "write_buffer"

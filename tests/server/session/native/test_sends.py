@@ -204,3 +204,54 @@ async def test_half_a_surrogate_pair_is_refused_in_its_turn(troubled: MessagesLa
     send(guest, 2, "good")
     found = await answers(guest, 2)
     assert [each.get("code") for each in found] == ["invalid_arguments", None]
+
+
+@pytest.mark.parametrize("depth", [900, 2_000, 100_000])
+async def test_a_message_that_is_nested_too_deep_is_refused_and_the_next_one_is_not(
+    troubled: MessagesLab, depth: int
+) -> None:
+    troubled.work = nothing
+    guest = await joined(await chat(troubled), "ada")
+    text = '{"type":"send","ref":%d,"part":"messages","content":"a","key":"k","attachments":[{"a":%s}]}'
+    guest.session.receive((text % (2, "[" * depth + "]" * depth)).encode(), is_text=True)
+    guest.session.receive((text % (1, "[" * depth + "]" * depth)).encode(), is_text=True)
+    send(guest, 2, "good")
+    found = await answers(guest, 3)
+    assert [(each["ref"], each.get("code")) for each in found] == [(2, "gap"), (1, "too_large"), (2, None)]
+    assert [each.content for each in await troubled.all()] == ["good"]
+
+
+async def test_a_message_is_refused_at_each_depth_at_which_it_may_still_be_decoded(troubled: MessagesLab) -> None:
+    troubled.work = nothing
+    guest = await joined(await chat(troubled), "ada")
+    text = '{"type":"send","ref":%d,"part":"messages","content":"a","key":"k","attachments":[{"a":%s}]}'
+    for ref in range(1, 101):
+        depth = 900 + ref
+        guest.session.receive((text % (ref, "[" * depth + "]" * depth)).encode(), is_text=True)
+    assert [each["code"] for each in await answers(guest, 100)] == ["too_large"] * 100
+
+
+@pytest.mark.parametrize("type", ["push", "call"])
+async def test_a_change_or_a_call_that_is_nested_too_deep_is_refused_and_the_socket_stays_open(
+    troubled: MessagesLab, type: str
+) -> None:
+    troubled.work = nothing
+    guest = await joined(await chat(troubled), "ada")
+    deep = "[" * 2000 + "]" * 2000
+    fields = (
+        '"base":["e",0],"ops":[{"op":"add","path":"/a","value":%s}]' if type == "push" else '"method":"x","args":[%s]'
+    )
+    guest.session.receive(f'{{"type":"{type}","ref":1,{fields % deep}}}'.encode(), is_text=True)
+    send(guest, 1, "good")
+    frames: list[Any] = []
+    while not frames or frames[-1]["type"] not in ("sent", "unsent"):
+        frames.append(await guest.transport.next())
+    assert [(each["type"], each["code"]) for each in frames if each.get("ref") == 1 and each["type"] != "sent"] == [
+        ("nack" if type == "push" else "error", "too_large")
+    ]
+
+
+async def test_a_deep_frame_without_a_number_still_closes_the_socket(troubled: MessagesLab) -> None:
+    guest = await joined(await chat(troubled), "ada")
+    guest.session.receive(('{"type":"event","data":%s}' % ("[" * 2000 + "]" * 2000)).encode(), is_text=True)
+    assert (await guest.transport.next())["code"] == "bad_frame"

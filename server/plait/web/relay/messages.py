@@ -1,0 +1,195 @@
+"""The messages of sockets and requests on a link, and the requests that travel with the first of them."""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+import msgspec
+from starlette.types import Scope
+
+__all__ = [
+    "BACKED",
+    "BINARY",
+    "BODY",
+    "CLOSE",
+    "CLOSED",
+    "DISCONNECT",
+    "ENDED",
+    "FAILED",
+    "FREE",
+    "GONE",
+    "HEAD",
+    "LAST_BODY",
+    "LAST_PART",
+    "LEAVE",
+    "MARK",
+    "MARKED",
+    "OPEN",
+    "PART",
+    "PAUSE",
+    "PONG",
+    "REQUEST",
+    "RESUME",
+    "ROOM",
+    "TEXT",
+    "SentScope",
+    "pack_close",
+    "pack_head",
+    "pack_size",
+    "unpack_close",
+    "unpack_head",
+    "unpack_size",
+]
+
+# A socket. The gateway has accepted it, and sends its messages and how it closes; GONE follows when its connection is
+# lost.
+OPEN: Final = 10
+TEXT: Final = 11
+BINARY: Final = 12
+PONG: Final = 13
+CLOSED: Final = 14
+GONE: Final = 15
+# The peer reads too slowly, or has caught up.
+BACKED: Final = 16
+FREE: Final = 17
+# The socket has been given every frame before a MARK.
+MARKED: Final = 18
+# The gateway is shutting down: close the socket after its turns.
+LEAVE: Final = 19
+# The owner closes the socket, or reads nothing from it for a while.
+CLOSE: Final = 20
+PAUSE: Final = 21
+RESUME: Final = 22
+MARK: Final = 23
+# The socket is gone, and its turns have ended: the last message.
+ENDED: Final = 24
+
+# An HTTP request, and the rest of its body.
+REQUEST: Final = 30
+BODY: Final = 31
+LAST_BODY: Final = 32
+DISCONNECT: Final = 33
+# Either node: it has used up so many bytes.
+ROOM: Final = 34
+# The answer. Without its last part it ends with FAILED; if it has not begun then, the app has raised an exception.
+HEAD: Final = 35
+PART: Final = 36
+LAST_PART: Final = 37
+FAILED: Final = 38
+
+_CODE: Final = struct.Struct("<H")
+_SIZE: Final = struct.Struct("<I")
+_ASGI: Final[Mapping[str, str]] = {"version": "3.0", "spec_version": "2.3"}
+
+
+def pack_close(code: int, reason: str) -> bytes:
+    """Encode a close code and its reason."""
+    return _CODE.pack(code) + reason.encode(errors="backslashreplace")
+
+
+def unpack_close(data: bytes) -> tuple[int, str]:
+    """Decode what `pack_close` has encoded."""
+    return _CODE.unpack_from(data)[0], data[_CODE.size :].decode()
+
+
+def pack_size(size: int) -> bytes:
+    """Encode a number of bytes."""
+    return _SIZE.pack(size)
+
+
+def unpack_size(data: bytes) -> int:
+    """Decode what `pack_size` has encoded."""
+    size: int = _SIZE.unpack(data)[0]
+    return size
+
+
+def pack_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode the status and the headers of an answer."""
+    return msgspec.msgpack.encode((status, [(bytes(name), bytes(value)) for name, value in headers]))
+
+
+def unpack_head(data: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Decode what `pack_head` has encoded."""
+    return _decode_head(data)
+
+
+class SentScope(msgspec.Struct, array_like=True, frozen=True):
+    """What travels of a request's scope: all that ASGI says of the request, and nothing that an app has added."""
+
+    type: str
+    http_version: str
+    method: str
+    scheme: str
+    path: str
+    raw_path: bytes | None
+    query_string: bytes
+    root_path: str
+    headers: list[tuple[bytes, bytes]]
+    client: tuple[str, int | None] | None
+    server: tuple[str, int | None] | None
+    subprotocols: list[str]
+    # Whether pings reach the peer of a socket.
+    can_ping: bool = False
+    # The number of the endpoint that answers an HTTP request, and the name of its thread.
+    endpoint: int = 0
+    thread: str = ""
+    # The body of an HTTP request so far, and whether that is all of it.
+    body: bytes = b""
+    is_whole: bool = True
+
+    @classmethod
+    def of(cls, scope: Scope, **options: Any) -> Self:
+        """Return what travels of a scope, with further members."""
+        return cls(
+            scope["type"],
+            scope.get("http_version", "1.1"),
+            scope.get("method", "GET"),
+            scope["scheme"],
+            scope["path"],
+            scope.get("raw_path"),
+            scope.get("query_string", b""),
+            scope.get("root_path", ""),
+            [(bytes(name), bytes(value)) for name, value in scope["headers"]],
+            scope.get("client"),
+            scope.get("server"),
+            list(scope.get("subprotocols") or ()),
+            **options,
+        )
+
+    def encode(self) -> bytes:
+        """Encode the scope for a link."""
+        return _encode(self)
+
+    @staticmethod
+    def decode(data: bytes) -> "SentScope":
+        """Decode what `encode` has encoded."""
+        return _decode(data)
+
+    def make(self) -> Scope:
+        """Return a scope like the one that was sent."""
+        scope: Scope = {
+            "type": self.type,
+            "asgi": dict(_ASGI),
+            "http_version": self.http_version,
+            "scheme": self.scheme,
+            "path": self.path,
+            "query_string": self.query_string,
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "client": self.client,
+            "server": self.server,
+            "state": {},
+            "extensions": {},
+        }
+        if self.raw_path is not None:
+            scope["raw_path"] = self.raw_path
+        if self.type == "websocket":
+            scope["subprotocols"] = self.subprotocols
+        else:
+            scope["method"] = self.method
+        return scope
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(SentScope).decode
+_decode_head = msgspec.msgpack.Decoder(tuple[int, list[tuple[bytes, bytes]]]).decode

@@ -1,0 +1,64 @@
+"""Opens the sockets and requests that gateways relay to the threads of this node."""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from plait.store.protocol import ThreadKey
+from plait.web.context import THREAD, ServerContext
+from plait.web.relay.link import Link, Opener
+from plait.web.relay.messages import OPEN, REQUEST, SentScope
+from plait.web.relay.remote_request import RemoteRequest
+from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
+from plait.web.sockets.admission import Admission, join_in_task
+from plait.web.sockets.open_socket import OpenSocket
+from plait.web.thread_urls import read_address
+
+__all__ = ["Owner"]
+
+
+class Owner:
+    """Makes the other ends of the streams of gateways, and owns their tasks."""
+
+    def __init__(self, context: ServerContext, app: ASGIApp) -> None:
+        self._context = context
+        # The `app` of requests.
+        self._app = app
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.openers: dict[int, Opener] = {OPEN: self._open_socket, REQUEST: self._open_request}
+
+    async def stop(self) -> None:
+        """Cancel the tasks, and wait for them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Inside
+
+    def _open_socket(self, link: Link, number: int, data: bytes) -> RemoteSocketStream:
+        sent = SentScope.decode(data)
+        scope = sent.make()
+        socket = RemoteSocket(link, number, self._context.scheduler, can_ping=sent.can_ping)
+        key = read_address(scope).key
+        enter = partial(self._enter, Admission(self._context, scope, key, socket.place), key)
+        self._run(join_in_task(enter, socket, socket.place, self._context))
+        return RemoteSocketStream(socket)
+
+    async def _enter(self, admission: Admission, key: ThreadKey, socket: OpenSocket) -> None:
+        self._context.check_owner(key)
+        await admission.enter(socket)
+
+    def _open_request(self, link: Link, number: int, data: bytes) -> RemoteRequest:
+        sent = SentScope.decode(data)
+        scope = {**sent.make(), "app": self._app, THREAD: sent.thread}
+        request = RemoteRequest(link, number, sent.body, is_whole=sent.is_whole)
+        self._run(request.run(self._context.endpoints[sent.endpoint], scope))
+        return request
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="plait relay")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

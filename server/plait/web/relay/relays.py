@@ -1,0 +1,53 @@
+"""What a gateway relays, which ends before the gateway does."""
+
+import asyncio
+from contextlib import suppress
+from typing import Protocol
+
+__all__ = ["Relays"]
+
+
+class Relay(Protocol):
+    """A relayed socket or request."""
+
+    def leave(self) -> None:
+        """Ask the owner to end it, if it would not end by itself."""
+        ...
+
+    def cut_off(self) -> None:
+        """End it."""
+        ...
+
+
+class Relays:
+    """The sockets and requests of this node that are relayed to other nodes."""
+
+    def __init__(self) -> None:
+        self._relays: set[Relay] = set()
+        # Done when nothing is relayed; None if nobody waits for that.
+        self._ended: asyncio.Future[None] | None = None
+
+    def __contains__(self, relay: Relay) -> bool:
+        return relay in self._relays
+
+    def add(self, relay: Relay) -> None:
+        """Add one."""
+        self._relays.add(relay)
+
+    def discard(self, relay: Relay) -> None:
+        """Remove one that has ended."""
+        self._relays.discard(relay)
+        if not self._relays and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def end(self, timeout: float) -> None:
+        """Ask the owners to end everything, and after `timeout` seconds end the rest."""
+        for relay in tuple(self._relays):
+            relay.leave()
+        if self._relays:
+            self._ended = asyncio.get_running_loop().create_future()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._ended
+        for relay in tuple(self._relays):
+            relay.cut_off()

@@ -1,0 +1,315 @@
+"""The transport of a connection whose socket is at a gateway."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from websockets.frames import Opcode
+
+from plait.actor.logs import log_internal
+from plait.actor.transport import Frame, Receiver
+from plait.web.fairness import FairScheduler, Ticket
+from plait.web.relay.link import Link
+from plait.web.relay.messages import (
+    BACKED,
+    BINARY,
+    CLOSE,
+    CLOSED,
+    ENDED,
+    FREE,
+    GONE,
+    LEAVE,
+    MARK,
+    MARKED,
+    PAUSE,
+    PONG,
+    RESUME,
+    TEXT,
+    pack_close,
+    unpack_close,
+)
+from plait.web.sockets.open_socket import Place
+from plait.web.sockets.reader import Reader
+from plait.web.sockets.socket import ABNORMAL, AT_ONCE
+from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
+
+__all__ = ["RemoteSocket", "RemoteSocketStream"]
+
+# The gateway is asked each time after so many bytes whether it has them, and this often before it counts as slow.
+_MOST_MARKS: Final = 4
+_MARKED: Final = AT_ONCE // _MOST_MARKS
+_OPCODES: Final = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, PONG: Opcode.PONG, CLOSED: Opcode.CLOSE}
+
+
+class RemoteSocket:
+    """A socket at a gateway, which is the other end of the stream `number` of a link."""
+
+    __slots__ = (
+        "_drained",
+        "_is_backed",
+        "_is_closing",
+        "_is_held_up",
+        "_is_paused",
+        "_link",
+        "_marks",
+        "_messages",
+        "_number",
+        "_reader",
+        "_receiver",
+        "_unmarked",
+        "can_ping",
+        "place",
+    )
+
+    def __init__(self, link: Link, number: int, scheduler: FairScheduler, *, can_ping: bool) -> None:
+        self._link = link
+        self._number = number
+        self.can_ping = can_ping
+        self.place = Place(self._finish)
+        self._messages = _Messages()
+        disconnected = partial(self._end, ABNORMAL, "")
+        self._reader = Reader(
+            self,
+            self._messages,
+            bucket=None,
+            scheduler=scheduler,
+            handle=self._handle,
+            parsed=_return_true,
+            disconnected=disconnected,
+        )
+        self._receiver: Receiver | None = None
+        self._is_closing = False
+        # Whether the gateway was told to read nothing from the peer.
+        self._is_paused = False
+        # Whether the peer reads too slowly, and whether the link is full.
+        self._is_backed = False
+        self._is_held_up = False
+        # Bytes that were sent after the last mark, and how many marks the gateway has not answered.
+        self._unmarked = 0
+        self._marks = 0
+        self._drained: asyncio.Future[None] | None = None
+
+    def attach(self, receiver: Receiver) -> None:
+        """Pass the peer's messages to `receiver` from now on; nothing is handled before the first call."""
+        is_first = self._receiver is None
+        self._receiver = receiver
+        if is_first:
+            self._reader.resume()
+
+    # The Transport of a connection
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the peer reads too slowly, or too many bytes are on the way to its gateway."""
+        return self._is_backed or self._marks >= _MOST_MARKS or self._is_held_up
+
+    def send(self, frame: Frame) -> None:
+        if not self._is_closing:
+            self._link.cast(frame, self._number)
+            self._count(len(frame.data))
+
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
+        if not self._is_closing:
+            self._link.cast(frame, self._number, payload)
+            self._count(len(frame.data))
+
+    def close(self, code: int, reason: str) -> None:
+        if not self._is_closing:
+            self._link.put(CLOSE, self._number, pack_close(code, reason))
+            self._end(code, reason)
+
+    def pause(self) -> None:
+        self._reader.pause()
+
+    def resume(self) -> None:
+        self._reader.resume()
+
+    def stop_reading(self) -> None:
+        self._reader.stop()
+
+    def schedule(self, work: Callable[[], None]) -> Ticket | None:
+        return self._reader.schedule(work)
+
+    async def drain(self) -> None:
+        while self.is_backed_up and not self._is_closing:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    # The Peer of the reader
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._link.put(PAUSE, self._number)
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._link.put(RESUME, self._number)
+
+    # Called by the stream
+
+    def take(self, opcode: Opcode, data: bytes) -> None:
+        """Handle a frame of the peer."""
+        self._messages.add(opcode, data)
+        self._reader.read_soon()
+
+    def set_slow(self, *, is_backed: bool | None = None, is_held_up: bool | None = None) -> None:
+        """Set whether the peer reads too slowly, or whether the link is full."""
+        if is_backed is not None:
+            self._is_backed = is_backed
+        if is_held_up is not None:
+            self._is_held_up = is_held_up
+        self._tell_drained()
+
+    def answer_mark(self) -> None:
+        """Continue, as the gateway has everything before a mark."""
+        was_backed_up = self.is_backed_up
+        self._marks -= 1
+        if was_backed_up:
+            self._tell_drained()
+
+    def leave(self) -> None:
+        """Close the socket after its turns, as its gateway is shutting down."""
+        self._reader.stop()
+        if self.place.connection is None:
+            self._go_away()
+        else:
+            self.place.connection.call_when_turns_end(self._go_away)
+
+    def disconnect(self) -> None:
+        """End, as the peer has disconnected, or the link is lost."""
+        self._reader.end()
+        self.place.leave()
+
+    # Inside
+
+    def _go_away(self) -> None:
+        self.close(GOING_AWAY, "the server is shutting down")
+
+    def _finish(self) -> None:
+        self._link.put(ENDED, self._number)
+        self._link.forget(self._number)
+
+    def _count(self, size: int) -> None:
+        """Count sent bytes, and send a mark now and then."""
+        self._unmarked += size
+        if self._unmarked > _MARKED:
+            self._unmarked = 0
+            self._marks += 1
+            self._link.put(MARK, self._number)
+
+    def _handle(self, opcode: Opcode, data: bytes) -> None:
+        receiver = self._receiver
+        if self._is_closing or receiver is None:
+            return
+        try:
+            match opcode:
+                case Opcode.TEXT | Opcode.BINARY:
+                    receiver.receive(data, is_text=opcode is Opcode.TEXT)
+                case Opcode.PONG:
+                    receiver.pong(data)
+                case _:
+                    self._end(*unpack_close(data))
+        except Exception as error:
+            self.close(INTERNAL_ERROR, log_internal(error))
+
+    def _end(self, code: int, reason: str) -> None:
+        """Close the receiver."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._wake()
+        self._reader.close()
+        if self._receiver is not None:
+            self._receiver.close(code, reason)
+
+    def _tell_drained(self) -> None:
+        if self._is_closing or self.is_backed_up:
+            return
+        self._wake()
+        if self._receiver is not None:
+            self._receiver.drained()
+
+    def _wake(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+
+class RemoteSocketStream:
+    """The messages of a gateway for one socket."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, socket: RemoteSocket) -> None:
+        self._socket = socket
+
+    def receive(self, kind: int, data: bytes) -> None:
+        """Handle a message."""
+        if (opcode := _OPCODES.get(kind)) is not None:
+            self._socket.take(opcode, data)
+        elif kind in (BACKED, FREE):
+            self._socket.set_slow(is_backed=kind == BACKED)
+        elif kind == MARKED:
+            self._socket.answer_mark()
+        elif kind == GONE:
+            self._socket.disconnect()
+        elif kind == LEAVE:
+            self._socket.leave()
+
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        """Fail, as gateways send no frames."""
+        raise AssertionError("a gateway sends no frames")
+
+    def pause(self) -> None:
+        """Count the peer as slow, as the link is full."""
+        self._socket.set_slow(is_held_up=True)
+
+    def resume(self) -> None:
+        """Count the peer as slow no longer, as the link has room."""
+        self._socket.set_slow(is_held_up=False)
+
+    def lose(self) -> None:
+        """End, as the link is lost."""
+        self._socket.disconnect()
+
+
+class _Messages:
+    """The parser of a reader whose frames come whole."""
+
+    __slots__ = ("_received", "frames")
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Opcode, bytes]] = []
+        # Frames in order of arrival, which come after those in `frames`.
+        self._received: list[tuple[Opcode, bytes]] = []
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self.frames) or bool(self._received)
+
+    def add(self, opcode: Opcode, data: bytes) -> None:
+        """Add a frame."""
+        self._received.append((opcode, data))
+
+    def parse(self) -> bool:
+        if not self._received:
+            return False
+        # The reader keeps the list.
+        self.frames += reversed(self._received)
+        self._received.clear()
+        return True
+
+    def drop(self) -> None:
+        self.frames.clear()
+        self._received.clear()
+
+
+def _return_true() -> bool:
+    return True

@@ -1,0 +1,234 @@
+"""HTTP requests of this node whose threads other nodes own: the gateway's end."""
+
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple, Protocol
+
+from starlette.types import Message, Receive, Scope, Send
+
+from plait.actor.transport import Frame
+from plait.errors import Indeterminate, Unavailable
+from plait.web.relay.link import LOST, Link
+from plait.web.relay.links import Links
+from plait.web.relay.messages import (
+    BODY,
+    DISCONNECT,
+    FAILED,
+    HEAD,
+    LAST_BODY,
+    LAST_PART,
+    PART,
+    REQUEST,
+    ROOM,
+    SentScope,
+    pack_size,
+    unpack_head,
+    unpack_size,
+)
+from plait.web.relay.relays import Relays
+from plait.web.relay.window import PIECE, SizeCounter, Window
+
+__all__ = ["SentRequest", "relay_request"]
+
+# Seconds after which the gateway watches for a disconnect of the client; most requests are answered earlier.
+_SOON: Final = 0.1
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class Relaying(Protocol):
+    """The links of a node, and what it relays."""
+
+    links: Links
+    relays: Relays
+
+
+class SentRequest(NamedTuple):
+    """Where a request is sent: which endpoint of which node, and the name of its thread."""
+
+    endpoint: int
+    node: int
+    thread: str
+
+
+async def relay_request(context: Relaying, target: SentRequest, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have another node answer a request.
+
+    Raises Unavailable if the node is away for too long, and Unavailable or Indeterminate if it is lost before it has
+    answered.
+    """
+    await context.links.link(target.node)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        return
+    body, is_whole = message.get("body", b""), not message.get("more_body", False)
+    first, rest = body[:PIECE], body[PIECE:]
+    sent = SentScope.of(
+        scope, endpoint=target.endpoint, thread=target.thread, body=first, is_whole=is_whole and not rest
+    )
+    link = await context.links.link(target.node)
+    relayed = _RelayedRequest(link, receive, send, scope["method"])
+    context.relays.add(relayed)
+    try:
+        await relayed.run(sent, rest, is_whole=is_whole)
+    finally:
+        context.relays.discard(relayed)
+
+
+class _RelayedRequest:
+    """One request at its gateway."""
+
+    def __init__(self, link: Link, receive: Receive, send: Send, method: str) -> None:
+        self._link = link
+        self._receive = receive
+        self._send = send
+        self._is_safe = method in _SAFE
+        self._is_get = method == "GET"
+        self._number = 0
+        self._window = Window()
+        self._used = SizeCounter()
+        # What the owner has sent, and what is waited for.
+        self._messages: deque[tuple[int, bytes]] = deque()
+        self._arrived = asyncio.Event()
+        self._has_begun = False
+        # Whether the answer is a stream of events that does not end by itself, and whether this node has ended it.
+        self._is_endless = False
+        self._is_left = False
+        self._is_disconnected = False
+
+    async def run(self, sent: SentScope, rest: bytes, *, is_whole: bool) -> None:
+        """Send the request, and the answer to the client. Raises Unavailable and Indeterminate."""
+        loop = asyncio.get_running_loop()
+        self._number = self._link.open(
+            REQUEST, sent.encode(), _RequestStream(self._messages, self._arrived, self._window)
+        )
+        upload: asyncio.Task[None] | None = None
+
+        def watch() -> None:
+            nonlocal upload
+            upload = loop.create_task(self._upload(rest, is_whole=is_whole), name="plait upload")
+
+        # A client that has sent all can only disconnect.
+        timer = loop.call_later(_SOON, watch) if sent.is_whole else loop.call_soon(watch)
+        is_complete = False
+        try:
+            is_complete = await self._answer()
+        finally:
+            timer.cancel()
+            if upload is not None:
+                upload.cancel()
+            if not is_complete:
+                self._disconnect()
+            self._link.forget(self._number)
+
+    def leave(self) -> None:
+        """End a stream of events, as this node is shutting down; other answers end by themselves."""
+        if self._is_endless:
+            self._is_left = True
+            self._disconnect()
+
+    def cut_off(self) -> None:
+        """End the answer."""
+        self._disconnect()
+
+    # Inside
+
+    async def _answer(self) -> bool:
+        """Send the answer; return whether the owner has ended the stream."""
+        while True:
+            while self._messages:
+                kind, data = self._messages.popleft()
+                if kind == HEAD:
+                    status, headers = unpack_head(data)
+                    self._is_endless = self._is_get and any(
+                        name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
+                    )
+                    self._has_begun = True
+                    await self._send({"type": "http.response.start", "status": status, "headers": headers})
+                elif kind in (PART, LAST_PART):
+                    await self._send({"type": "http.response.body", "body": data, "more_body": kind == PART})
+                    if kind == LAST_PART:
+                        return True
+                    if used := self._used.use(len(data)):
+                        self._link.put(ROOM, self._number, pack_size(used))
+                else:
+                    await self._fail(is_lost=kind != FAILED)
+                    return True
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def _fail(self, *, is_lost: bool) -> None:
+        """End the answer; one that has begun without its last part, so that the server closes the connection."""
+        if self._is_left:
+            await self._send({"type": "http.response.body", "body": b""})
+        if self._has_begun or self._is_disconnected:
+            return
+        if not is_lost:
+            # The owner has logged the exception.
+            text = b"Internal Server Error"
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text))]
+            await self._send({"type": "http.response.start", "status": 500, "headers": headers})
+            await self._send({"type": "http.response.body", "body": text})
+        elif self._is_safe:
+            raise Unavailable("the worker that owns this thread has stopped; try again")
+        else:
+            raise Indeterminate("the worker that owns this thread has stopped; the request may have been carried out")
+
+    async def _upload(self, rest: bytes, *, is_whole: bool) -> None:
+        """Send the rest of the body, and whether the client disconnects."""
+        while rest:
+            piece, rest = rest[:PIECE], rest[PIECE:]
+            await self._put_body(piece, is_last=is_whole and not rest)
+        while True:
+            message: Message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._disconnect()
+                return
+            body, is_last = message.get("body", b""), not message.get("more_body", False)
+            for at in range(0, max(len(body), 1), PIECE):
+                await self._put_body(body[at : at + PIECE], is_last=is_last and at + PIECE >= len(body))
+
+    async def _put_body(self, piece: bytes, *, is_last: bool) -> None:
+        await self._window.take(len(piece))
+        self._link.put(LAST_BODY if is_last else BODY, self._number, piece)
+
+    def _disconnect(self) -> None:
+        if not self._is_disconnected:
+            self._is_disconnected = True
+            self._link.put(DISCONNECT, self._number)
+
+
+class _RequestStream:
+    """The messages of the owner for one request."""
+
+    __slots__ = ("_arrived", "_messages", "_window")
+
+    def __init__(self, messages: deque[tuple[int, bytes]], arrived: asyncio.Event, window: Window) -> None:
+        self._messages = messages
+        self._arrived = arrived
+        self._window = window
+
+    def receive(self, kind: int, data: bytes) -> None:
+        """Handle a message."""
+        if kind == ROOM:
+            self._window.give(unpack_size(data))
+        else:
+            self._messages.append((kind, data))
+            self._arrived.set()
+
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        """Fail, as requests have no frames."""
+        raise AssertionError("a request has no frames")
+
+    def pause(self) -> None:
+        """Send nothing, as the link is full."""
+        self._window.set_link_full(is_full=True)
+
+    def resume(self) -> None:
+        """Send, as the link has room."""
+        self._window.set_link_full(is_full=False)
+
+    def lose(self) -> None:
+        """End the answer, as the link is lost."""
+        self._window.close()
+        self._messages.append((LOST, b""))
+        self._arrived.set()

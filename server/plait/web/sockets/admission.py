@@ -1,0 +1,202 @@
+"""The admission of a socket at the owner of its thread: who its peer is, what that may do, and its session."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Rights
+from plait.actor.logs import log_internal
+from plait.errors import PlaitError, escape_traceback
+from plait.parts.messages.part import Messages
+from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
+from plait.session.native.follower import PLAIT
+from plait.session.native.joining import Joining
+from plait.session.native.tokens import Tokens
+from plait.store.protocol import ThreadKey
+from plait.web.context import ServerContext, as_final_refusal, as_get, as_refusal, find_traceparent, with_token
+from plait.web.sockets.open_socket import OpenSocket, Place
+from plait.web.sockets.pending_join import PendingJoin
+from plait.web.sockets.socket import ABNORMAL
+from plait_schemas.codes import INTERNAL_ERROR
+from plait_schemas.messages import SUBPROTOCOL
+
+__all__ = ["Admission", "close_refused", "join_in_task", "try_join"]
+
+log = logging.getLogger("plait.sockets")
+log.addFilter(escape_traceback)
+
+
+Join = Callable[[OpenSocket], Awaitable[None]]
+
+
+class Admission:
+    """Finds out the rights of one socket, and joins it to its thread.
+
+    A client of the Cloudflare protocol is authenticated by its request, a native client by its join.
+    """
+
+    def __init__(self, context: ServerContext, scope: Scope, key: ThreadKey, place: Place) -> None:
+        self._context = context
+        self._key = key
+        self._place = place
+        self._request = as_get(scope)
+        self._traceparent = find_traceparent(scope)
+        self._is_native = SUBPROTOCOL in scope.get("subprotocols", ())
+
+    async def enter(self, socket: OpenSocket) -> None:
+        """Check a socket that has been accepted already, and join it."""
+        await self.join(await self.check(), socket)
+
+    async def check(self) -> Rights | None:
+        """Return the rights of a client of the Cloudflare protocol; None for a native one, whose token comes later.
+
+        Raises an error if the client is refused.
+        """
+        if self._is_native:
+            return None
+        rights = await self._find_rights(self._request)
+        # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and the session
+        # exists before the first message.
+        actor = await self._context.actor(rights.principal, self._key)
+        if not actor.state.is_stored:
+            await _store(actor)
+        return rights
+
+    async def join(self, rights: Rights | None, socket: OpenSocket) -> None:
+        """Join a socket with the result of `check`."""
+        if rights is None:
+            await self._join_native(socket)
+        else:
+            await self._join_cloudflare(rights, socket)
+
+    # Inside
+
+    async def _find_rights(self, request: Request) -> Rights:
+        """Return the rights of a request's principal. Raises an error if it is refused."""
+        identity, key = self._context.identity, self._key
+        principal = await identity.principal(request)
+        if isinstance(principal, Response):
+            raise as_final_refusal(principal)
+        self._context.check_kind(self._request, key.kind)
+        await identity.check(principal, key, "connect")
+        rights = Rights(
+            principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
+        )
+        if not _has_live_messages(self._context.node.kind(key.kind).cls):
+            return rights
+        return rights._replace(
+            may_open=await identity.may(principal, key, "messages"), may_send=await identity.may(principal, key, "send")
+        )
+
+    async def _find_rights_by_token(self, token: str | None) -> Rights:
+        return await self._find_rights(self._request if token is None else with_token(self._request, token))
+
+    async def _join_cloudflare(self, rights: Rights, socket: OpenSocket) -> None:
+        actor = await self._find_actor(rights)
+        if not actor.state.is_stored:  # The thread was destroyed after the check.
+            await _store(actor)
+        connection = actor.sockets.make_connection(self._make_id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
+        self._place.connection = connection
+        connection.traceparent = self._traceparent
+        session = CloudflareSession(actor, connection, socket, self._context.departures)
+        socket.attach(session)
+        session.open(self._request)
+
+    async def _join_native(self, socket: OpenSocket) -> None:
+        pending = PendingJoin(socket)
+        socket.attach(pending)
+        with self._context.register(pending):
+            join = await pending.join()
+            if join is None:
+                return
+            arrival = next(self._context.arrivals)
+            rights = await self._find_rights_by_token(join.token)
+            await self._context.compatibility.check(self._key.kind, join.schema)
+            actor = await self._find_actor(rights)
+            with actor.keep_awake():
+                await actor.state.store_thread()
+                id = actor.sockets.connection_id(SUBPROTOCOL, rights.principal, join.client)
+                connection = actor.sockets.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
+                self._place.connection = connection
+                connection.traceparent = self._traceparent
+                tokens = Tokens(connection, socket.send, self._find_rights_by_token, actor.explain)
+                joining = await Joining.prepare(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
+                if pending.is_closed:
+                    joining.close(ABNORMAL, "")
+                    return
+                socket.attach(joining)
+                joining.open(self._request)
+        pending.hand_over(joining)
+
+    async def _find_actor(self, rights: Rights) -> Actor:
+        actor = await self._context.actor(rights.principal, self._key)
+        if (refusal := actor.sockets.find_refusal()) is not None:
+            raise refusal
+        return actor
+
+    def _make_id(self, actor: Actor, rights: Rights) -> str:
+        """Return an id that is the same after each reconnect of a client, and that other clients cannot use."""
+        given = self._request.query_params.get("_pk", "")
+        if not 0 < len(given) <= 128:
+            return secrets.token_hex(12)
+        return actor.sockets.connection_id("cloudflare", rights.principal, given)
+
+
+async def join_in_task(join: Join, socket: OpenSocket, place: Place, context: ServerContext) -> None:
+    """Join a socket to its thread in this task, which `place` cancels if the peer disconnects."""
+    task = place.joining = asyncio.current_task()
+    assert task is not None
+    try:
+        await try_join(join, socket, context)
+    except asyncio.CancelledError as error:
+        if place.joining is not None:
+            # The peer has not disconnected: `authenticate` has raised the error, or the server is stopping.
+            socket.close(INTERNAL_ERROR, log_internal(error))
+            raise
+        if task.uncancel():
+            raise
+    else:
+        if place.joining is None:
+            task.uncancel()  # The peer has disconnected, but `authenticate` has caught the cancellation.
+    finally:
+        place.joining = None
+
+
+async def try_join(join: Join, socket: OpenSocket, context: ServerContext) -> None:
+    """Join a socket to its thread, or close it with the error."""
+    try:
+        await join(socket)
+    except Exception as error:
+        close_refused(socket, context, error)
+
+
+def close_refused(socket: OpenSocket, context: ServerContext, error: Exception) -> None:
+    """Close a socket that is refused with an error."""
+    if isinstance(error, PlaitError) and error.limit is not None:
+        context.instruments.limit_hit(error.limit)
+    if isinstance(error, HTTPException):
+        error = as_refusal(error)
+    if isinstance(error, PlaitError):
+        level = logging.DEBUG if error.is_logged else logging.INFO
+        log.log(level, "a socket was refused, %s: %s", error.code, error)
+    explained = context.failures.explain(error, None)
+    socket.close(explained.close_code, str(explained))
+
+
+async def _store(actor: Actor) -> None:
+    """Store a new thread, as clients only see durable threads."""
+    with actor.keep_awake():
+        await actor.state.store_thread()
+
+
+def _has_live_messages(cls: type[Any]) -> bool:
+    """Whether clients may open any part of a Thread class."""
+    return any(isinstance(each, Messages) and each.is_live for base in cls.__mro__ for each in vars(base).values())

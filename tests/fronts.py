@@ -1,0 +1,114 @@
+"""A gateway before an app of a test, in the same process: each thread is the app's, and reached over a link.
+
+Suites run once more in `tests/relayed` with a front before each app that `running` serves.
+"""
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from plait import Plait, ThreadKey
+from plait.web.context import ServerContext
+from plait.web.relay.links import Links
+from plait.web.site import Site
+from plait.web.sockets.endpoint import SocketEndpoint
+from plait.web.sockets.heartbeat import Heartbeat
+
+__all__ = ["Front", "put_front", "using_fronts"]
+
+_GATEWAY, _OWNER = 0, 1
+
+
+class _Use:
+    """The fronts that were made since their use began; None if apps get no front."""
+
+    fronts: "list[Front] | None" = None
+
+
+class OneOwner:
+    """Two nodes, of which one owns every thread."""
+
+    count = 2
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+
+    def find(self, key: ThreadKey) -> int:
+        return _OWNER
+
+
+class Front:
+    """An ASGI app that serves the threads of `app` as a gateway does, and runs while that runs."""
+
+    def __init__(self, app: Plait) -> None:
+        self._app = app
+        self._folder = tempfile.mkdtemp(prefix="plait-")
+        # The app, too, gets links.
+        app._owners = app._context.owners = OneOwner(_OWNER)
+        app._links = app._context.links = Links(_OWNER, self._folder, app._openers)
+        settings = app.settings
+        self._context = context = ServerContext(
+            app._node,
+            app._context.identity,
+            Heartbeat(settings.ping_interval, settings.ping_timeout),
+            hosts=app._context.hosts,
+            compatibility=app._compatibility,
+            runs=app._runs,
+            owners=OneOwner(_GATEWAY),
+            links=Links(_GATEWAY, self._folder, {}),
+            shutdown_timeout=settings.shutdown_timeout,
+        )
+        context.lists_kinds = app._context.lists_kinds
+        self._sockets = SocketEndpoint(context)
+        self._site = Site(context, app._store, settings, app._thread_ids, metrics=None, lifespan=self.lifespan)
+        self.addresses = context.addresses
+
+    @property
+    def sent(self) -> int:
+        """The messages that the gateway and the owner have sent."""
+        return self._context.links.sent + self._app._links.sent
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncIterator[None]:
+        """Run the app and the gateway."""
+        async with self._app.lifespan():
+            self._context.start()
+            self._context.heartbeat.start()
+            await self._context.links.start()
+            try:
+                yield
+            finally:
+                await self._context.links.stop()
+                await self._context.heartbeat.stop()
+        shutil.rmtree(self._folder)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._sockets(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._site.asgi(scope, receive, send)
+        else:
+            scope["app"] = self._site.asgi
+            await (self._site.find_endpoint(scope) or self._site.asgi)(scope, receive, send)
+
+
+@contextmanager
+def using_fronts() -> Iterator[list[Front]]:
+    """Have `running` put a front before each app while the block runs; yields the fronts."""
+    _Use.fronts = fronts = []
+    try:
+        yield fronts
+    finally:
+        _Use.fronts = None
+
+
+def put_front(app: Any) -> Any:
+    """Return a front of an app if fronts are used, and otherwise the app."""
+    if _Use.fronts is None or not isinstance(app, Plait):
+        return app
+    _Use.fronts.append(front := Front(app))
+    return front
