@@ -82,15 +82,15 @@ class Directory(Protocol):
         ...
 
     async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:
-        """Make a node the owner of shards that have these epochs, unless the node is dead; return their new epochs.
+        """Make a node the owner of shards that have these epochs and whose owners are dead; return their new epochs.
 
-        The others are left as they are, and are not in the answer.
+        The others are left as they are, and are not in the answer. Takes nothing if the node is dead.
         """
         ...
 
     async def give(self, id: str, shards: Mapping[int, int], to: str) -> dict[int, int]:
         """Make another node the owner of shards that a node owns at these epochs; return the new epochs.
 
-        Gives nothing if the other node is dead.
+        Gives nothing if either is dead. A node that gives to itself only raises the epochs.
         """
         ...

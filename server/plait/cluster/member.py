@@ -129,7 +129,7 @@ class Member:
             if self.record.id not in view.alive():
                 self._die()
                 return
-            self._recall(view)
+            await self._recall(view)
             self.view = view = view.without(await self._mark_silent(view.alive()))
             await self._take_lost(view)
             await self._share(view)
@@ -167,11 +167,16 @@ class Member:
         self._leaving.clear()
         self._moves.lose()
 
-    def _recall(self, view: View) -> None:
+    async def _recall(self, view: View) -> None:
         """Adopt what the directory says of this node's shards: the outcome of an earlier change may be unknown."""
-        found = {shard: each.epoch for shard, each in enumerate(view.shards) if each.node == self.record.id}
-        self._owned = found
-        self._leaving &= found.keys()
+        self._owned = {shard: each.epoch for shard, each in enumerate(view.shards) if each.node == self.record.id}
+        self._leaving &= self._owned.keys()
+        if self._leaving:
+            # They were to be given away, and the answer was lost: a new epoch keeps that from being done later.
+            kept = {shard: self._owned[shard] for shard in self._leaving}
+            raised = await self._directory.give(self.record.id, kept, self.record.id)
+            self._owned = {shard: epoch for shard, epoch in self._owned.items() if shard not in kept} | raised
+            self._leaving.clear()
 
     async def _mark_silent(self, nodes: Mapping[str, NodeRecord]) -> list[str]:
         """Mark the nodes as dead that have been silent for too long; return them."""
@@ -188,6 +193,9 @@ class Member:
         for id in dead:
             log.warning("the node %s is silent, and is marked as dead", nodes[id].name)
         return dead
+
+    def _last(self, id: str) -> int | None:
+        return self._seen[id].beats if id in self._seen else None
 
     async def _take_lost(self, view: View) -> None:
         alive = view.alive()

@@ -232,3 +232,23 @@ def test_shards_of_newer_code_go_to_no_older_node() -> None:
     a.finish("observe")
     b.finish("observe")
     assert len(b.member.owned) == 16
+
+
+def test_a_gift_without_an_answer_is_taken_back_or_known_before_the_shards_are_served() -> None:
+    for outcome in ("refused", "unanswered"):
+        clock, _, (a, b) = make("a", "b")
+        clock.now += 1.0
+        for each in (a, b):
+            each.finish("beat")
+        a.step("observe", "done")  # It reads, and gives the first shards to `b`.
+        a.step("observe", "done")
+        a.step("observe", "done")
+        a.step("observe", outcome)
+        while "observe" in a.tasks:
+            a.step("observe", "done")
+        given = [shard for shard in range(SHARDS) if not a.member.owns(shard)]
+        assert len(given) == 16
+        a.finish("observe")
+        b.finish("observe")
+        for shard in range(SHARDS):
+            assert a.member.owns(shard) != b.member.owns(shard), (outcome, shard)
