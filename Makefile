@@ -64,7 +64,7 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo '*' > site/.gitignore
 
-# What the tests need from outside Python: Chromium, Node with npm, openssl.
+# What the tests need from outside Python: Chromium, Node with npm, openssl, PostgreSQL.
 system:
 	@bash tests/system.sh
 

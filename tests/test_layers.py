@@ -33,6 +33,7 @@ LAYERS = (
 OUTSIDE = {
     "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite",),
+    "asyncpg": ("plait.store.postgres",),
     "cronsim": ("plait.parts.schedule.rules",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
@@ -56,7 +57,11 @@ STARLETTE_TYPES = (
 )
 
 # Imports in a function: of what is not always installed.
-LAZY = {("plait.instruments.prometheus", "prometheus_client"), ("plait.cli.serving", "watchfiles")}
+LAZY = {
+    ("plait.instruments.prometheus", "prometheus_client"),
+    ("plait.cli.serving", "watchfiles"),
+    ("plait.store.urls", "plait.store.postgres.store"),
+}
 
 PACKAGES = sorted({each for row in LAYERS for each in row if "." in each} | {"plait_schemas"})
 # How many files the longest chain of imports has, in a package and in the server. The numbers may only fall.

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from plait.limits import UNLIMITED, Limits, explain_limit
-from plait.spelling import find_nearest
+from plait.spelling import find_nearest, hide_password
 
 __all__ = [
     "COMMAND_VARIABLES",
@@ -100,10 +100,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return all settings, but not the secrets."""
-        return [
-            (name, "…" if name == "secret" and self.secret else getattr(self, name)) for name in self.__struct_fields__
-        ]
+        """Return all settings, but not the secrets, nor the password in the store's URL."""
+        hidden = {"store": hide_password(self.store)} | ({"secret": "…"} if self.secret else {})
+        return [(name, hidden.get(name, getattr(self, name))) for name in self.__struct_fields__]
 
 
 def split_setting(text: str) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""Words for messages: the known name that a misspelt one probably means, and numbers with their nouns."""
+"""Words for messages: the known name that a misspelt one probably means, numbers with their nouns, and URLs."""
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["count", "find_misspelt", "find_nearest", "is_camel_case"]
+__all__ = ["count", "find_misspelt", "find_nearest", "hide_password", "is_camel_case"]
 
 # Endings that do not make another word: `closed` and `closing` count as `close`.
 _ENDINGS = ("ing", "ed", "es", "s", "d", "e")
@@ -85,3 +85,15 @@ def _without_doubles(word: str) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun, such as `1 thread` or `2 threads`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def hide_password(url: str) -> str:
+    """Return a URL without its password."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    rest = re.sub(r"([?&][^=&]*password[^=&]*=)[^&]*", r"\1***", rest, flags=re.IGNORECASE)
+    # Up to the last @, as a password that is not quoted may have any character.
+    user, at, host = rest.rpartition("@")
+    name, colon, _ = user.partition(":")
+    return f"{scheme}://{f'{name}:***' if colon else user}{at}{host}"

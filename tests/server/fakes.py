@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
+from plait.store.claiming import claim_then_load
 from plait.store.memory import MemoryStore
 from plait.store.protocol import (
     ChangeRow,
@@ -155,6 +156,12 @@ class TroubledStore:
         # The write that is being carried out.
         self._carried: list[tuple[Write, asyncio.Future[int]]] = []
         self._owners: dict[ThreadKey, int] = {}
+        self._on_claims_lost: Callable[[], None] = lambda: None
+
+    def lose_claims(self) -> None:
+        """End all claims at once, as a store does that may have lost changes."""
+        self._owners.clear()
+        self._on_claims_lost()
 
     def fail_next(self, error: StoreError | None = None) -> None:
         """Make the next write that is carried out fail; the store then works again."""
@@ -289,6 +296,14 @@ class TroubledStore:
             await asyncio.wait(pending)
         fence = self._owners[key] = await self.inner.claim(key)
         return fence
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        return await claim_then_load(self, key, records)
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        self._on_claims_lost = on_lost
 
     def release(self, key: ThreadKey, fence: int) -> None:
         if self._owners.get(key) == fence:

@@ -1,19 +1,22 @@
 """Writes of tests that do not say who owns their threads: the test itself does."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from plait.store.protocol import Store, ThreadKey, Write
 
-__all__ = ["claim_now", "submit"]
+__all__ = ["claim_now", "own", "owned", "submit"]
 
 _FENCES: WeakKeyDictionary[Store, dict[ThreadKey, int]] = WeakKeyDictionary()
 
 
 def claim_now(store: Store, key: ThreadKey) -> int:
     """Claim a thread that has no waiting writes, in a store whose claims then need not wait."""
+    assert not store.is_shared, f"own {key} before it is written"
     claim = store.claim(key)
     try:
         claim.send(None)
@@ -21,6 +24,22 @@ def claim_now(store: Store, key: ThreadKey) -> int:
         fence: int = end.value
         return fence
     raise AssertionError(f"a claim of {key} waits")
+
+
+async def own(store: Store, *keys: ThreadKey) -> None:
+    """Claim threads for the test, unless it has done so already. Claims that wait must be made before `submit`."""
+    fences = _FENCES.setdefault(store, {})
+    for key in keys:
+        if key not in fences:
+            fences[key] = await store.claim(key)
+
+
+@asynccontextmanager
+async def owned(store: Store, *keys: ThreadKey) -> AsyncIterator[Store]:
+    """Open a store, and claim threads."""
+    async with store:
+        await own(store, *keys)
+        yield store
 
 
 def submit(store: Store, write: Write) -> asyncio.Future[int]:

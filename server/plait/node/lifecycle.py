@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
 from plait.parts.part import Part, find_parts, find_ranges, is_timed, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
-from plait.store.protocol import INCOMPLETE, DueThread, Store, StoredThread, ThreadHeader, ThreadKey, Write
+from plait.store.protocol import INCOMPLETE, DueThread, RecordRange, Store, StoredThread, ThreadHeader, ThreadKey, Write
 
 __all__ = ["Lifecycle", "Missing"]
 
@@ -80,6 +80,8 @@ class Lifecycle:
         self._instruments = instruments
         # The parts of each kind, after a thread of the kind has woken.
         self._parts: dict[str, Mapping[str, Part[Any]]] = {}
+        # How often all claims have ended at once.
+        self._losses = 0
         # The kinds for which a warning about lost members of a state was logged.
         self._lossy: set[str] = set()
 
@@ -101,14 +103,16 @@ class Lifecycle:
         self.threads.begin(slot, Phase.WAKING, task)
 
     async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
-        began = time.perf_counter()
-        await self._claim(slot)
+        began, losses = time.perf_counter(), self._losses
         try:
-            actor = await self._load(slot, kind, is_used=is_used)
+            actor = await self._claim_and_load(slot, kind, is_used=is_used)
             if not creates and not actor.state.is_stored:
                 actor.abort()
                 raise Missing(f"there is no thread {slot.key}")
             await self._start(slot, actor)
+            if losses != self._losses:  # What was loaded before may be lost.
+                actor.abort()
+                raise StoreError(f"{slot.key} must be loaded again: the store may have lost changes")
         except BaseException:
             self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.
             raise
@@ -122,33 +126,40 @@ class Lifecycle:
         if not self.is_draining:
             actor.timer.start()
 
-    async def _load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
+    async def _claim_and_load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
+        """Become the owner of a thread, and make its actor. Raises StoreError."""
+        with telling_store_errors(self._instruments), _logging_damage(slot.key):
+            slot.fence, stored = await self._store.claim_and_load(slot.key, records=self._find_ranges(kind))
+        return await self._make(slot, kind, stored, is_used=is_used)
+
+    async def _load(self, slot: Slot, kind: Kind) -> Actor:
+        """Make the actor of a thread whose owner this is already, without using it. Raises StoreError."""
+        with telling_store_errors(self._instruments), _logging_damage(slot.key):
+            stored = await self._store.load(slot.key, records=self._find_ranges(kind))
+        return await self._make(slot, kind, stored, is_used=False)
+
+    async def _make(self, slot: Slot, kind: Kind, stored: StoredThread | None, *, is_used: bool) -> Actor:
         """Make the actor of a stored or new thread; if `is_used`, end its idle time. Raises StoreError."""
         key, fence, marks_use = slot.key, slot.fence, is_used and self.expiry.has(kind.name)
-        with telling_store_errors(self._instruments):
-            try:
+        with telling_store_errors(self._instruments), _logging_damage(key):
+            if marks_use:
+                await self.expiry.prepare()
+            parts = self._find_parts(kind)
+            if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.FILLING:
+                # It is what an import has left that failed and could not remove it.
+                await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
+                stored = None
+            if stored is not None:
+                stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
                 if marks_use:
-                    await self.expiry.prepare()
-                parts = self._find_parts(kind)
-                stored = await self._store.load(key, records=[TERMINATED, *find_ranges(parts)])
-                if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.FILLING:
-                    # It is what an import or a fork has left that failed and could not remove it.
-                    await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
-                    stored = None
-                if stored is not None:
-                    stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
-                    if marks_use:
-                        # When this is durable, a kill cannot make the thread expire as if it had not been used.
-                        await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
-                actor = slot.actor = self._make_actor(key, kind, stored, fence)
-                if stored is None:
-                    await load_parts(parts, actor, ())
-                else:
-                    actor.termination.load(stored.records[0])
-                    await load_parts(parts, actor, stored.records[1:])
-            except (CorruptThread, MigrationFailed, NewerState) as error:
-                log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
-                raise
+                    # When this is durable, a kill cannot make the thread expire as if it had not been used.
+                    await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
+            actor = slot.actor = self._make_actor(key, kind, stored, fence)
+            if stored is None:
+                await load_parts(parts, actor, ())
+            else:
+                actor.termination.load(stored.records[0])
+                await load_parts(parts, actor, stored.records[1:])
         if stored is not None and kind.name not in self._lossy and not actor.state.durable.is_stored:
             self._warn_of_losses(key, kind, stored)
         return actor
@@ -157,6 +168,10 @@ class Lifecycle:
         if (found := self._parts.get(kind.name)) is None:
             found = self._parts[kind.name] = find_parts(kind.cls)
         return found
+
+    def _find_ranges(self, kind: Kind) -> list[RecordRange]:
+        """Return the records with which threads of a kind are loaded."""
+        return [TERMINATED, *find_ranges(self._find_parts(kind))]
 
     async def _claim(self, slot: Slot) -> None:
         with telling_store_errors(self._instruments):
@@ -252,6 +267,13 @@ class Lifecycle:
         self._store.release(actor.key, actor.state.history.fence)
         self.expiry.remember(actor.key)
 
+    def drop_all(self) -> None:
+        """Drop all threads, because their claims have ended: the store may have lost durable changes."""
+        self._losses += 1
+        for actor in self.threads.actors(*Phase):
+            self.evict(actor, "the store may have lost changes")
+            self.expiry.remember(actor.key)
+
     def evict(self, actor: Actor, reason: str) -> None:
         """Close the sockets, cancel the turns, and refuse the changes of a thread, which goes to sleep."""
         slot = self.threads.find(actor.key)
@@ -329,7 +351,7 @@ class Lifecycle:
                 await self._delete(slot, found)
             try:
                 await work.write(self._store, slot.fence)
-                actor = await self._load(slot, work.kind, is_used=False)
+                actor = await self._load(slot, work.kind)
                 records, version = work.finish(actor), actor.state.durable.version
                 # Its parts tell when it is due, instead of the mark.
                 due = actor.timer.due or 0
@@ -394,7 +416,7 @@ class Lifecycle:
         may_be_kept = kind is not None and idle_until is not None and is_timed(self._find_parts(kind))
         if kind is not None and (has_hooks or may_be_kept):
             try:
-                actor = await self._load(slot, kind, is_used=False)
+                actor = await self._load(slot, kind)
             except (CorruptThread, MigrationFailed, NewerState):
                 log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
             else:
@@ -429,6 +451,16 @@ class Lifecycle:
             await slot.wait()
         if not self.is_draining and self.threads.find(key).phase is Phase.ASLEEP:
             await self.destroy_sleeping(key, Cause(), idle_until=until)
+
+
+@contextmanager
+def _logging_damage(key: ThreadKey) -> Iterator[None]:
+    """Log why a stored thread cannot be loaded."""
+    try:
+        yield
+    except (CorruptThread, MigrationFailed, NewerState) as error:
+        log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
+        raise
 
 
 def _mark(key: ThreadKey, epoch: str, version: int, fence: int, *, idle_since: int) -> Write:

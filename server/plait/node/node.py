@@ -105,6 +105,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._draining = None
         self._lifecycle.is_draining = False
+        self._store.watch_claims(self._lifecycle.drop_all)
         self._runs.start()
         self._sweeper.start()
         self._lifecycle.expiry.start()

@@ -85,12 +85,16 @@ Outcome = tuple[int, StoreError | None]
 """The number of durable writes of a group, and the error of the others."""
 
 
+NextFence = Callable[[ThreadKey], Awaitable[int]]
+"""The engine's part of a claim, which returns a greater number each time."""
+
+
 class Batches:
     """Collects the waiting writes of an open store, writes one batch at a time, and resolves the futures.
 
     `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
-    are not known. `claim` and `release` are those of the Store protocol. `next_fence` is the engine's part of a claim:
-    it returns a greater number each time. The default counts in this process, for a file that only one process opens.
+    are not known. `claim` and `release` are those of the Store protocol. The default of `next_fence` counts in this
+    process, for a file that only one process opens.
     """
 
     __slots__ = (
@@ -110,7 +114,7 @@ class Batches:
     def __init__(
         self,
         write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]],
-        next_fence: Callable[[ThreadKey], Awaitable[int]] | None = None,
+        next_fence: NextFence | None = None,
     ) -> None:
         self._write = write
         self._next_fence = next_fence or _count_fences()
@@ -159,20 +163,21 @@ class Batches:
             loop.call_soon(self._end_unit)
         return future
 
-    async def claim(self, key: ThreadKey) -> int:
+    async def claim(self, key: ThreadKey, next_fence: NextFence | None = None) -> int:
         """Return the fence of a new owner, after the writes of earlier owners have ended.
 
         First no write of an earlier owner is left in this process, then the engine gives the number, which ends the
-        ownership of other processes. Of claims at the same time, the greatest number is the owner's.
+        ownership of other processes. Of claims at the same time, the greatest number is the owner's. `next_fence` is
+        used instead of that of the store.
         """
         self._end_claim(key)
-        while key not in self._claims and self._has_writes(key):
+        while key not in self._claims and self.has_writes(key):
             await self._wait_for_batch()
-        fence = await self._next_fence(key)
+        fence = await (next_fence or self._next_fence)(key)
         if fence > self._claims.get(key, 0):
             self._end_claim(key)
             self._claims[key] = fence
-        while self._claims.get(key) == fence and self._has_writes(key):
+        while self._claims.get(key) == fence and self.has_writes(key):
             await self._wait_for_batch()
         return fence
 
@@ -180,6 +185,15 @@ class Batches:
         """End an ownership. The owner's waiting writes are still stored."""
         if self._claims.get(key) == fence:
             del self._claims[key]
+
+    def end_claims(self) -> None:
+        """End all ownerships, and fail the owners' waiting writes."""
+        for key in list(self._claims):
+            self._end_claim(key)
+
+    def has_writes(self, key: ThreadKey) -> bool:
+        """Whether writes of a thread wait, or are being written."""
+        return key in self._waiting or key in self._writing
 
     async def close(self) -> None:
         """Refuse further writes, and wait for the waiting ones."""
@@ -195,9 +209,6 @@ class Batches:
         # All waiting writes have the same fence, as a claim ends when none waits. Those of a released owner are stored.
         if (group := self._waiting.get(key)) is not None and group.writes[0].fence == owner:
             self._fail_waiting(key, _make_fenced(key))
-
-    def _has_writes(self, key: ThreadKey) -> bool:
-        return key in self._waiting or key in self._writing
 
     def _end_unit(self) -> None:
         self._is_ending = False
@@ -291,7 +302,7 @@ class Batches:
         return taken
 
 
-def _count_fences() -> Callable[[ThreadKey], Awaitable[int]]:
+def _count_fences() -> NextFence:
     counter = count(1)
 
     async def next_fence(key: ThreadKey) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from types import TracebackType
@@ -13,6 +13,7 @@ import msgspec
 
 from plait.errors import StoreError
 from plait.store.batches import Batches, Group, Outcome
+from plait.store.claiming import claim_then_load
 from plait.store.coalescing import coalesce
 from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
@@ -214,6 +215,14 @@ class MemoryStore:
 
     async def claim(self, key: ThreadKey) -> int:
         return await self._batches.claim(key)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        return await claim_then_load(self, key, records)
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        """Do nothing: no claim ends before another one."""
 
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)

@@ -380,6 +380,19 @@ class Store(Protocol):
         """
         ...
 
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        """Claim a thread and load it, in one round trip where the engine is elsewhere. Raises what both raise."""
+        ...
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        """Have `on_lost` called when all claims have ended at once, as the engine may have lost durable writes.
+
+        What was loaded before is then no longer certain. A later call replaces `on_lost`.
+        """
+        ...
+
     def release(self, key: ThreadKey, fence: int) -> None:
         """Give up the ownership of a thread, unless it already has another owner. Does no I/O.
 

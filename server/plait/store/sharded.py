@@ -1,7 +1,7 @@
 """A store that consists of several stores. Each keeps the threads of some shards."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from heapq import merge
 from itertools import islice
@@ -130,6 +130,15 @@ class ShardedStore:
 
     async def claim(self, key: ThreadKey) -> int:
         return await self._find(key).claim(key)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        return await self._find(key).claim_and_load(key, records=records)
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        for store in self._stores.values():
+            store.watch_claims(on_lost)
 
     def release(self, key: ThreadKey, fence: int) -> None:
         self._find(key).release(key, fence)

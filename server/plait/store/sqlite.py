@@ -20,6 +20,7 @@ import aiosqlite
 from plait.errors import CorruptThread, StoreError
 from plait.store import exporting, listing, rows, schema
 from plait.store.batches import Batches, Group, Outcome
+from plait.store.claiming import claim_then_load
 from plait.store.files import check_creation
 from plait.store.health import Health
 from plait.store.identity import check_log
@@ -228,6 +229,14 @@ class SqliteStore:
                 self._batches.release(key, fence)
                 raise
         return fence
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        return await claim_then_load(self, key, records)
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        """Do nothing: no claim ends before another one."""
 
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)

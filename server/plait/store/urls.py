@@ -6,8 +6,10 @@ from typing import cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from plait.errors import StoreError
+from plait.spelling import hide_password
 from plait.store.files import MOST_FILES, Files
 from plait.store.memory import MemoryStore
+from plait.store.postgres.url import PostgresUrl, is_postgres
 from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore, Synchronous
@@ -19,9 +21,12 @@ def open_store(url: str) -> Store:
     """Return the store for a URL; the caller enters it to open it.
 
     The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db`, and `memory://`. The options of the first two are
-    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. Raises
-    ValueError for any other, and StoreError if the store has another count of files.
+    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. The options of
+    `postgresql://user:password@host/database` are those of `PostgresUrl`. Raises ValueError for any other, and StoreError
+    if the store has another count of files.
     """
+    if is_postgres(url):
+        return _open_postgres(url)
     parts = urlsplit(url)
     if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/") and not parts.query:
         return MemoryStore()
@@ -39,6 +44,8 @@ def open_share(url: str, number: int, count: int) -> tuple[Store, int]:
     for an unknown URL, and StoreError if the store has fewer files than there are workers.
     """
     found = _read_url(url)
+    if is_postgres(url):
+        raise StoreError(f"{hide_password(url)} is served by one process: start without workers")
     if found is None:
         return open_store(url), count
     path, asked, synchronous = found
@@ -91,7 +98,17 @@ def _read_url(url: str) -> tuple[Path, int | None, Synchronous] | None:
     return Path(unquote(parts.path[1:])), None if files is None else int(files), cast(Synchronous, synchronous)
 
 
+def _open_postgres(url: str) -> Store:
+    found = PostgresUrl.parse(url)
+    try:
+        from plait.store.postgres.store import PostgresStore  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ValueError(f"{found} needs asyncpg: pip install 'plait[postgres]'") from None
+    return PostgresStore(found)
+
+
 def _make_error(url: str) -> ValueError:
     return ValueError(
-        f"unknown store URL {url!r}; use sqlite:///game.db (relative), sqlite:////data/game.db (absolute) or memory://"
+        f"unknown store URL {hide_password(url)!r}; use sqlite:///game.db (relative), sqlite:////data/game.db "
+        "(absolute), postgresql://user:password@host/database or memory://"
     )

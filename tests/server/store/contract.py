@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from tests.server.owning import submit
+from tests.server.owning import own, owned, submit
 
 from plait.errors import Fenced, StoreError
 from plait.state.history import replay_json
@@ -74,6 +74,7 @@ async def outcomes(futures: Iterable[asyncio.Future[int]]) -> list[type[BaseExce
 
 async def put(store: Store, *writes: Write) -> None:
     """Carry out writes that must not fail."""
+    await own(store, *(write.key for write in writes))
     assert await outcomes([submit(store, write) for write in writes]) == [None] * len(writes)
 
 
@@ -103,14 +104,14 @@ def note(done: list[int], number: int, _: object) -> None:
 
 
 async def test_of_a_thread_that_was_never_written_nothing_is_stored(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.load(ROOM) is None
         await put(store, beginning(key=OTHER))
         assert await store.load(ROOM) is None
 
 
 async def test_load_returns_the_snapshot_and_all_changes_since(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         assert await store.load(ROOM) == StoredThread(EPOCH, 0, b"0", [], clients=frozenset())
         await put(store, change(1), change(2))
@@ -121,7 +122,7 @@ async def test_load_returns_the_snapshot_and_all_changes_since(store: Store) -> 
 
 
 async def test_a_change_that_comes_with_a_snapshot_begins_the_log_anew(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), change(2, snapshot=b"2"), change(3))
         stored = await store.load(ROOM)
         assert stored is not None
@@ -130,7 +131,7 @@ async def test_a_change_that_comes_with_a_snapshot_begins_the_log_anew(store: St
 
 
 async def test_a_thread_may_begin_with_a_change_and_have_no_snapshot(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, change(1, after=None))
         stored = await store.load(ROOM)
         assert stored is not None
@@ -141,7 +142,7 @@ async def test_a_thread_may_begin_with_a_change_and_have_no_snapshot(store: Stor
 async def test_every_byte_and_number_comes_back_as_it_was(store: Store) -> None:
     odd = ThreadKey("odd-kind", "ключ/🔑 '\"\\%_\x00")
     row = ChangeRow(1, bytes(range(256)) * 100, "connection 🔑", 2**53)
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(
             store, Write(odd, "épo", None, 1, (row,), (Snapshot(1, b"\x00\xff"),)), change(2, key=odd, epoch="épo")
         )
@@ -156,7 +157,7 @@ async def test_every_byte_and_number_comes_back_as_it_was(store: Store) -> None:
 
 async def test_threads_of_the_same_name_and_another_kind_are_apart(store: Store) -> None:
     first, second = ThreadKey("a", "b/c"), ThreadKey("a/b", "c")
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(key=first, snapshot=b"1"), beginning(key=second, snapshot=b"2"))
         for key, snapshot in ((first, b"1"), (second, b"2")):
             stored = await store.load(key)
@@ -168,7 +169,7 @@ async def test_threads_of_the_same_name_and_another_kind_are_apart(store: Store)
 
 
 async def test_what_is_durable_can_be_loaded(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         for version in range(1, 20):
             await put(store, change(version))
@@ -176,7 +177,7 @@ async def test_what_is_durable_can_be_loaded(store: Store) -> None:
 
 
 async def test_the_writes_of_a_thread_are_carried_out_in_order(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         done: list[int] = []
         futures = [submit(store, beginning())]
         for version in range(1, 200):
@@ -190,7 +191,7 @@ async def test_the_writes_of_a_thread_are_carried_out_in_order(store: Store) -> 
 
 
 async def test_outcomes_come_in_order_those_of_refused_writes_too(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         done: list[int] = []
         futures = []
         for number, write in enumerate((beginning(), change(1), change(9), change(2))):
@@ -204,7 +205,8 @@ async def test_outcomes_come_in_order_those_of_refused_writes_too(store: Store) 
 
 async def test_many_threads_may_write_at_once(store: Store) -> None:
     keys = [ThreadKey("room", str(number)) for number in range(100)]
-    async with store:
+    async with owned(store, ROOM, OTHER):
+        await own(store, *keys)
         futures = [submit(store, beginning(key=key)) for key in keys]
         futures += [submit(store, change(version, key=key)) for version in (1, 2, 3) for key in keys]
         assert await outcomes(futures) == [None] * 400
@@ -212,7 +214,7 @@ async def test_many_threads_may_write_at_once(store: Store) -> None:
 
 
 async def test_a_write_tells_how_many_became_durable_with_it(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         futures = [submit(store, write) for write in (beginning(), change(1), beginning(key=OTHER))]
         assert await asyncio.gather(*futures) == [3, 3, 3]
         futures = [submit(store, write) for write in (change(2), change(5, key=OTHER))]
@@ -240,7 +242,7 @@ async def test_a_write_tells_how_many_became_durable_with_it(store: Store) -> No
 async def test_a_write_that_does_not_follow_what_is_stored_is_refused_and_changes_nothing(
     store: Store, write: Write
 ) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), change(2))
         before = await store.load(ROOM)
         assert await outcomes([submit(store, write)]) == [Fenced]
@@ -255,7 +257,7 @@ async def test_a_write_that_does_not_follow_what_is_stored_is_refused_and_change
 async def test_a_change_that_is_not_the_next_one_is_refused_and_changes_nothing(
     store: Store, write: Write, is_alone: bool
 ) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), change(2))
         before = await store.load(ROOM)
         futures = [submit(store, write)]
@@ -267,7 +269,7 @@ async def test_a_change_that_is_not_the_next_one_is_refused_and_changes_nothing(
 
 
 async def test_a_thread_does_not_begin_with_a_later_change(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await outcomes([submit(store, change(2, after=None))]) == [StoreError]
         assert await store.load(ROOM) is None
         assert await store.threads() == []
@@ -277,7 +279,7 @@ async def test_a_thread_does_not_begin_with_a_later_change(store: Store) -> None
     "write", [change(1), change(1, after=5), Write(ROOM, EPOCH, 3, 3, snapshots=(Snapshot(3, b"3"),))]
 )
 async def test_a_write_that_leans_on_what_is_not_there_is_refused(store: Store, write: Write) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await outcomes([submit(store, write)]) == [Fenced]
         assert await store.load(ROOM) is None
         assert await store.threads() == []
@@ -286,7 +288,7 @@ async def test_a_write_that_leans_on_what_is_not_there_is_refused(store: Store, 
 async def test_what_was_submitted_before_a_write_was_refused_is_refused_too_and_other_threads_are_not(
     store: Store,
 ) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         futures = [submit(store, change(2))]
         await asyncio.sleep(0)
@@ -296,7 +298,7 @@ async def test_what_was_submitted_before_a_write_was_refused_is_refused_too_and_
 
 
 async def test_a_thread_can_be_written_again_as_soon_as_a_refusal_is_known(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for write in (change(1), beginning(), beginning(), change(1), change(1), change(2)):
             with suppress(Fenced):
                 await submit(store, write)
@@ -304,13 +306,13 @@ async def test_a_thread_can_be_written_again_as_soon_as_a_refusal_is_known(store
 
 
 async def test_the_refused_write_is_named(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         with pytest.raises(Fenced, match="room/one"):
             await submit(store, change(7))
 
 
 async def test_a_caller_that_went_away_changes_nothing_for_the_others(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         futures = [submit(store, write) for write in (beginning(), change(1), change(2))]
         futures[1].cancel()
         await asyncio.sleep(0)
@@ -326,7 +328,7 @@ async def test_a_caller_that_went_away_changes_nothing_for_the_others(store: Sto
 
 
 async def test_a_pruned_log_still_loads(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), *(change(version) for version in range(1, 10)))
         await put(store, change(10, snapshot=b"10", prune=7), change(11))
         stored = await store.load(ROOM)
@@ -336,7 +338,7 @@ async def test_a_pruned_log_still_loads(store: Store) -> None:
 
 
 async def test_a_snapshot_may_come_without_a_change(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), Write(ROOM, EPOCH, 1, 1, snapshots=(Snapshot(1, b"1"),)))
         assert await store.load(ROOM) == StoredThread(EPOCH, 1, b"1", [], clients=frozenset())
         await put(store, change(2))
@@ -345,7 +347,7 @@ async def test_a_snapshot_may_come_without_a_change(store: Store) -> None:
 
 async def test_changes_after_a_version_are_read_in_order_and_a_page_at_a_time(store: Store) -> None:
     writes = [change(version, snapshot=b"%d" % version if version % 4 == 0 else None) for version in range(1, 12)]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.changes(ROOM, after=0) == []
         await put(store, beginning(), beginning(key=OTHER), *writes, change(1, key=OTHER))
         assert await store.changes(ROOM, after=0) == [row for write in writes for row in write.changes]
@@ -362,7 +364,7 @@ async def test_changes_after_a_version_are_read_in_order_and_a_page_at_a_time(st
 async def test_changes_before_a_version_are_read_the_last_one_first_and_a_page_at_a_time(store: Store) -> None:
     writes = [change(version, snapshot=b"%d" % version if version % 4 == 0 else None) for version in range(1, 12)]
     rows = [row for write in reversed(writes) for row in write.changes]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.changes_before(ROOM, 5) == []
         await put(store, beginning(), beginning(key=OTHER), *writes, change(1, key=OTHER))
         for version in (12, 13, 10**6):
@@ -379,7 +381,7 @@ async def test_changes_before_a_version_are_read_the_last_one_first_and_a_page_a
 async def test_a_page_of_changes_ends_with_the_one_that_fills_it(store: Store) -> None:
     writes = log(12, every=100, ops=100)
     rows = [row for write in writes for row in write.changes]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, *writes)
         for size, count in ((0, 1), (1, 1), (100, 1), (101, 2), (399, 4), (400, 4), (401, 5), (10**9, 9)):
             assert await store.changes(ROOM, after=3, size=size) == rows[3 : 3 + count]
@@ -388,7 +390,7 @@ async def test_a_page_of_changes_ends_with_the_one_that_fills_it(store: Store) -
 
 
 async def test_what_was_forgotten_of_the_log_is_missing_from_its_front(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), change(2, snapshot=b"2"), change(3), change(4, snapshot=b"4", prune=3))
         assert [row.version for row in await store.changes(ROOM, after=0)] == [3, 4]
         assert [row.version for row in await store.changes(ROOM, after=0, limit=1)] == [3]
@@ -426,7 +428,7 @@ def log(to: int, *, every: int, ops: int = 1, at: int = 1) -> list[Write]:
 
 
 async def test_every_version_that_is_kept_can_be_loaded_and_no_other(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.load(ROOM, version=0) is None
         await put(store, *log(10, every=4))
         assert await states(store, 10) == told(range(11))
@@ -439,7 +441,7 @@ async def test_every_version_that_is_kept_can_be_loaded_and_no_other(store: Stor
 
 
 async def test_a_thread_that_began_with_a_change_has_nothing_before_it(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, change(1, after=None, snapshot=b"1"), change(2), change(3, snapshot=b"3"))
         assert await states(store, 3) == told([1, 2, 3])
 
@@ -464,7 +466,7 @@ PRUNES = {
 async def test_pruning_keeps_every_version_from_the_newest_snapshot_past_a_bound_on(
     store: Store, prune: Prune, oldest: int
 ) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         writes = log(20, every=5, ops=100, at=10)
         writes[-1] = msgspec.structs.replace(writes[-1], prune=prune)
         await put(store, beginning(key=OTHER), change(1, key=OTHER), *writes)
@@ -495,7 +497,7 @@ async def test_a_clock_that_was_wrong_neither_forgets_what_is_young_nor_keeps_wh
     store: Store, minutes: list[int], oldest: int
 ) -> None:
     now = time.time_ns() // 1000
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         for version, minute in enumerate(minutes, 1):
             prune = Prune(at=now - 3600 * 1_000_000) if version == len(minutes) else None
@@ -506,7 +508,7 @@ async def test_a_clock_that_was_wrong_neither_forgets_what_is_young_nor_keeps_wh
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_is_written_and_pruned_the_versions_that_are_kept_have_no_gap(store: Store, seed: int) -> None:
     chance = random.Random(seed)
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         oldest, snapshots = 0, {0}
         for version in range(1, 60):
@@ -529,7 +531,7 @@ async def test_whatever_is_written_and_pruned_the_versions_that_are_kept_have_no
 async def test_the_secret_of_a_thread_is_that_of_its_first_write(store: Store) -> None:
     first = msgspec.structs.replace(beginning(), secret=b"\x00\xff")
     other = msgspec.structs.replace(change(1, key=OTHER, after=None), secret=b"other")
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, first, change(1), other, change(2, snapshot=b"2"))
         for version in (None, 0, 1, 2):
             stored = await store.load(ROOM, version=version)
@@ -554,7 +556,7 @@ DAY = 24 * 3600
 async def test_a_client_is_stored_with_its_change_and_replaced_by_the_next(store: Store) -> None:
     first, second = client_row(ref=1, refused=b'[[1,"a"]]'), client_row(ref=2, refused=b"\x00\xff")
     other = client_row("ключ 🔑", 2**53)
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.client(ROOM, "c") is None
         await put(store, beginning(), beginning(key=OTHER))
         assert await store.client(ROOM, "c") is None
@@ -567,7 +569,7 @@ async def test_a_client_is_stored_with_its_change_and_replaced_by_the_next(store
 
 
 async def test_a_thread_is_loaded_with_the_ids_of_its_clients_if_they_are_not_too_many(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1, client=client_row("ключ")), change(2, client=client_row("b")))
         loaded = await store.load(ROOM)
         assert loaded is not None
@@ -586,14 +588,14 @@ async def test_a_thread_is_loaded_with_the_ids_of_its_clients_if_they_are_not_to
 
 async def test_of_several_changes_of_a_client_in_one_breath_the_last_one_counts(store: Store) -> None:
     rows = [client_row(ref=ref) for ref in range(1, 20)]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), *(change(row.ref, client=row) for row in rows))
         assert await store.client(ROOM, "c") == rows[-1]
 
 
 async def test_a_client_of_a_write_that_was_refused_is_not_stored(store: Store) -> None:
     first, second = client_row(ref=1), client_row(ref=2)
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1, client=first))
         assert await outcomes([submit(store, change(1, client=second))]) == [Fenced]
         assert await outcomes([submit(store, change(3, after=1, client=second))]) == [StoreError]
@@ -613,7 +615,7 @@ async def kept(store: Store, ages: Sequence[float]) -> list[float]:
 
 
 async def test_a_client_is_kept_for_30_days_after_its_last_push(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         row = client_row("31", age=31 * DAY)
         await put(store, beginning(key=OTHER), change(1, key=OTHER, client=row))
         assert await kept(store, [400, *range(35), 0.1]) == [*range(30), 0.1]
@@ -631,7 +633,7 @@ JUMPS: dict[str, list[float]] = {
 
 @pytest.mark.parametrize("ages", JUMPS.values(), ids=JUMPS)
 async def test_a_clock_that_jumps_ahead_forgets_no_client(store: Store, ages: list[float]) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await kept(store, ages) == ages
 
 
@@ -639,7 +641,7 @@ async def test_a_clock_that_jumps_ahead_forgets_no_client(store: Store, ages: li
 
 
 async def test_the_version_of_the_states_type_is_1_until_another_is_written(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1, key=OTHER, after=None, state_version=7))
         assert await state_version(store) == 1
         assert await state_version(store, OTHER) == 7
@@ -653,7 +655,7 @@ async def test_the_version_of_the_states_type_is_1_until_another_is_written(stor
 
 
 async def test_a_beginning_and_a_lone_change_carry_the_version_of_the_states_type(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, msgspec.structs.replace(beginning(), state_version=2))
         assert await state_version(store) == 2
         await put(store, change(1))
@@ -671,7 +673,7 @@ async def state_version(store: Store, key: ThreadKey = ROOM) -> int:
 
 
 async def test_a_schema_is_kept_by_its_kind_and_hash_and_stays_the_first(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.schema("room", "h1") is None
         await store.add_schema("room", "h1", b"{}")
         await store.add_schema("room", "h2", b'{"a":1}')
@@ -686,7 +688,7 @@ async def test_a_schema_is_kept_by_its_kind_and_hash_and_stays_the_first(store: 
 
 async def test_threads_are_listed_in_order_of_kind_and_name_with_their_versions(store: Store) -> None:
     keys = [ThreadKey("b", "x"), ThreadKey("a", "z"), ThreadKey("a-b", "a"), ThreadKey("a", "ä"), ThreadKey("a", "Z")]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.threads() == []
         for version, key in enumerate(keys):
             await put(store, beginning(key=key), *(change(each, key=key) for each in range(1, version + 1)))
@@ -695,7 +697,7 @@ async def test_threads_are_listed_in_order_of_kind_and_name_with_their_versions(
 
 async def test_a_listing_can_be_read_a_page_at_a_time(store: Store) -> None:
     keys = sorted(ThreadKey(kind, str(number)) for kind in ("a", "b") for number in range(7))
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, *(beginning(key=key) for key in keys))
         found: list[ThreadKey] = []
         after: ThreadRow | None = None
@@ -710,7 +712,7 @@ async def test_a_listing_can_be_read_a_page_at_a_time(store: Store) -> None:
 
 
 async def test_a_thread_that_was_written_again_is_listed_once(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), change(2, snapshot=b"2", prune=1))
         assert await listed(store) == [(ROOM, 2)]
 
@@ -719,13 +721,13 @@ async def test_a_thread_that_was_written_again_is_listed_once(store: Store) -> N
 
 
 async def test_leaving_a_store_carries_out_what_is_pending(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         futures = [submit(store, write) for write in (beginning(), *(change(version) for version in range(1, 50)))]
     assert await outcomes(futures) == [None] * 50
 
 
 async def test_a_write_to_a_closed_store_is_refused(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
     with pytest.raises(StoreError, match="closed"):
         await submit(store, change(1))
@@ -734,7 +736,7 @@ async def test_a_write_to_a_closed_store_is_refused(store: Store) -> None:
 async def test_an_open_store_can_be_written_and_a_closed_one_cannot(store: Store) -> None:
     with pytest.raises(StoreError, match="closed"):
         await store.check_writes()
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await store.check_writes()
         await put(store, beginning())
         assert await outcomes([submit(store, change(7))]) == [Fenced]
@@ -745,6 +747,7 @@ async def test_an_open_store_can_be_written_and_a_closed_one_cannot(store: Store
 
 async def test_a_store_that_has_begun_to_close_takes_no_more_writes(store: Store) -> None:
     await store.__aenter__()
+    await own(store, ROOM)
     first = submit(store, beginning())
     closing = asyncio.create_task(store.__aexit__(None, None, None))
     await asyncio.sleep(0)
@@ -753,12 +756,13 @@ async def test_a_store_that_has_begun_to_close_takes_no_more_writes(store: Store
     assert await outcomes([first]) == [None]
     with pytest.raises(StoreError, match="closed"):
         await late
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await versions(store) == (0, [])
 
 
 async def test_a_write_that_comes_while_the_store_closes_is_carried_out_or_refused(store: Store) -> None:
     await store.__aenter__()
+    await own(store, ROOM)
     futures = [submit(store, beginning())]
     closing = asyncio.create_task(store.__aexit__(None, None, None))
     for version in range(1, 200):
@@ -771,13 +775,13 @@ async def test_a_write_that_comes_while_the_store_closes_is_carried_out_or_refus
 
 
 async def test_a_store_that_is_open_is_not_opened_again_and_goes_on(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         with pytest.raises(StoreError, match="already open"):
             await store.__aenter__()
         await put(store, change(1))
         assert await versions(store) == (1, [1])
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await versions(store) == (1, [1])
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.server.owning import submit
+from tests.server.owning import owned, submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes, put
 from tests.server.store.contract_records import delete, put_records
 
@@ -25,7 +25,7 @@ async def due_of(store: Store, key: ThreadKey = ROOM) -> int:
 
 
 async def test_a_due_time_is_stored_with_what_it_belongs_to_and_stays_until_another_is_written(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         assert await due_of(store) == 0
         assert await store.due_threads(until=ALWAYS) == []
@@ -43,14 +43,14 @@ async def test_a_due_time_is_stored_with_what_it_belongs_to_and_stays_until_anot
 
 
 async def test_a_thread_may_begin_with_a_due_time(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, msgspec.structs.replace(beginning(), due=9))
         await put(store, msgspec.structs.replace(put_records(("a", b"1"), after=None, key=OTHER), due=8))
         assert await store.due_threads(until=ALWAYS) == [DueThread(8, OTHER), DueThread(9, ROOM)]
 
 
 async def test_the_last_due_time_that_was_given_counts_in_one_breath(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), due(3), change(1), due(0, version=1), due(4, version=1), change(2))
         assert await due_of(store) == 4
         await put(store, due(5, version=2), due(0, version=2), change(3))
@@ -61,7 +61,7 @@ async def test_the_last_due_time_that_was_given_counts_in_one_breath(store: Stor
 async def test_due_threads_are_listed_the_earliest_first_and_in_pages(store: Store) -> None:
     times = {"a": 30, "b": 10, "c": 20, "d": 10, "e": 40, "f": 0}
     other = ThreadKey("other", "z")
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for name, at in times.items():
             await put(store, beginning(key=ThreadKey("room", name)), due(at, key=ThreadKey("room", name)))
         await put(store, beginning(key=other), due(10, key=other))
@@ -77,7 +77,7 @@ async def test_due_threads_are_listed_the_earliest_first_and_in_pages(store: Sto
 
 
 async def test_a_due_time_ends_with_its_thread(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), due(5), beginning(key=OTHER), due(6, key=OTHER))
         await put(store, delete(0, epoch=EPOCH))
         assert await store.due_threads(until=ALWAYS) == [DueThread(6, OTHER)]
@@ -92,7 +92,7 @@ async def test_a_due_time_ends_with_its_thread(store: Store) -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 async def test_a_due_time_that_is_refused_changes_nothing(store: Store, version: int) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), due(5), change(1))
         assert await outcomes([submit(store, due(6, version=version))]) == [Fenced]
         # The second write of a unit is refused, so that the first one is, too.

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.server.owning import submit
+from tests.server.owning import owned, submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, row_of
 from tests.server.store.contract_records import delete, put_records
 
@@ -26,7 +26,7 @@ async def since(store: Store, key: ThreadKey = ROOM) -> int | None:
 
 
 async def test_a_thread_is_found_without_its_data(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.find(ROOM) is None
         await put(store, beginning(), change(1), change(2))
         assert await store.find(ROOM) == ThreadHeader(EPOCH, 2)
@@ -37,7 +37,7 @@ async def test_a_thread_is_found_without_its_data(store: Store) -> None:
 
 
 async def test_a_thread_may_begin_with_nothing_but_its_name(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, Write(ROOM, EPOCH, None, 0, secret=b"s"))
         stored = await store.load(ROOM)
         assert stored is not None
@@ -54,7 +54,7 @@ async def test_threads_are_listed_by_kind_and_prefix(store: Store) -> None:
         for kind in ("a", "b", "bb")
         for name in ("x", "x%", "x1", "x\U0010ffff", "x\U0010ffff1", "xy", "X1", "y", "é1")
     ]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, *(beginning(key=key) for key in keys))
         for kind in (None, "a", "b", "bb", "c"):
             for prefix in ("", "x", "x%", "x\U0010ffff", "y", "é", "z"):
@@ -70,7 +70,7 @@ async def test_threads_are_listed_by_kind_and_prefix(store: Store) -> None:
 
 
 async def test_a_thread_is_idle_from_when_a_write_says_so_until_one_says_that_it_is_awake(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         assert await since(store) is None
         await put(store, idle(5))
@@ -87,7 +87,7 @@ async def test_a_thread_is_idle_from_when_a_write_says_so_until_one_says_that_it
 
 
 async def test_what_says_since_when_a_thread_is_idle_must_follow_what_is_stored(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1))
         for write in (idle(5), idle(5, version=2), idle(5, version=1, epoch="another")):
             with pytest.raises(Exception, match="another process"):
@@ -101,7 +101,7 @@ async def test_what_says_since_when_a_thread_is_idle_must_follow_what_is_stored(
 
 async def test_idle_threads_are_listed_by_time_and_name_in_pages(store: Store) -> None:
     times = {"a": 30, "b": 10, "c": 20, "d": 10, "e": 40, "f": None}
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for name, at in times.items():
             key = ThreadKey("room", name)
             await put(store, beginning(key=key))
@@ -121,7 +121,7 @@ async def test_idle_threads_are_listed_by_time_and_name_in_pages(store: Store) -
 
 async def test_threads_of_which_nothing_is_known_begin_to_count(store: Store) -> None:
     other = ThreadKey("other", "one")
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), beginning(key=OTHER), idle(5, key=OTHER), beginning(key=other))
         assert ROOM.kind == OTHER.kind != other.kind
         await store.mark_idle(ROOM.kind, 100)

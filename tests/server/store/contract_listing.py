@@ -3,6 +3,7 @@
 import time
 
 import msgspec
+from tests.server.owning import owned
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put, row_of
 from tests.server.store.contract_due import due
 from tests.server.store.contract_idle import idle
@@ -32,7 +33,7 @@ async def wait_for_clock(at: int) -> None:
 
 async def test_a_thread_has_the_time_and_the_user_of_its_first_write(store: Store) -> None:
     later = msgspec.structs.replace(change(1), created_at=9, user="eve", state_version=2)
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, created(ROOM, 5, "ada"))
         await put(store, later)
         # Several writes of one breath, the first one without a user.
@@ -49,7 +50,7 @@ async def test_a_thread_has_the_time_and_the_user_of_its_first_write(store: Stor
 
 
 async def test_changes_and_records_set_the_time_of_the_last_change_and_nothing_else_does(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         before = time.time_ns() // 1000
         await put(store, created(ROOM, 1))
         first = await changed_at(store)
@@ -69,17 +70,17 @@ async def test_changes_and_records_set_the_time_of_the_last_change_and_nothing_e
 
 
 async def test_the_time_of_the_last_change_is_there_when_the_store_is_opened_again(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1))
         await put(store, put_records(("a", b"1"), after=1, epoch=EPOCH))
-    async with store:
+    async with owned(store, ROOM, OTHER):
         last = await changed_at(store)
         await put(store, idle(5, version=1))
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await changed_at(store) == last
         await wait_for_clock(last)
         await put(store, put_records(("a", b"2"), after=1, epoch=EPOCH))
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await changed_at(store) > last
 
 
@@ -87,7 +88,7 @@ async def test_threads_are_listed_by_kind_prefix_and_user_in_each_order_and_in_p
     keys = [ThreadKey(kind, name) for kind in ("a", "b") for name in ("x1", "x2", "y", "x\U0010ffff", "x3")]
     times = (5, 9, 5, 1, 7, 5, 2, 9, 3, 8)
     users = (None, "ada", "ada", "bob", "ada", "bob", None, "ada", "ad", "ada")
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for key, at, user in zip(keys, times, users, strict=True):
             await put(store, created(key, at, user))
         for key in (keys[3], keys[0], keys[8]):
@@ -125,7 +126,7 @@ async def test_threads_are_listed_by_kind_prefix_and_user_in_each_order_and_in_p
 
 
 async def test_a_page_begins_after_a_row_that_is_gone(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for number in range(4):
             await put(store, created(ThreadKey("room", str(number)), number))
         page = await store.threads(kind="room", order="created", limit=2)

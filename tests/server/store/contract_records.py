@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.server.owning import submit
+from tests.server.owning import owned, submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, listed, outcomes, put, versions
 
 from plait.errors import Fenced, StoreError, TooLarge
@@ -41,7 +41,7 @@ async def names(store: Store, part: str = "values", **options: str | int) -> lis
 
 
 async def test_records_are_stored_replaced_and_deleted_and_make_no_version(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await store.record(ROOM, "values", "a") is None
         assert await store.records(ROOM, "values") == []
         await put(store, beginning(), beginning(key=OTHER))
@@ -61,7 +61,7 @@ async def test_records_are_stored_replaced_and_deleted_and_make_no_version(store
 
 
 async def test_the_last_record_of_a_key_counts_in_a_write_and_in_a_breath(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), put_records(("a", b"1"), ("a", None), ("b", None), ("b", b"2")))
         assert await names(store) == ["b"]
         await put(store, put_records(("a", b"1"), ("b", None)), put_records(("a", b"2")), put_records(("a", b"3")))
@@ -72,7 +72,7 @@ async def test_records_are_read_in_the_order_of_code_points_by_prefix_and_a_page
     # In UTF-16 the last two are the other way round.
     keys = ["A", "a", "a/", "a/1", "a/10", "a/2", "a/é", "a/\uffee", "a/😀", "a0", "b", "é", "\uffee", "😀"]
     shuffled = random.Random(1).sample(keys, len(keys))
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), put_records(*((key, key.encode()) for key in shuffled)))
         await put(store, put_records(("a/0", b"other"), part="other"))
         assert await names(store) == keys == sorted(keys)
@@ -91,7 +91,7 @@ async def test_records_are_read_in_the_order_of_code_points_by_prefix_and_a_page
 
 
 async def test_a_page_of_records_ends_with_the_one_that_fills_it(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), put_records(*((str(n), b"x" * 100) for n in range(10))))
         for size, count in ((0, 1), (100, 1), (101, 2), (400, 4), (401, 5), (10**9, 10)):
             assert len(await names(store, size=size)) == count
@@ -99,7 +99,7 @@ async def test_a_page_of_records_ends_with_the_one_that_fills_it(store: Store) -
 
 
 async def test_records_go_with_the_change_that_they_come_with(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         good = msgspec.structs.replace(change(1), records=(Record("values", "a", b"1"),))
         await put(store, good)
@@ -110,7 +110,7 @@ async def test_records_go_with_the_change_that_they_come_with(store: Store) -> N
 
 
 async def test_records_that_do_not_follow_what_is_stored_are_refused(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1))
         for after, epoch in ((0, "e1"), (2, "e1"), (1, "e2"), (None, "e1")):
             assert await outcomes([submit(store, put_records(("a", b"1"), after=after, epoch=epoch))]) == [Fenced]
@@ -120,7 +120,7 @@ async def test_records_that_do_not_follow_what_is_stored_are_refused(store: Stor
 
 
 async def test_records_survive_changes_snapshots_and_pruning(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), put_records(("a", b"1")))
         await put(store, *(change(version) for version in range(1, 10)), change(10, snapshot=b"10", prune=9))
         assert await store.record(ROOM, "values", "a") == b"1"
@@ -130,7 +130,7 @@ async def test_records_survive_changes_snapshots_and_pruning(store: Store) -> No
 
 
 async def test_a_thread_may_begin_with_records_and_has_no_state_until_its_first_change(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, put_records(("a", b"1"), after=None))
         nothing = await store.load(ROOM)
         assert nothing is not None
@@ -152,7 +152,7 @@ async def test_a_first_write_may_have_an_initial_state_records_and_changes(
     store: Store, is_in_one_breath: bool
 ) -> None:
     writes = [beginning(), put_records(("a", b"1")), change(1), change(2)]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for some in [writes] if is_in_one_breath else [[write] for write in writes]:
             await put(store, *some)
         assert await versions(store) == (2, [1, 2])
@@ -184,7 +184,7 @@ def bad_units() -> list[Sequence[Write]]:
 
 @pytest.mark.parametrize("unit", bad_units())
 async def test_what_is_submitted_together_is_stored_together_or_not_at_all(store: Store, unit: Sequence[Write]) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), put_records(("a", b"1"), after=1), beginning(key=OTHER))
         before = await store.load(ROOM), await store.records(ROOM, "values")
         futures = [submit(store, write) for write in unit]
@@ -197,7 +197,7 @@ async def test_what_is_submitted_together_is_stored_together_or_not_at_all(store
 
 
 async def test_what_comes_before_a_refused_unit_is_stored(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(key=OTHER))
         # The first write keeps the store busy, so that the next two units share a transaction.
         futures = [submit(store, change(1, key=OTHER))]
@@ -210,7 +210,7 @@ async def test_what_comes_before_a_refused_unit_is_stored(store: Store) -> None:
 
 
 async def test_after_records_that_fail_nothing_that_was_submitted_before_they_failed_is_stored(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         futures = [submit(store, put_records(("a", b"1"), after=7))]
         await asyncio.sleep(0)
@@ -224,7 +224,7 @@ async def test_after_records_that_fail_nothing_that_was_submitted_before_they_fa
 
 
 async def test_the_writes_of_an_owner_are_refused_as_soon_as_there_is_another(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         first = await store.claim(ROOM)
         await put(store, msgspec.structs.replace(change(1), fence=first))
@@ -241,7 +241,7 @@ async def test_the_writes_of_an_owner_are_refused_as_soon_as_there_is_another(st
 
 
 async def test_nothing_that_was_submitted_before_a_claim_is_stored_after_it(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         fence, version = await store.claim(ROOM), 0
         for round in range(30):
@@ -264,7 +264,7 @@ async def test_nothing_that_was_submitted_before_a_claim_is_stored_after_it(stor
 async def test_what_an_owner_has_submitted_before_its_release_is_stored_before_the_next_claim_returns(
     store: Store,
 ) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         version = 0
         for round in range(8):
@@ -287,7 +287,7 @@ async def test_what_an_owner_has_submitted_before_its_release_is_stored_before_t
 
 
 async def test_a_thread_without_an_owner_cannot_be_written(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         assert await outcomes([store.submit(beginning())]) == [Fenced]
         fence = await store.claim(ROOM)
         await put(store, msgspec.structs.replace(beginning(), fence=fence))
@@ -297,7 +297,7 @@ async def test_a_thread_without_an_owner_cannot_be_written(store: Store) -> None
 
 
 async def test_of_claims_at_the_same_time_the_greatest_number_is_the_owners(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning())
         fences = await asyncio.gather(*(store.claim(ROOM) for _ in range(5)))
         assert len(set(fences)) == 5
@@ -323,7 +323,7 @@ async def everything(store: Store, key: ThreadKey = ROOM) -> list[object]:
 
 
 async def test_of_a_deleted_thread_nothing_is_left_and_others_keep_everything(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for key in (ROOM, OTHER):
             await put(store, beginning(key=key), change(1, key=key, client=client_row()), change(2, key=key))
             await put(store, change(3, key=key, snapshot=b"3"), put_records(("a", b"1"), after=3, key=key))
@@ -337,7 +337,7 @@ async def test_of_a_deleted_thread_nothing_is_left_and_others_keep_everything(st
 
 @pytest.mark.parametrize("write", [delete(0), delete(2), delete(1, epoch="e2")])
 async def test_a_deletion_that_does_not_follow_what_is_stored_is_refused(store: Store, write: Write) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1))
         assert await outcomes([submit(store, write)]) == [Fenced]
         assert await versions(store) == (1, [1])
@@ -349,7 +349,7 @@ async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
 ) -> None:
     first = [beginning(), change(1, client=client_row()), put_records(("a", b"1"), after=1), delete(1)]
     again = [beginning(epoch="e2", snapshot=b"7"), change(1, epoch="e2")]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for some in [[*first, *again]] if is_in_one_breath else [[write] for write in (*first, *again)]:
             await put(store, *some)
         assert await everything(store) == [
@@ -369,7 +369,7 @@ async def test_a_large_thread_is_deleted_at_once_and_others_may_begin_with_its_n
     keys = [f"{number:03}" for number in range(250)]
     new = [beginning(epoch="e2"), put_records(("000", b"new"), ("zzz", b"new"), epoch="e2")]
     rest = [*everything_of_new(new), [(ROOM, 0), (OTHER, 0)]]
-    async with store:
+    async with owned(store, ROOM, OTHER):
         for last in (False, True):
             await put(store, beginning(), put_records(*((key, b"x" * 16_384) for key in keys)))
             await put(store, *(change(version, client=client_row()) for version in range(1, 50)))
@@ -398,7 +398,7 @@ async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_writte
     keys = [ThreadKey("room", str(number)) for number in range(4)]
     # By thread: its epoch, version and records.
     expected: dict[ThreadKey, tuple[str, int, dict[str, bytes]]] = {}
-    async with store:
+    async with owned(store, *keys):
         for round in range(40):
             futures = []
             for _ in range(chance.randrange(1, 6)):

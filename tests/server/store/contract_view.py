@@ -1,6 +1,7 @@
 """What any store must do to show a thread as it is at one moment, and to hide those that are not complete."""
 
 import msgspec
+from tests.server.owning import owned
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_due import due
 from tests.server.store.contract_records import delete
@@ -23,7 +24,7 @@ def records(*found: Record, version: int = 0) -> Write:
 
 
 async def test_a_view_has_all_records_in_pages_in_the_order_of_parts_and_keys(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), records(*reversed(RECORDS)), beginning(key=OTHER))
         async with store.view(ROOM) as view:
             assert view is not None
@@ -48,7 +49,7 @@ async def test_a_view_has_all_records_in_pages_in_the_order_of_parts_and_keys(st
 
 
 async def test_a_view_is_of_one_moment_whatever_is_written_after_it(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         await put(store, beginning(), records(*RECORDS))
         async with store.view(ROOM) as view, store.view(OTHER) as other:
             assert view is not None
@@ -67,7 +68,7 @@ async def test_a_view_is_of_one_moment_whatever_is_written_after_it(store: Store
 
 
 async def test_no_listing_shows_a_thread_that_is_not_complete(store: Store) -> None:
-    async with store:
+    async with owned(store, ROOM, OTHER):
         incomplete = msgspec.structs.replace(beginning(), due=INCOMPLETE, user="ada")
         await put(store, incomplete, beginning(key=OTHER))
         for order in ORDERS:

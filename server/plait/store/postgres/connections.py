@@ -1,0 +1,201 @@
+"""The connections of a store: one that writes, and a few that read and claim. Lost ones are replaced."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from plait.errors import StoreError
+from plait.store.postgres.engine import Db, Engine, Unreachable, explain, is_lost
+
+__all__ = ["Readers", "Writer"]
+
+# Seconds for which callers wait for a lost connection. After that they fail at once, until there is another one.
+_PATIENCE: Final = 5.0
+# Seconds after which a statement without an answer counts as lost with its connection.
+_ANSWER_TIMEOUT: Final = 10.0
+# Seconds between attempts to connect: the first ones and the most.
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+# The connections that read, and how many of them views may hold.
+_READERS: Final = 4
+_VIEWS: Final = 2
+
+T = TypeVar("T")
+
+
+class Writer:
+    """The connection that writes. A task replaces it when it is lost."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._db: Db | None = None
+        self._turn = asyncio.Lock()
+        self._connecting: asyncio.Task[None] | None = None
+        self._lost_at = 0.0
+        self._trouble = ""
+        self._is_open = False
+
+    async def open(self, db: Db) -> None:
+        """Begin with a connection, which this closes in the end."""
+        self._is_open = True
+        self._take(db)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._is_open = False
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._db is not None:
+            await _close(self._db)
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Db]:
+        """Lend the connection to one caller at a time. Raises StoreError if there is none."""
+        async with self._turn:
+            await self.wait()
+            assert self._db is not None
+            db = self._db
+            # Without an answer, it is closed: the caller's statement fails. To cancel it would end a wait for a standby.
+            watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
+            try:
+                yield db
+            finally:
+                watch.cancel()
+
+    async def wait(self) -> None:
+        """Wait until there is a connection. Raises StoreError if it has been lost for too long."""
+        loop = asyncio.get_running_loop()
+        while self._db is None or self._db.is_closed():
+            if not self._is_open:
+                raise StoreError("the store is closed")
+            self._on_lost(self._db)
+            assert self._connecting is not None
+            left = self._lost_at + _PATIENCE - loop.time()
+            if left <= 0 or not (await asyncio.wait([self._connecting], timeout=left))[0]:
+                raise StoreError(f"the database cannot be reached: {self._trouble or 'the connection is lost'}")
+
+    # Inside
+
+    def _take(self, db: Db) -> None:
+        self._db, self._trouble = db, ""
+        db.add_termination_listener(self._on_lost)
+
+    def _on_lost(self, db: Any) -> None:
+        if db is self._db and self._is_open and self._connecting is None:
+            loop = asyncio.get_running_loop()
+            self._lost_at = loop.time()
+            self._connecting = loop.create_task(self._connect(), name="plait connects to PostgreSQL")
+
+    async def _connect(self) -> None:
+        pause = _FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    db = await self._engine.connect()
+                except StoreError as error:
+                    self._trouble = str(error)
+                else:
+                    break
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        finally:
+            self._connecting = None
+        self._take(db)
+
+
+class Readers:
+    """A few connections that read and claim.
+
+    Work that loses its connection is done again, once, after `recover`, which waits until the server can be reached.
+    """
+
+    def __init__(self, engine: Engine, recover: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._engine = engine
+        self._recover = recover
+        self._free = asyncio.Semaphore(_READERS)
+        self._free_for_views = asyncio.Semaphore(_VIEWS)
+        self._idle: list[Db] = []
+        self._is_open = False
+
+    def open(self, *connections: Db) -> None:
+        """Accept work from now on; begin with some connections."""
+        self._is_open = True
+        self._idle += connections
+
+    async def close(self) -> None:
+        """Close the connections. Those that are in use are closed when they are given back."""
+        self._is_open = False
+        while self._idle:
+            await _close(self._idle.pop())
+
+    async def run(self, work: Callable[[Db], Awaitable[T]]) -> T:
+        """Do work that may be done twice. Raises StoreError, and what the driver raises."""
+        try:
+            return await self._try(work)
+        except Exception as error:
+            if not isinstance(error, Unreachable) and not is_lost(error):
+                raise
+        # The others have lost theirs, too.
+        while self._idle:
+            self._idle.pop().terminate()
+        if self._recover is not None:
+            await self._recover()
+        return await self._try(work)
+
+    @asynccontextmanager
+    async def view(self) -> AsyncIterator[Db]:
+        """Lend a connection for longer. It sees one moment of the database."""
+        async with self._free_for_views, self._use() as db:
+            await db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield db
+            finally:
+                if not db.is_closed():
+                    with suppress(Exception):
+                        await db.execute("ROLLBACK")
+
+    # Inside
+
+    async def _try(self, work: Callable[[Db], Awaitable[T]]) -> T:
+        async with self._use() as db:
+            watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
+            try:
+                return await work(db)
+            except asyncpg.PostgresError as error:
+                if db.is_closed():
+                    raise Unreachable(explain(error)) from error
+                raise
+            finally:
+                watch.cancel()
+
+    @asynccontextmanager
+    async def _use(self) -> AsyncIterator[Db]:
+        async with self._free:
+            if not self._is_open:
+                raise StoreError("the store is closed")
+            while self._idle and self._idle[-1].is_closed():
+                self._idle.pop()
+            db = self._idle.pop() if self._idle else await self._engine.connect()
+            is_usable = False
+            try:
+                yield db
+                is_usable = True
+            except Exception:
+                is_usable = not db.is_in_transaction()
+                raise
+            finally:
+                if is_usable and self._is_open and not db.is_closed():
+                    self._idle.append(db)
+                else:
+                    db.terminate()
+
+
+async def _close(db: Db) -> None:
+    try:
+        await db.close(timeout=2.0)
+    except Exception:  # It is lost.
+        db.terminate()

@@ -1,0 +1,117 @@
+"""Opens connections to a PostgreSQL server, and notices when it may have lost durable writes."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import asyncpg
+
+from plait.errors import StoreError
+from plait.store.postgres.url import PostgresUrl
+
+__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "Unreachable", "explain", "is_lost"]
+
+DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+"""What the driver raises, apart from errors of arguments."""
+
+log = logging.getLogger("plait.store")
+
+Db: TypeAlias = "asyncpg.Connection[Any]"
+
+TIMELINE: Final = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint"
+"""SQL for the number of the server's timeline, which a promoted standby increments."""
+
+# Statistics are reset when a server recovers from a crash, which without synchronous commits may have lost some.
+_IDENTIFY: Final = f"""
+SELECT (SELECT system_identifier FROM pg_control_system()) AS server, {TIMELINE} AS timeline,
+    (SELECT stats_reset::text FROM pg_stat_bgwriter) AS recovered,
+    current_setting('fsync') = 'on' AS syncs, current_setting('synchronous_standby_names') <> '' AS has_standby
+"""
+# Seconds.
+_CONNECT_TIMEOUT: Final = 5.0
+
+
+class Unreachable(StoreError):
+    """There is no connection to a server that may be used."""
+
+
+class Engine:
+    """Opens connections to the server of a URL.
+
+    `on_loss` is called when a connection leads to another server, to another timeline, or without synchronous commits
+    to a server that has crashed: after it, writes that were durable may be missing.
+    """
+
+    def __init__(self, url: PostgresUrl, on_loss: Callable[[], None]) -> None:
+        self.url = url
+        self._on_loss = on_loss
+        # The server, its timeline and, without synchronous commits, its last crash; "" before the first connection.
+        self.origin = ""
+        self.timeline = 0
+        # Whether the server waits for the disk at all.
+        self.syncs = True
+
+    async def connect(self) -> Db:
+        """Return a new connection. Raises Unreachable."""
+        cache = 100 if self.url.has_session else 0
+        try:
+            db = await asyncpg.connect(
+                self.url.dsn,
+                timeout=_CONNECT_TIMEOUT,
+                statement_cache_size=cache,
+                target_session_attrs="primary",
+            )
+        except TimeoutError as error:
+            raise Unreachable(f"the server does not answer within {_CONNECT_TIMEOUT:g} seconds") from error
+        except DRIVER_ERRORS as error:
+            raise Unreachable(explain(error)) from error
+        try:
+            await self.identify(db)
+            if self.url.has_session:
+                await db.execute(f"SET synchronous_commit TO {'on' if self.url.is_synchronous else 'off'}")
+        except DRIVER_ERRORS as error:
+            db.terminate()
+            raise Unreachable(explain(error)) from error
+        except BaseException:
+            db.terminate()
+            raise
+        return db
+
+    async def identify(self, db: Db) -> None:
+        """Check which server a connection leads to, and whether it keeps what the URL promises. Raises Unreachable."""
+        found = await db.fetchrow(_IDENTIFY)
+        assert found is not None
+        if self.url.has_standby and not found["has_standby"]:
+            raise Unreachable("the URL has standby=synchronous, but the server's synchronous_standby_names is empty")
+        self.syncs = found["syncs"]
+        origin = f"{found['server']}:{found['timeline']}"
+        if not self.url.is_synchronous:
+            origin += f":{found['recovered']}"
+        before, self.origin, self.timeline = self.origin, origin, found["timeline"]
+        if before not in ("", origin):
+            log.warning(
+                "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
+                self.url,
+                before,
+                origin,
+            )
+            self._on_loss()
+
+
+def is_lost(error: BaseException, *, is_closed: bool = False) -> bool:
+    """Whether an error means that the outcome of a statement is not known; `is_closed` tells of the connection."""
+    if isinstance(error, asyncpg.PostgresError):
+        return is_closed or error.sqlstate is None or error.sqlstate[:2] in ("08", "57", "XX")
+    if isinstance(error, ValueError):  # The driver's errors of arguments are InterfaceErrors, too.
+        return False
+    return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | asyncio.TimeoutError)
+
+
+def explain(error: BaseException) -> str:
+    """Return in one line what an error of the driver means."""
+    if isinstance(error, UnicodeEncodeError):
+        return "UTF-8 has no form for half of a surrogate pair"
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return "the server is a standby, which cannot be written"
+    return " ".join(str(error).split()) or type(error).__name__

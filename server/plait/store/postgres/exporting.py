@@ -1,0 +1,85 @@
+"""Reads all of a thread, as the writes that make it."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from plait.errors import CorruptThread
+from plait.store.postgres.engine import Db
+from plait.store.postgres.reads import encode, load_changes, load_page
+from plait.store.postgres.schema import Tables
+from plait.store.protocol import ChangeRow, ClientRow, Snapshot, ThreadKey, Write
+
+__all__ = ["export"]
+
+# Bytes of values in one write, and the most rows.
+_SIZE: Final = 512 * 1024
+_ROWS: Final = 1000
+
+_THREAD: Final = """
+SELECT *, (SELECT min(version) FROM {changes} WHERE thread = t.id) AS first
+FROM {threads} t WHERE kind = $1 AND name = $2 AND created_at IS NOT NULL
+"""
+_SNAPSHOTS: Final = """
+SELECT version, state FROM {snapshots} WHERE thread = $1 AND version > $2 AND version <= $3 ORDER BY version
+"""
+_NEXT_SNAPSHOT: Final = "SELECT min(version) FROM {snapshots} WHERE thread = $1 AND version > $2"
+_CLIENTS: Final = """
+SELECT client, ref, refused, at FROM {clients} WHERE thread = $1 AND client > $2 ORDER BY client LIMIT $3
+"""
+
+
+async def export(db: Db, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]:
+    """Yield the writes that make a thread. Raises CorruptThread."""
+    thread = await db.fetchrow(tables.fill(_THREAD), *encode(key))
+    if thread is None:
+        return
+    id, epoch, last, first = thread["id"], thread["epoch"].decode(), thread["version"], thread["first"]
+    changed_at = thread["changed_at"]
+    base = last if first is None else first - 1
+    snapshots = await _load_snapshots(db, tables, id, base - 1, base)
+    if not snapshots and not (base == 0 and (first is not None or thread["stateless"])):
+        raise CorruptThread(f"{key} cannot be read: the snapshot of version {base} is missing")
+    yield Write(
+        *(key, epoch, None, base, (), snapshots),
+        state_version=thread["state_version"],
+        secret=thread["secret"],
+        idle_since=thread["idle_since"],
+        due=thread["due"] or None,
+        created_at=thread["created_at"],
+        user=None if thread["user_id"] is None else thread["user_id"].decode(),
+        begins_at=base,
+        changed_at=changed_at,
+    )
+    version = base
+    while version < last:
+        changes, snapshots = await _load_changes(db, tables, key, id, version)
+        end = version + len(changes)
+        if not changes or [row.version for row in changes] != list(range(version + 1, end + 1)):
+            raise CorruptThread(f"{key} cannot be read: changes are missing after version {version}")
+        yield Write(key, epoch, version, end, changes, snapshots, changed_at=changed_at)
+        version = end
+    client = b""
+    while rows := await db.fetch(tables.fill(_CLIENTS), id, client, _ROWS):
+        clients = [ClientRow(name.decode(), ref, refused, at) for name, ref, refused, at in rows]
+        yield Write(key, epoch, last, last, clients=clients, changed_at=changed_at)
+        client = rows[-1]["client"]
+    after = ("", "")
+    while records := await load_page(db, tables, key, after, _ROWS, _SIZE):
+        yield Write(key, epoch, last, last, records=records, changed_at=changed_at)
+        after = records[-1].part, records[-1].key
+
+
+async def _load_snapshots(db: Db, tables: Tables, thread: int, after: int, to: int) -> list[Snapshot]:
+    rows: list[Any] = await db.fetch(tables.fill(_SNAPSHOTS), thread, after, to)
+    return [Snapshot(version, state) for version, state in rows]
+
+
+async def _load_changes(
+    db: Db, tables: Tables, key: ThreadKey, thread: int, after: int
+) -> tuple[list[ChangeRow], list[Snapshot]]:
+    """Return changes after a version, at most up to the next snapshot, and that."""
+    end = await db.fetchval(tables.fill(_NEXT_SNAPSHOT), thread, after)
+    limit = _ROWS if end is None else min(_ROWS, end - after)
+    rows = await load_changes(db, tables, key, after, limit, _SIZE)
+    to = rows[-1].version if rows else after
+    return rows, await _load_snapshots(db, tables, thread, after, to)

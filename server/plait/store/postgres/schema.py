@@ -1,0 +1,105 @@
+"""The tables of a store in PostgreSQL, and their migrations."""
+
+import re
+from typing import Final
+
+from plait.errors import StoreError
+from plait.store.postgres.engine import Db
+from plait.store.postgres.url import PostgresUrl
+
+__all__ = ["Tables", "prepare"]
+
+# Text is stored as bytes of UTF-8: they are ordered by code point in any database, whatever its encoding is, and may
+# have zeros.
+#
+# - threads has a row for each thread that was claimed; `created_at` is NULL if none is stored. Only claims insert rows.
+# - threads.id: all other rows of a thread have it. A thread that is deleted leaves them, and its row gets another id.
+# - threads.fence: the number of the owner. The sequence is part of it, so that no number is given out twice even if the
+#   row was removed meanwhile.
+# - threads.origin: the server and timeline on which the thread was claimed last.
+# - threads.writes: see `Head` in `commits.py`.
+# - threads.version is in no index and no condition of one, so that a change need not touch the indexes.
+# - threads.changed_at: saved a second after a change.
+# - removed: the ids of deleted threads that still have rows.
+#
+# Format n is the result of the first n scripts. Scripts are never changed; a new format adds one.
+_MIGRATIONS: Final = (
+    """
+    CREATE SEQUENCE {fences};
+    CREATE SEQUENCE {ids};
+    CREATE TABLE {threads} (
+        id bigint PRIMARY KEY DEFAULT nextval('{ids}'), kind bytea NOT NULL, name bytea NOT NULL,
+        fence bigint NOT NULL, origin text NOT NULL, writes bigint NOT NULL DEFAULT 0,
+        epoch bytea, version bigint, state_version integer, secret bytea, stateless boolean,
+        idle_since bigint, due bigint, created_at bigint, changed_at bigint, user_id bytea,
+        UNIQUE (kind, name)
+    ) WITH (fillfactor = 70);
+    CREATE INDEX ON {threads} (kind, created_at, name) WHERE created_at IS NOT NULL;
+    CREATE INDEX ON {threads} (kind, changed_at, name) WHERE created_at IS NOT NULL;
+    CREATE INDEX ON {threads} (user_id, kind, name) WHERE user_id IS NOT NULL;
+    CREATE INDEX ON {threads} (due, kind, name) WHERE due > 0;
+    CREATE INDEX ON {threads} (kind, idle_since, name) WHERE idle_since IS NOT NULL;
+    CREATE TABLE {changes} (
+        thread bigint, version bigint, ops bytea NOT NULL, source bytea NOT NULL, at bigint NOT NULL,
+        PRIMARY KEY (thread, version)
+    );
+    CREATE TABLE {snapshots} (thread bigint, version bigint, state bytea NOT NULL, PRIMARY KEY (thread, version));
+    CREATE TABLE {clients} (
+        thread bigint, client bytea, ref bigint NOT NULL, refused bytea NOT NULL, at bigint NOT NULL,
+        PRIMARY KEY (thread, client)
+    );
+    CREATE TABLE {records} (
+        thread bigint, part bytea, key bytea, value bytea NOT NULL, PRIMARY KEY (thread, part, key)
+    );
+    CREATE TABLE {schemas} (kind bytea, hash bytea, schema bytea NOT NULL, PRIMARY KEY (kind, hash));
+    CREATE TABLE {removed} (thread bigint PRIMARY KEY);
+    """,
+)
+_NAME: Final = re.compile(r"\{([a-z]+)\}")
+
+
+class Tables:
+    """The names of a store's tables, for its SQL."""
+
+    def __init__(self, url: PostgresUrl) -> None:
+        self.schema = url.schema
+        self._prefix = f'"{url.schema}"."{url.prefix}'
+        self._filled: dict[str, str] = {}
+
+    def fill(self, sql: str) -> str:
+        """Return SQL with the names of tables instead of `{threads}` and so on."""
+        if (filled := self._filled.get(sql)) is None:
+            filled = self._filled[sql] = _NAME.sub(lambda found: f'{self._prefix}{found[1]}"', sql)
+        return filled
+
+
+async def prepare(db: Db, tables: Tables, *, readonly: bool) -> None:
+    """Create the tables, or bring them to the current format, unless another process does. Raises StoreError."""
+    if await _read_format(db, tables) == len(_MIGRATIONS):
+        return
+    if readonly:
+        raise StoreError(f"the schema {tables.schema} has no tables of this plait; start a server with it first")
+    async with db.transaction():
+        await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.fill("{format}"))
+        found = await _read_format(db, tables)
+        if not found:
+            if await db.fetchval("SELECT to_regnamespace(quote_ident($1))", tables.schema) is None:
+                await db.execute(f'CREATE SCHEMA "{tables.schema}"')
+            await db.execute(tables.fill("CREATE TABLE {format} (format integer NOT NULL)"))
+            await db.execute(tables.fill("INSERT INTO {format} VALUES (0)"))
+        for script in _MIGRATIONS[found:]:
+            await db.execute(tables.fill(script))
+        await db.execute(tables.fill("UPDATE {format} SET format = $1"), len(_MIGRATIONS))
+
+
+async def _read_format(db: Db, tables: Tables) -> int:
+    """Return the format of the tables, 0 if there are none. Raises StoreError for a newer one."""
+    if await db.fetchval("SELECT to_regclass($1)", tables.fill("{format}")) is None:
+        return 0
+    found: int = await db.fetchval(tables.fill("SELECT format FROM {format}"))
+    if found > len(_MIGRATIONS):
+        raise StoreError(
+            f"it was written by a newer plait (in format {found}; this plait reads format {len(_MIGRATIONS)}): install "
+            "the newer plait, or restore a backup"
+        )
+    return found

@@ -1,0 +1,366 @@
+"""A store in PostgreSQL: one connection that writes, with group commit, and a few that read.
+
+`batches.py` decides which writes share a transaction. If it fails, it is repeated for one thread at a time, so that only
+the writes of the thread that caused the failure are refused. If its answer is lost, the store asks what became of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context
+from functools import partial
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import asyncpg
+
+from plait.errors import StoreError
+from plait.store.batches import Batches, Group, Outcome
+from plait.store.health import Health
+from plait.store.postgres import listing, reads
+from plait.store.postgres.commits import Committer
+from plait.store.postgres.connections import Readers, Writer
+from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, Unreachable, explain, is_lost
+from plait.store.postgres.exporting import export
+from plait.store.postgres.heads import CLAIM, Head, claim_values
+from plait.store.postgres.schema import Tables, prepare
+from plait.store.postgres.upkeep import Upkeep
+from plait.store.postgres.url import PostgresUrl
+from plait.store.protocol import (
+    ChangeRow,
+    ClientRow,
+    DueThread,
+    IdleThread,
+    Order,
+    Record,
+    RecordRange,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+    ThreadRow,
+    ThreadView,
+    Write,
+)
+from plait.store.whole import StoredSchema
+
+__all__ = ["PostgresStore"]
+
+log = logging.getLogger("plait.store")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ERRORS = (*DRIVER_ERRORS, OverflowError, TypeError, ValueError)
+
+
+class PostgresStore:
+    """Stores threads in the database of a URL. `readonly=True` only reads."""
+
+    def __init__(self, url: PostgresUrl, *, readonly: bool = False) -> None:
+        self.url = url
+        self._readonly = readonly
+        self._tables = Tables(url)
+        self._engine = Engine(url, self._on_loss)
+        self._on_claims_lost: Callable[[], None] | None = None
+        self._batches = Batches(self._write, self._next_fence)
+        # Whether the store is open, being opened or being closed.
+        self._is_entered = False
+        self._health = Health(_is_trouble)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what one opening of the store needs."""
+        self._writer = Writer(self._engine)
+        self._readers = Readers(self._engine, None if self._readonly else self._writer.wait)
+        self._committer = Committer(self._engine, self._writer, self._tables)
+        self._upkeep = Upkeep(self._committer, self._readers, self._tables, self._batches.has_writes)
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    @property
+    def durability(self) -> str:
+        if not self._engine.syncs:
+            return "changes survive a crash of the process, but not of PostgreSQL's machine (its fsync is off)"
+        if not self.url.is_synchronous:
+            return (
+                "changes survive a crash of the process; a crash of PostgreSQL loses those of about the last second "
+                "(synchronous_commit=off)"
+            )
+        if not self.url.has_standby:
+            return "changes survive crashes of the processes and machines, but a failover may lose the last ones"
+        return "changes survive crashes of the processes and machines, and a failover (standby=synchronous)"
+
+    def reader(self) -> "PostgresStore":
+        """Return a read-only store of the same database."""
+        return PostgresStore(self.url, readonly=True)
+
+    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+        self._on_claims_lost = on_lost
+
+    async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise StoreError(f"the store {self.url} is already open: open it once, or give each app its own store")
+        self._is_entered = True
+        self._begin()
+        try:
+            db = await self._engine.connect()
+            try:
+                await prepare(db, self._tables, readonly=self._readonly)
+            except BaseException:
+                db.terminate()
+                raise
+            if self._readonly:
+                self._readers.open(db)
+                return self
+            self._readers.open()
+            await self._writer.open(db)
+            self._upkeep.start()
+            self._batches.open()
+        except _ERRORS as error:
+            await self._close()
+            raise StoreError(f"cannot open the store {self.url}: {explain(error)}") from None
+        except StoreError as error:
+            await self._close()
+            raise StoreError(f"cannot open the store {self.url}: {error}") from None
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
+        return await self._read(key, reads.load, key, version, records)
+
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        return await self._read(key, reads.find, key)
+
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self._read(key, reads.load_changes, key, after, limit, size)
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self._read(key, reads.load_changes_before, key, version, limit, size)
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        return await self._read(key, reads.load_client, key, client)
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        return await self._read(key, reads.load_record, key, part, name)
+
+    async def records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        wanted = RecordRange(part, prefix, reverse, limit)
+        return await self._read(key, reads.load_records, key, wanted, after=after, before=before, size=size)
+
+    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
+        with _telling(f"{key} cannot be read"):
+            async with self._readers.view() as db:
+                async for write in export(db, self._tables, key):
+                    yield write
+
+    @asynccontextmanager
+    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
+        async with self._readers.view() as db:
+            with _telling(f"{key} cannot be read"):
+                stored = await reads.load(db, self._tables, key, None)
+
+            async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
+                with _telling(f"{key} cannot be read"):
+                    return await reads.load_page(db, self._tables, key, after, limit, size)
+
+            yield None if stored is None else ThreadView(stored, read)
+
+    async def claim(self, key: ThreadKey) -> int:
+        return await self._batches.claim(key)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        found: StoredThread | None = None
+        is_read = False
+
+        async def claim(key: ThreadKey) -> int:
+            nonlocal found, is_read
+            head, found = await self._claim(key, partial(_claim_and_load, ranges=records))
+            is_read = not self._batches.has_writes(key)
+            return head.fence
+
+        fence = await self._batches.claim(key, claim)
+        if not is_read:
+            found = await self.load(key, records=records)
+        return fence, found
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        self._batches.release(key, fence)
+        self._upkeep.release(key, fence)
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        return await self._read("a schema", reads.load_schema, kind, hash)
+
+    async def schemas(self) -> list[StoredSchema]:
+        return await self._read("the schemas", reads.load_schemas)
+
+    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
+        sql = "INSERT INTO {schemas} (kind, hash, schema) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+        with _telling("a schema could not be written"):
+            values = kind.encode(), hash.encode(), schema
+            await self._readers.run(lambda db: db.execute(self._tables.fill(sql), *values))
+
+    async def check_writes(self) -> None:
+        if not self._batches.is_open:
+            raise StoreError("the store is closed")
+        is_in_trouble, now = self._health.trouble is not None, asyncio.get_running_loop().time()
+        if is_in_trouble:
+            if not self._health.should_try(now):
+                raise StoreError(f"the store cannot be written: {self._health.trouble}")
+            self._health.postpone(now)
+        with _telling("the store cannot be written"):
+            async with self._writer.use() as db:
+                await db.execute(
+                    self._tables.fill("UPDATE {format} SET format = format") if is_in_trouble else "SELECT 1"
+                )
+        if is_in_trouble:
+            self._health.record_success()
+
+    async def threads(
+        self,
+        *,
+        kind: str | None = None,
+        prefix: str = "",
+        user: str | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
+        limit: int = 1000,
+    ) -> list[ThreadRow]:
+        with _telling("the list of threads cannot be read"):
+            await self._upkeep.save()
+        return await self._read(
+            "the list of threads",
+            partial(listing.load_threads, kind=kind, prefix=prefix, user=user, order=order, after=after, limit=limit),
+        )
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        return await self._read("the list of due threads", listing.load_due, until, after, limit)
+
+    async def idle_threads(
+        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
+    ) -> list[IdleThread]:
+        return await self._read("the list of idle threads", listing.load_idle, kind, until, after, limit)
+
+    async def mark_idle(self, kind: str, at: int) -> None:
+        with _telling("the idle threads could not be written"):
+            await self._readers.run(lambda db: listing.mark_idle(db, self._tables, kind, at))
+
+    # Inside
+
+    async def _read(
+        self,
+        what: object,
+        function: Callable[Concatenate[Db, Tables, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        with _telling(f"{what} cannot be read"):
+            return await self._readers.run(lambda db: function(db, self._tables, *args, **kwargs))
+
+    async def _next_fence(self, key: ThreadKey) -> int:
+        head, _ = await self._claim(key, _claim)
+        return head.fence
+
+    async def _claim(self, key: ThreadKey, work: "_Claim") -> tuple[Head, StoredThread | None]:
+        if self._readonly:
+            raise StoreError("the store is read-only")
+        with _telling(f"{key} cannot be claimed"):
+            while True:
+                head, timeline, found = await self._readers.run(
+                    lambda db: work(db, self._tables, key, claim_values(self._engine, key))
+                )
+                if timeline == self._engine.timeline:
+                    break
+                # Behind a pooler, the connection leads to another server than when it was made.
+                await self._readers.run(self._engine.identify)
+        self._committer.heads[key] = head
+        return head, found
+
+    def _on_loss(self) -> None:
+        self._committer.heads.clear()
+        self._batches.end_claims()
+        if self._on_claims_lost is not None:
+            # Not here, as it may cancel the caller.
+            asyncio.get_running_loop().call_soon(self._on_claims_lost)
+
+    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
+
+    async def _commit(self, batch: Sequence[Group]) -> Sequence[Outcome]:
+        outcomes = await self._committer.commit(batch)
+        if self._health.trouble is not None or any(error for _, error in outcomes):
+            now = asyncio.get_running_loop().time()
+            self._health.record(outcomes, [len(group.writes) for group in batch], now)
+        self._upkeep.wake()
+        return outcomes
+
+    async def _close(self) -> None:
+        await self._batches.close()
+        await self._upkeep.stop()
+        await self._writer.close()
+        await self._readers.close()
+        self._is_entered = False
+
+
+_Claim = Callable[[Db, Tables, ThreadKey, tuple[Any, ...]], Awaitable[tuple[Head, int, StoredThread | None]]]
+
+
+async def _claim(db: Db, tables: Tables, key: ThreadKey, values: tuple[Any, ...]) -> tuple[Head, int, None]:
+    row = await db.fetchrow(tables.fill(CLAIM), *values)
+    assert row is not None
+    return Head.read(row), row["timeline"], None
+
+
+async def _claim_and_load(
+    db: Db, tables: Tables, key: ThreadKey, values: tuple[Any, ...], *, ranges: Sequence[RecordRange]
+) -> tuple[Head, int, StoredThread | None]:
+    return await reads.claim_and_load(db, tables, key, values, ranges)
+
+
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Make other errors StoreErrors that say what has failed."""
+    try:
+        yield
+    except Unreachable as error:
+        raise StoreError(f"{what}: {error}") from error
+    except _ERRORS as error:
+        raise StoreError(f"{what}: {explain(error)}") from error
+
+
+def _is_trouble(cause: BaseException) -> bool:
+    """Whether the cause of a failed write concerns the whole database, such as a full disk."""
+    if isinstance(cause, asyncpg.PostgresError):
+        return (cause.sqlstate or "")[:2] in ("08", "25", "53", "57", "58")
+    return isinstance(cause, StoreError) or is_lost(cause)

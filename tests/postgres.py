@@ -1,0 +1,154 @@
+"""Private PostgreSQL servers in temporary folders."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from tests.running import hold_port
+
+__all__ = ["Postgres", "new_schema", "private_folder"]
+
+_BIN: Final = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+# The processes are killed, but never the machine. So nothing is lost that was written to a file.
+_OPTIONS: Final = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "60",
+    "autovacuum_naptime": "5",
+    "wal_level": "replica",
+    "wal_receiver_status_interval": "1",
+    "log_min_messages": "fatal",
+}
+
+
+class Postgres:
+    """A server, which keeps its port over restarts. `folder` is made, in a `private_folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._held = hold_port()
+        self.port: int = self._held.getsockname()[1]
+        self._user = "postgres" if os.geteuid() == 0 else None
+
+    def __enter__(self) -> Self:
+        """Make a new database, and start the server."""
+        self._make_folder()
+        self._run("initdb", "-D", str(self.folder), "-U", "plait", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.stop(signal.SIGQUIT)
+        self._held.close()
+
+    @property
+    def url(self) -> str:
+        """The URL of its database."""
+        return f"postgresql://plait@127.0.0.1:{self.port}/postgres"
+
+    def start(self, **options: str) -> None:
+        """Start the server, and wait until it can be connected."""
+        arguments = [f"--{name}={value}" for name, value in (_OPTIONS | {"port": str(self.port)} | options).items()]
+        # PostgreSQL does not run as root.
+        with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [_BIN / "postgres", "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
+            )
+        deadline = time.monotonic() + 30
+        while subprocess.run(
+            [_BIN / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
+        ).returncode:
+            assert self._process.poll() is None, log.name
+            assert time.monotonic() < deadline, log.name
+            time.sleep(0.02)
+
+    def stop(self, by: signal.Signals = signal.SIGINT) -> None:
+        """End the server: SIGINT stops it in order, SIGQUIT does not, and SIGKILL leaves its processes to end alone."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.send_signal(by)
+        process.wait(30)
+
+    def crash(self) -> None:
+        """Kill all processes of the server."""
+        assert self._process is not None
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for pid in (self._process.pid, *map(int, children)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait(30)
+        self._process = None
+        (self.folder / "postmaster.pid").unlink(missing_ok=True)
+
+    def execute(self, *statements: str) -> str:
+        """Execute SQL, and return what the last statement has found."""
+        commands = [part for statement in statements for part in ("-c", statement)]
+        command = [
+            _BIN / "psql",
+            "-XAtq",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-U",
+            "plait",
+            "postgres",
+            *commands,
+        ]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def make_standby(self, folder: Path, *, name: str = "") -> "Postgres":
+        """Return a standby that follows this server, not yet started; one with a name may be a synchronous one."""
+        standby = Postgres(folder)
+        standby._make_folder()
+        standby._run(
+            "pg_basebackup", "-D", str(folder), "-h", "127.0.0.1", "-p", str(self.port), "-U", "plait", "-c", "fast"
+        )
+        (folder / "standby.signal").touch()
+        follow = f"host=127.0.0.1 port={self.port} user=plait application_name={name or 'standby'}"
+        with (folder / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = '{follow}'\n")
+        return standby
+
+    # Inside
+
+    def _make_folder(self) -> None:
+        self.folder.mkdir(mode=0o700)
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [_BIN / program, *arguments], user=self._user, check=False, capture_output=True, text=True, cwd="/"
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make a folder for servers, which the user of PostgreSQL may enter. It may not enter those of pytest."""
+    with tempfile.TemporaryDirectory(prefix="plait-postgres-") as path:
+        folder = Path(path)
+        folder.chmod(0o711)
+        yield folder
+
+
+def new_schema(url: str, options: str = "") -> str:
+    """Return the URL of an empty store in a database, with more options."""
+    return f"{url}?schema=s{os.urandom(6).hex()}{options}"
