@@ -109,7 +109,7 @@ class Process:
         arguments = ["serve", self._target, "--port", str(self.port), *self._options]
         self._process = Command(arguments, cwd=self.cwd, environment=self._environment, stderr=self.log)
         line = self._process.stdout.readline()
-        assert f":{self.port} (" in line, f"the server did not start: {line!r} {self.log.read_text()}"
+        assert f":{self.port} " in line, f"the server did not start: {line!r} {self.log.read_text()}"
 
     def end(self, by: signal.Signals = signal.SIGTERM, *, timeout: float = 30) -> int:
         """Send it a signal, wait until it is gone, and return its exit code."""

@@ -1,10 +1,10 @@
 """Plait: the ASGI application, which combines threads, store, limits and authentication."""
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -36,11 +36,11 @@ from plait.settings import (
 )
 from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
-from plait.store.copying import check_finished
+from plait.store.copying import UNFINISHED, check_finished
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore
-from plait.store.urls import open_share, open_store
+from plait.store.urls import open_share, open_shares, open_store
 from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
@@ -52,9 +52,14 @@ from plait.web.relay.owner import Owner
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
+from plait.web.startup import StartupFunctions
 
 __all__ = ["Plait"]
 
+F = TypeVar("F", bound=Callable[[], Any])
+
+# Seconds that a worker waits for its former process, beyond the time that this may take to shut down.
+_PATIENCE: Final = 30.0
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -102,14 +107,10 @@ class Plait(AgentHost):
         )
         settings = self.settings = given.with_environment()
         warn_of_unknown_variables()
-        url, worker = settings.store, Worker.from_environment()
-        self._owners: Owners = ALONE
+        worker = Worker.from_environment()
         with as_setting_error("store"):
-            if worker is not None:
-                self._store, files = open_share(url, worker.number, worker.count)
-                self._owners = Workers(worker.number, worker.count, files)
-            else:
-                self._store = open_store(url) if url or isinstance(store, str) else store
+            given_store = None if settings.store or isinstance(store, str) else store
+            self._store, self._owners = _find_store(settings, given_store, worker)
         # The streams that other nodes may open here, by the kind of their first message.
         self._openers: dict[int, Opener] = {}
         self._links = Links(self._owners.node, "" if worker is None else worker.folder, self._openers)
@@ -126,6 +127,9 @@ class Plait(AgentHost):
         self._sockets = SocketEndpoint(self._context)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
+        # Whether no process of this server has started before.
+        self._is_first = worker is None or worker.is_first
+        self._startup = StartupFunctions()
         self._owner = Owner(self._context, self._site.asgi)
         self._openers.update(self._owner.openers)
         self._is_running = False
@@ -137,7 +141,7 @@ class Plait(AgentHost):
             raise RuntimeError("this Plait is already running")
         await self._store.__aenter__()
         try:
-            await check_finished(self._store)
+            await self._check_finished()
             await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
         except BaseException:
             await self._store.__aexit__(None, None, None)
@@ -150,6 +154,11 @@ class Plait(AgentHost):
         if self._owners.count > 1:
             await self._links.start()
         self._is_running = True
+        try:
+            await self._startup.run(is_first=self._is_first)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -166,9 +175,12 @@ class Plait(AgentHost):
             await self._store.__aexit__(None, None, None)
 
     async def check_store(self) -> None:
-        """Open and close the store. Raises StoreError if that fails."""
+        """Open and close the store; the first worker also creates the others' files. Raises StoreError."""
+        if self._owners.count > 1 and self._is_first and self.settings.store:
+            async with open_shares(self.settings.store, self._owners.count) as store:
+                await check_finished(store)
         async with self._store:
-            await check_finished(self._store)
+            await self._check_finished()
 
     def check_secret(self) -> None:
         """Raise SettingError if the app has agents but no secret, which signs the ids of their threads."""
@@ -206,15 +218,35 @@ class Plait(AgentHost):
         A server calls this when it is told to stop, and keeps listening until the returned awaitable is done, so that
         clients are told to try again. You need not await it. Leaving the app ends everything else.
         """
+        self._links.go_away()
         return self._context.shutdown()
 
-    def prepare_serving(self, host: str, *, in_development: bool = False) -> None:
-        """Allow the host that a server listens on.
+    @overload
+    def on_startup(self, function: F, *, once: bool = False) -> F: ...
+    @overload
+    def on_startup(self, function: None = None, *, once: bool = False) -> Callable[[F], F]: ...
+    def on_startup(self, function: F | None = None, *, once: bool = False) -> F | Callable[[F], F]:
+        """Run a function when the app starts, before it accepts connections: `@app.on_startup`.
+
+        It takes no arguments, and may be async. If it raises, the app does not start. With several workers it runs in
+        each of them, whenever one starts; with `once=True`, only in worker 0, before the other workers start, and not
+        again when worker 0 is started again or replaced: `@app.on_startup(once=True)`.
+        """
+
+        def add(function: F) -> F:
+            self._startup.add(function, once=once)
+            return function
+
+        return add if function is None else add(function)
+
+    def prepare_serving(self, host: str, *, number: int = 0, in_development: bool = False) -> None:
+        """Allow the host that a server listens on. `number` is that of this Plait, if the server has several.
 
         In development, 404 answers list the kinds, errors contain the text of every exception, and agents need no
         secret.
         """
-        self._site.listen(host)
+        self._site.listen(host, warns=self._is_first)
+        self._links.app = number
         self._context.lists_kinds = self._node.failures.shows_text = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()
@@ -364,6 +396,10 @@ class Plait(AgentHost):
 
     # Inside
 
+    async def _check_finished(self) -> None:
+        if self._owners.find(UNFINISHED) == self._owners.node:
+            await check_finished(self._store)
+
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings
         with as_setting_error("allowed_origins"):
@@ -381,6 +417,24 @@ class Plait(AgentHost):
             links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
+
+
+def _find_store(settings: Settings, given: Store | None, worker: Worker | None) -> tuple[Store, Owners]:
+    """Return the store of this process, and the owners of the threads in it. Raises ValueError and StoreError."""
+    if worker is None:
+        return open_store(settings.store) if given is None else given, ALONE
+    if given is None:
+        # A former process of this worker may still be finishing its turns and `on_stop` hooks.
+        patience = _PATIENCE + 2 * settings.shutdown_timeout
+        store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
+    elif given.is_shared:
+        store, files = given, worker.count
+    else:
+        raise ValueError(
+            f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
+            "that each worker opens files of its own, or start one worker"
+        )
+    return store, Workers(worker.number, worker.count, files)
 
 
 @overload

@@ -84,6 +84,10 @@ class Pages:
         self._had_outage = True
         page.context.set_offline(True)
 
+    def expect_outage(self) -> None:
+        """Ignore what browsers report of attempts to connect that fail."""
+        self._had_outage = True
+
     def close(self) -> None:
         """Close all pages."""
         for context in self._browser.contexts:

@@ -227,7 +227,7 @@ async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
         (["game:Room"], "game:Room is a Thread class, not a Plait: write game:app"),
         (["game:Plait"], "game:Plait is the class itself, not a Plait: write game:app"),
         (["game:make"], "game:make is a function, not an app: call it in the module, as in app = make(...)"),
-        (["game:app", "--workers", "2"], "one writer"),
+        (["game", "--workers", "2"], "write module:attribute, such as game:app"),
         (["game:app", "--tls-certificate", "none.pem", "--tls-key", "none.pem"], "there is no file none.pem"),
         (["game:app", "--tls-certificate", "game.py"], "needs both"),
         (["game:app", "--tls-certificate", "game.py", "--tls-key", "game.py"], "game.py"),
@@ -478,8 +478,9 @@ async def test_dev_tells_everybody_which_kinds_there_are(
     assert ("there are: room" in answer.text) == (name == "dev")
 
 
-async def test_dev_serves_anew_when_a_file_is_edited(folder: Path, free_port: str) -> None:
-    async with command(folder, "dev", "game:app", "--port", free_port) as process:
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_dev_serves_anew_when_a_file_is_edited(folder: Path, free_port: str, workers: str) -> None:
+    async with command(folder, "dev", "game:app", "--port", free_port, "--workers", workers) as process:
         assert await address_of(process) == f"127.0.0.1:{free_port}"
         async with connected(f"127.0.0.1:{free_port}", "/threads/room/one") as client:
             assert await client.call("edition") == "first"
@@ -905,7 +906,7 @@ def test_the_variables_of_the_commands_are_known_to_the_settings() -> None:
     ]
     arguments = [each for group in groups for command in group for each in command.assemble_argument_collection()]
     variables = {variable for each in arguments for variable in each.parameter.env_var or ()}
-    assert variables == COMMAND_VARIABLES | {"PLAIT_STORE"}
+    assert variables | {"PLAIT_WORKER"} == COMMAND_VARIABLES | {"PLAIT_STORE"}
 
 
 def test_the_command_says_what_there_is(folder: Path) -> None:

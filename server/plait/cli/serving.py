@@ -1,35 +1,130 @@
 """`plait serve`, `dev` and `demo`: serve an app on this machine."""
 
 import asyncio
-import errno
 import logging
 import os
 import shlex
 import signal
-import ssl
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter, validators
 
 from plait.app import Plait
+from plait.cli.listening import bind, check_tls, make_authority
 from plait.cli.loading import check_target, find_plaits, load
 from plait.cli.options import LoadError, Target, fail, give_up
+from plait.cluster.owners import Worker
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
-from plait.web.serve import LogLevel, configure_logging, listen, serve
+from plait.store.files import MOST_FILES
+from plait.web.serve import LogLevel, configure_logging, serve
+from plait.web.workers.control import LOADED, Control
+from plait.web.workers.parent import Parent
 
-__all__ = ["demo", "dev", "serve_command"]
+__all__ = ["Service", "demo", "dev", "serve_command"]
 
 Host = Annotated[str, Parameter(help="Address to listen on.", env_var="PLAIT_HOST")]
 Port = Annotated[
     int,
     Parameter(help="Port to listen on.", env_var="PLAIT_PORT", validator=validators.Number(gte=0, lte=65535)),
 ]
+Workers = Annotated[
+    int,
+    Parameter(
+        help="How many processes serve the app. Each owns some of the store's files.",
+        env_var="PLAIT_WORKERS",
+        validator=validators.Number(gte=1, lte=MOST_FILES),
+    ),
+]
 Level = Annotated[LogLevel, Parameter(help="The lowest level that is logged.", env_var="PLAIT_LOG_LEVEL")]
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """The app, and the options of its server; a worker gets it as JSON."""
+
+    target: str
+    host: str
+    certificate: str | None = None
+    key: str | None = None
+    log_level: LogLevel = "info"
+    proxy_headers: bool = False
+    trusted_proxies: str = "127.0.0.1"
+    in_development: bool = False
+    # A folder in which modules are searched first.
+    folder: str | None = None
+
+    def describe(self, port: int, *, workers: int = 1) -> str:
+        """Return the line that tells where the app is served."""
+        url = f"{'http' if self.certificate is None else 'https'}://{make_authority(self.host, port)}"
+        several = f" with {workers} workers" if workers > 1 else ""
+        return f"plait serves {self.target} at {url}{several} (press Ctrl+C to stop)"
+
+    def run(
+        self, listen: Callable[[], socket], started: Callable[[int], None], *, control: Control | None = None
+    ) -> None:
+        """Serve the app in this process until it is told to stop; exit with 3 if the app cannot start.
+
+        `listen` returns the listening socket, and `started` is called with its port after the start.
+        """
+        app, plaits = self._load()
+        if control is not None:
+            # What the app starts, such as a `plait` command, is not this worker.
+            Worker.leave_environment()
+            control.tell(LOADED)
+        settings = self._check(plaits, is_restart=control is not None and control.is_restart)
+        bound = listen()
+        port = bound.getsockname()[1]
+        is_started = serve(
+            app,
+            bound,
+            started=lambda: started(port),
+            ending=lambda: _drain(plaits),
+            log_level=self.log_level,
+            shutdown_timeout=settings.shutdown_timeout,
+            request_timeout=settings.request_timeout,
+            limits=settings.limits or UNLIMITED,
+            addresses=plaits[0].addresses if plaits else None,
+            certificate=self.certificate,
+            key=self.key,
+            proxy_headers=self.proxy_headers,
+            trusted_proxies=self.trusted_proxies,
+            control=control,
+        )
+        if not is_started:
+            raise SystemExit(3)
+
+    def _load(self) -> tuple[Any, list[Plait]]:
+        """Return the app, and the Plaits in it."""
+        if self.folder is not None and self.folder not in sys.path:
+            sys.path.insert(0, self.folder)
+        try:
+            app = load(self.target)
+        except (LoadError, PlaitError) as error:
+            give_up(error)
+        except SettingError as error:
+            fail(str(error))
+        return app, find_plaits(app)
+
+    def _check(self, plaits: list[Plait], *, is_restart: bool) -> Settings:
+        """Check and prepare the Plaits of the app; return the settings of the server."""
+        try:
+            for number, each in enumerate(plaits):
+                each.prepare_serving(self.host, number=number, in_development=self.in_development)
+                each.check_secret()
+                if not is_restart:
+                    asyncio.run(each.check_store())
+            return plaits[0].settings if plaits else Settings().with_environment()
+        except PlaitError as error:
+            give_up(error)
+        except SettingError as error:
+            fail(str(error))
 
 
 def serve_command(
@@ -37,7 +132,7 @@ def serve_command(
     *,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    workers: Annotated[int, Parameter(help="Must be 1, as a store has one writer.", env_var="PLAIT_WORKERS")] = 1,
+    workers: Workers = 1,
     tls_certificate: Annotated[
         str | None, Parameter(help="PEM file of the certificate.", env_var="PLAIT_TLS_CERTIFICATE")
     ] = None,
@@ -54,36 +149,30 @@ def serve_command(
     development: Annotated[bool, Parameter(show=False, negative="")] = False,
 ) -> None:
     """Serve an app: a Plait, or an ASGI app in which one is mounted."""
-    if workers != 1:
-        fail("--workers must be 1, as a store has one writer; to use more, run several servers with a store each")
-    _check_tls(tls_certificate, tls_key)
-    configure_logging(log_level)
+    check_tls(tls_certificate, tls_key)
     if metrics:
         os.environ["PLAIT_METRICS"] = "true"
-    app, plaits, settings = _load_app(target, host, in_development=development)
-    bound = _listen(host, port)
-    scheme = "http" if tls_certificate is None else "https"
-    line = f"plait serves {target} at {scheme}://{_authority(host, bound.getsockname()[1])} (press Ctrl+C to stop)"
-    is_started = serve(
-        app,
-        bound,
-        started=lambda: print(line, flush=True),
-        ending=lambda: _drain(plaits),
-        log_level=log_level,
-        shutdown_timeout=settings.shutdown_timeout,
-        request_timeout=settings.request_timeout,
-        limits=settings.limits or UNLIMITED,
-        addresses=plaits[0].addresses if plaits else None,
+    service = Service(
+        target=target,
+        host=host,
         certificate=tls_certificate,
         key=tls_key,
+        log_level=log_level,
         proxy_headers=proxy_headers,
         trusted_proxies=trusted_proxies,
+        in_development=development,
     )
-    if not is_started:
-        raise SystemExit(3)
+    _serve(service, port, workers)
 
 
-def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "debug") -> None:
+def dev(
+    target: Target,
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    workers: Workers = 1,
+    log_level: Level = "debug",
+) -> None:
     """Serve an app, and restart when a Python file in this folder changes."""
     try:
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415
@@ -98,71 +187,40 @@ def dev(target: Target, *, host: Host = "127.0.0.1", port: Port = 8000, log_leve
     # watchfiles logs the exception that stops it as a warning.
     logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
     command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
-    command += ["--host", host, "--port", str(port), "--log-level", log_level]
+    command += ["--host", host, "--port", str(port), "--workers", str(workers), "--log-level", log_level]
     run_process(".", target=shlex.join(command), target_type="command", watch_filter=PythonFilter())
 
 
-def demo(*, host: Host = "127.0.0.1", port: Port = 8000, log_level: Level = "info") -> None:
+def demo(*, host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1, log_level: Level = "info") -> None:
     """Serve the examples: an assistant, a chat, a pad, a board, a game and a counter, stored in plait-demo.db."""
     for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         if (folder / "examples" / "demo.py").is_file():
-            sys.path.insert(0, str(folder))
             break
     else:
         fail("the examples are not installed")
-    serve_command("examples.demo:app", host=host, port=port, log_level=log_level)
+    service = Service(target="examples.demo:app", host=host, log_level=log_level, folder=str(folder))
+    _serve(service, port, workers)
 
 
-def _check_tls(certificate: str | None, key: str | None) -> None:
-    for file in (certificate, key):
-        if file is not None and not Path(file).is_file():
-            fail(f"there is no file {file}")
-    if certificate is None and key is None:
+def _serve(service: Service, port: int, workers: int) -> None:
+    """Serve in this process, or in several workers."""
+    configure_logging(service.log_level)
+    if workers == 1:
+        service.run(partial(bind, service.host, port), lambda port: print(service.describe(port), flush=True))
         return
-    if certificate is None or key is None:
-        fail("TLS needs both --tls-certificate and --tls-key")
+    if sys.platform == "win32":
+        fail("--workers must be 1 on Windows, whose processes cannot share a listening socket")
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
-    except (ssl.SSLError, OSError) as error:
-        fail(f"cannot read {certificate} and {key} as a certificate and its key (PEM): {error.strerror or error}")
-
-
-def _load_app(target: str, host: str, *, in_development: bool) -> tuple[Any, list[Plait], Settings]:
-    """Return an app, the Plaits in it after checking and preparing them, and the settings of the server."""
-    try:
-        app = load(target)
-        plaits = find_plaits(app)
-        for each in plaits:
-            each.prepare_serving(host, in_development=in_development)
-            each.check_secret()
-            asyncio.run(each.check_store())
-        return app, plaits, plaits[0].settings if plaits else Settings().with_environment()
-    except (LoadError, PlaitError) as error:
+        check_target(service.target)
+    except LoadError as error:
         give_up(error)
-    except SettingError as error:
-        fail(str(error))
-
-
-def _listen(host: str, port: int) -> socket:
-    try:
-        return listen(host, port)
-    except (OSError, UnicodeError) as error:
-        fail(_explain_listen_error(host, port, error))
-
-
-def _explain_listen_error(host: str, port: int, error: OSError | UnicodeError) -> str:
-    if isinstance(error, UnicodeError):
-        return f"{host!r} is not a host; pass an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} is in use; stop the program that uses it, or choose another port with --port"
-    if error.errno == errno.EACCES:
-        return f"no permission to listen on port {port}; choose one above 1023 with --port"
-    remedy = "pass an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
-    return f"cannot listen on {_authority(host, port)}: {error.strerror or error}; {remedy}"
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with bind(service.host, port) as bound:
+        line = service.describe(bound.getsockname()[1], workers=workers)
+        # Without -P, modules of the working directory would replace those that plait imports.
+        command = [sys.executable, "-P", "-m", "plait.cli.worker", msgspec.json.encode(service).decode()]
+        parent = Parent(command, workers, bound, kills_silent=not service.in_development)
+        code = asyncio.run(parent.run(lambda: print(line, flush=True)))
+    raise SystemExit(code)
 
 
 def _drain(plaits: list[Plait]) -> asyncio.Future[list[None]]:

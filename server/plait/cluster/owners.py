@@ -52,12 +52,24 @@ class Worker(msgspec.Struct, frozen=True):
     count: int
     # The folder of the sockets that link the workers.
     folder: str
+    # Whether this process follows another one of the same worker.
+    is_restart: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first process of all workers, which starts before the others."""
+        return self.number == 0 and not self.is_restart
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
         """Return the place that the parent of a worker has set; None in any other process."""
         text = environment.get(_VARIABLE)
         return None if text is None else msgspec.json.decode(text, type=cls)
+
+    @staticmethod
+    def leave_environment() -> None:
+        """Remove the variable, so that processes that this one starts get no place."""
+        os.environ.pop(_VARIABLE, None)
 
     def to_environment(self) -> dict[str, str]:
         """Return the variable that gives a new process this place."""

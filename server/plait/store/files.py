@@ -54,6 +54,11 @@ class Files(msgspec.Struct, frozen=True):
         return [self.path] if self.count == 1 else [_number(self.path, number) for number in range(self.count)]
 
     @property
+    def are_there(self) -> bool:
+        """Whether all of the files exist."""
+        return all(_has_content(path) for path in self.paths)
+
+    @property
     def places(self) -> list[tuple[Path, Place]]:
         """The paths and places of the files, the first one last, as that is the order in which they are made."""
         return [(path, Place(number, self.count)) for number, path in reversed(list(enumerate(self.paths)))]

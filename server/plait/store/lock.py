@@ -4,11 +4,12 @@ import os
 import struct
 from pathlib import Path
 from typing import Final, NamedTuple, Self
+from weakref import WeakSet
 from zlib import crc32
 
 from plait.errors import StoreError
 
-__all__ = ["NO_STAMP", "FileStamp", "LastWrite", "LogIdentity", "StoreLock", "read_log_identity"]
+__all__ = ["NO_STAMP", "FileStamp", "LastWrite", "LogIdentity", "StoreInUse", "StoreLock", "read_log_identity"]
 
 try:
     import fcntl
@@ -21,6 +22,10 @@ _LAST_WRITE: Final = struct.Struct("<QQQQ")
 _LOG_IDENTITY: Final = struct.Struct("<QqqqQ")
 _CHECKSUM: Final = struct.Struct("<Q")
 _LOG_IDENTITY_AT: Final = _LAST_WRITE.size + _CHECKSUM.size
+
+
+class StoreInUse(StoreError):
+    """Another server has the store open."""
 
 
 class FileStamp(NamedTuple):
@@ -75,10 +80,13 @@ class LastWrite(NamedTuple):
 
 
 class StoreLock:
-    """The exclusive right to write to a store's file; the operating system releases it when the process ends."""
+    """The exclusive right to write to a store's file; the operating system releases it when the process ends.
+
+    A forked child closes its copy, because otherwise the lock would be held until the child ends, too.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises StoreError when another server has it, OSError when the lock file cannot be opened."""
+        """Take the lock. Raises StoreInUse when another server has it, OSError when the lock file cannot be opened."""
         self._file: int | None = None
         if fcntl is None:
             return
@@ -87,10 +95,11 @@ class StoreLock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(file)
-            raise StoreError(
+            raise StoreInUse(
                 "it is in use by another server: stop that server, or use another file for this one"
             ) from None
         self._file = file
+        _taken.add(self)
 
     def read_last_write(self) -> LastWrite | None:
         """Return the last durable write; None if it is not known."""
@@ -118,6 +127,18 @@ class StoreLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+_taken: Final[WeakSet[StoreLock]] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for lock in tuple(_taken):
+        lock.close()
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def read_log_identity(path: Path) -> LogIdentity | None:

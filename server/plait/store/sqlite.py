@@ -24,7 +24,7 @@ from plait.store.claiming import claim_then_load
 from plait.store.files import check_creation
 from plait.store.health import Health
 from plait.store.identity import check_log
-from plait.store.lock import StoreLock
+from plait.store.lock import StoreInUse, StoreLock
 from plait.store.place import ALONE, Place
 from plait.store.protocol import (
     ChangeRow,
@@ -55,6 +55,9 @@ log = logging.getLogger("plait.store")
 _SAVE_HEADS_AFTER: Final = 1.0
 # Seconds after which a removal that failed is tried again.
 _REMOVE_AFTER: Final = 60.0
+# Seconds between two attempts to take the lock of a file, and seconds after which the wait is logged.
+_ASK_EVERY: Final = 0.02
+_LONG_WAIT: Final = 1.0
 # The message of sqlite3 for text that is not UTF-8.
 _UNDECODED: Final = "Could not decode to UTF-8"
 
@@ -79,8 +82,8 @@ class SqliteStore:
 
     With `synchronous="FULL"`, acknowledged changes survive a power failure; with `"NORMAL"` they survive a crash of the
     process, but not of the machine. `readonly=True` reads a file that a server may have open.
-    A write fails if another process locks the file for longer than `lock_timeout` seconds. `place` is that of one of
-    several files.
+    A write fails if another process locks the file for longer than `lock_timeout` seconds. Opening the store waits
+    `patience` seconds for another server to close it. `place` is that of one of several files.
     """
 
     def __init__(
@@ -91,9 +94,11 @@ class SqliteStore:
         readonly: bool = False,
         lock_timeout: float = 5.0,
         place: Place = ALONE,
+        patience: float = 0.0,
     ) -> None:
         self.path = Path(path)
         self.place = place
+        self._patience = patience
         self._synchronous = synchronous
         self._readonly = readonly
         self._lock_timeout = lock_timeout
@@ -132,7 +137,7 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         try:
             if not self._readonly:
-                self._lock = StoreLock(self.path)
+                self._lock = await _take_lock(self.path, self._patience)
                 check_creation(self.path, self.place)
             check_log(self.path)
             if self._lock is not None:
@@ -398,6 +403,23 @@ class SqliteStore:
             saving = self._writer.post(self._work.save_heads)
             # After a failure, the next change tries again.
             saving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+
+async def _take_lock(path: Path, patience: float) -> StoreLock:
+    """Take the lock of a file; wait if another server has it. Raises StoreError and OSError."""
+    loop = asyncio.get_running_loop()
+    begun, has_said = loop.time(), False
+    while True:
+        try:
+            return StoreLock(path)
+        except StoreInUse:
+            waited = loop.time() - begun
+            if waited >= patience:
+                raise
+        if waited >= _LONG_WAIT and not has_said:
+            has_said = True
+            log.warning("waiting for another server to close %s", path)
+        await asyncio.sleep(_ASK_EVERY)
 
 
 def _begin(db: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore, Synchronous
 
-__all__ = ["find_files", "open_files", "open_share", "open_store"]
+__all__ = ["find_files", "open_files", "open_share", "open_shares", "open_store"]
 
 
 def open_store(url: str) -> Store:
@@ -37,29 +37,29 @@ def open_store(url: str) -> Store:
     return open_files(Files.find(path, count), synchronous=synchronous)
 
 
-def open_share(url: str, number: int, count: int) -> tuple[Store, int]:
+def open_share(url: str, number: int, count: int, *, patience: float = 0.0) -> tuple[Store, int]:
     """Return the part of a URL's store that worker `number` of `count` owns, and how many files the store has.
 
-    A new store gets a file for each worker, and a store in memory is divided as if it had as many. Raises ValueError
+    A new store gets a file for each worker, which `open_shares` makes; a store in memory is divided as if it had as
+    many. Opening the part waits `patience` seconds for a former process of the worker to close it. Raises ValueError
     for an unknown URL, and StoreError if the store has fewer files than there are workers.
     """
-    found = _read_url(url)
-    if is_postgres(url):
-        raise StoreError(f"{hide_password(url)} is served by one process: start without workers")
-    if found is None:
+    if (found := _find_shares(url, count)) is None:
         return open_store(url), count
-    path, asked, synchronous = found
-    files = Files.find(path, asked)
-    if not files.paths[0].exists() and asked is None:
-        files = files.at_count(count)
-    if files.count < count:
-        new = path.with_name(f"{path.stem}-{count}{path.suffix}")
-        raise StoreError(
-            f"the store {path} has {files.count} file{'s' if files.count > 1 else ''}, and each of {count} workers "
-            f"needs one: start fewer workers, or copy it: `plait store copy {path} 'sqlite:///{new}?files={count}'`"
-        )
+    files, synchronous = found
     numbers = range(number, files.count, count)
-    return open_files(files, synchronous=synchronous, numbers=numbers), files.count
+    return open_files(files, synchronous=synchronous, numbers=numbers, patience=patience), files.count
+
+
+def open_shares(url: str, count: int) -> Store:
+    """Return the whole store whose parts `count` workers own, for use before any of them opens its part.
+
+    Opening it creates the files of a new store; if they are there, it only reads. Raises as `open_share` does.
+    """
+    if (found := _find_shares(url, count)) is None:
+        return open_store(url)
+    files, synchronous = found
+    return open_files(files, synchronous=synchronous, readonly=files.are_there)
 
 
 def find_files(url: str) -> Files | None:
@@ -74,14 +74,35 @@ def open_files(
     synchronous: Synchronous = "FULL",
     readonly: bool = False,
     numbers: Collection[int] | None = None,
+    patience: float = 0.0,
 ) -> SqliteStore | ShardedStore:
     """Return the store of these files, or of those that have one of the `numbers`; the caller enters it to open it."""
     stores = {
-        place.number: SqliteStore(path, synchronous=synchronous, readonly=readonly, place=place)
+        place.number: SqliteStore(path, synchronous=synchronous, readonly=readonly, place=place, patience=patience)
         for path, place in files.places
         if numbers is None or place.number in numbers
     }
     return stores[0] if files.count == 1 else ShardedStore(stores, files.count)
+
+
+def _find_shares(url: str, count: int) -> tuple[Files, Synchronous] | None:
+    """Return the files of a store for `count` workers, and its durability; None if it has no files."""
+    if is_postgres(url):
+        raise StoreError(f"{hide_password(url)} is served by one process: start without workers")
+    found = _read_url(url)
+    if found is None:
+        return None
+    path, asked, synchronous = found
+    files = Files.find(path, asked)
+    if not files.paths[0].exists() and asked is None:
+        files = files.at_count(count)
+    if files.count < count:
+        new = path.with_name(f"{path.stem}-{count}{path.suffix}")
+        raise StoreError(
+            f"the store {path} has {files.count} file{'s' if files.count > 1 else ''}, and each of {count} workers "
+            f"needs one: start fewer workers, or copy it: `plait store copy {path} 'sqlite:///{new}?files={count}'`"
+        )
+    return files, synchronous
 
 
 def _read_url(url: str) -> tuple[Path, int | None, Synchronous] | None:

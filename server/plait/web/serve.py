@@ -19,6 +19,7 @@ from plait.web.descriptors import Descriptors
 from plait.web.http.half_open import HalfOpen
 from plait.web.sockets.handshake import Handshake
 from plait.web.tls import TlsListener
+from plait.web.workers.control import Control
 
 try:
     from plait.web.http.protocol import HttpProtocol
@@ -35,12 +36,20 @@ _BACKLOG = 4096
 _STALL = 30.0
 # Seconds between checks for a second Ctrl+C, which ends the process at once.
 _TICK = 0.1
+# How often a worker that stops listening checks whether connections wait for their first request, and every how many
+# seconds.
+_LOOKS = 50
+_SHORT_TICK = 0.02
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
 
 
-def configure_logging(level: LogLevel) -> None:
-    """Log plait and uvicorn to standard error, each line with its thread and connection."""
+def configure_logging(level: LogLevel, *, worker: int | None = None, is_first: bool = True) -> None:
+    """Log plait and uvicorn to standard error, each line with its thread and connection, and its worker if given.
+
+    Only the first process of several workers warns of settings, which are the same for all.
+    """
+    name = "%(name)s" if worker is None else f"worker {worker} %(name)s"
     logging.config.dictConfig(
         {
             "version": 1,
@@ -50,7 +59,7 @@ def configure_logging(level: LogLevel) -> None:
                 "startup": {"()": "plait.web.lifespan.StartupFilter"},
                 "query": {"()": "plait.actor.logs.QueryFilter"},
             },
-            "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s%(context)s: %(message)s"}},
+            "formatters": {"line": {"format": f"%(asctime)s %(levelname)-7s {name}%(context)s: %(message)s"}},
             "handlers": {
                 "stderr": {
                     "class": "logging.StreamHandler",
@@ -63,6 +72,7 @@ def configure_logging(level: LogLevel) -> None:
             "loggers": {
                 "aiosqlite": {"level": "WARNING"},
                 "asyncio": {"level": "WARNING"},
+                "plait.settings": {"level": "NOTSET" if is_first else "ERROR"},
                 "uvicorn.access": {"filters": ["query"]},
             },
         }
@@ -98,11 +108,13 @@ def serve(
     key: str | None = None,
     proxy_headers: bool = False,
     trusted_proxies: str = "127.0.0.1",
+    control: Control | None = None,
 ) -> bool:
     """Serve until the process is told to stop; return whether the app could start.
 
     `started` is called after the start, and `ending` when the process is told to stop; the server listens until the
-    task that `ending` returns is done. `addresses` counts the app's connections.
+    task that `ending` returns is done. `addresses` counts the app's connections. A worker has a `control`, by which its
+    parent tells it to stop, too; then it stops listening at once, as other workers listen.
     """
     descriptors = Descriptors()
     descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
@@ -125,7 +137,7 @@ def serve(
         forwarded_allow_ips=trusted_proxies,
         server_header=False,
         timeout_graceful_shutdown=int(shutdown_timeout) + _GRACE,
-        callback_notify=partial(_watch, descriptors),
+        callback_notify=partial(_watch, descriptors, dumps_stacks=control is None),
         timeout_notify=5,
         ssl_certfile=certificate,
         ssl_keyfile=key,
@@ -133,7 +145,7 @@ def serve(
     listen_tls = partial(
         TlsListener, bound, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors
     )
-    server = _Server(config, descriptors, listen_tls, started, ending)
+    server = _Server(config, descriptors, listen_tls, started, ending, control=control)
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
@@ -162,15 +174,23 @@ class _Server(uvicorn.Server):
         listen_tls: Callable[..., TlsListener],
         started: Callable[[], None],
         ending: Callable[[], asyncio.Future[Any]],
+        *,
+        control: Control | None,
     ) -> None:
         super().__init__(config)
+        self.servers: list[asyncio.Server] = []
         self._descriptors = descriptors
         self._listen_tls = listen_tls
         self._say = started
         self._ending = ending
+        self._control = control
+        # Whether the server has stopped listening, as other workers listen.
+        self._is_retired = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._descriptors.handle)
+        if self._control is not None:
+            self._control.start(self._retire)
         context = self.config.ssl
         await super().startup(sockets if context is None else [])
         if self.started and context is not None:
@@ -182,10 +202,35 @@ class _Server(uvicorn.Server):
             self._say()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._is_retired:
+            await self._serve_new_connections()
         ending = self._ending()
         while not (ending.done() or self.force_exit):
             await asyncio.wait([ending], timeout=_TICK)
         await super().shutdown(sockets)
+        if self._control is not None:
+            self._control.stop()
+
+    def _retire(self) -> None:
+        """Stop listening, and begin to shut down."""
+        for server in self.servers:
+            if isinstance(server, TlsListener):
+                server.stop_accepting()
+            else:
+                server.close()
+        self._is_retired = self.should_exit = True
+
+    async def _serve_new_connections(self) -> None:
+        """Give connections that were accepted last a moment to send their first requests."""
+        for _ in range(_LOOKS):
+            if not self._has_new_connections() or self.force_exit:
+                break
+            await asyncio.sleep(_SHORT_TICK)
+
+    def _has_new_connections(self) -> bool:
+        return any(isinstance(each, TlsListener) and each.is_busy for each in self.servers) or any(
+            getattr(each, "cycle", each) is None for each in self.server_state.connections
+        )
 
     def _make_protocol(self) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
@@ -204,7 +249,8 @@ class _Server(uvicorn.Server):
                 signal.signal(each, handler)
 
 
-async def _watch(descriptors: Descriptors) -> None:
+async def _watch(descriptors: Descriptors, *, dumps_stacks: bool) -> None:
     """Watch for a blocked event loop, and for missing file descriptors."""
-    faulthandler.dump_traceback_later(_STALL)
+    if dumps_stacks:  # In a worker, its `Control` does that.
+        faulthandler.dump_traceback_later(_STALL)
     descriptors.check()

@@ -66,9 +66,9 @@ class Site:
         self.asgi.router.default = _answer_not_found
         self.asgi.router.redirect_slashes = False
 
-    def listen(self, host: str) -> None:
-        """Accept requests to the host that a server listens on."""
-        self._context.hosts.listen(host)
+    def listen(self, host: str, *, warns: bool) -> None:
+        """Accept requests to the host that a server listens on; log the accepted hosts if there are many."""
+        self._context.hosts.listen(host, warns=warns)
         self._metrics_hosts.listen(host, warns=False)
 
     def mount(self, path: str, app: ASGIApp) -> None:

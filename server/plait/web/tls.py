@@ -43,16 +43,25 @@ class TlsListener:
         self._retry: asyncio.TimerHandle | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether handshakes are under way."""
+        return bool(self._handshakes)
+
     def start(self) -> None:
         """Start accepting connections."""
         self._bound.setblocking(False)
         self._loop.add_reader(self._bound, self._accept)
 
-    def close(self) -> None:
-        """Stop accepting connections, and close the ones in the middle of a handshake."""
+    def stop_accepting(self) -> None:
+        """Stop accepting connections."""
         self._loop.remove_reader(self._bound)
         if self._retry is not None:
             self._retry.cancel()
+
+    def close(self) -> None:
+        """Stop accepting connections, and close the ones in the middle of a handshake."""
+        self.stop_accepting()
         for task in self._handshakes:
             task.cancel()
 

@@ -1,6 +1,9 @@
 """The store in several SQLite files."""
 # ruff: noqa: ASYNC240  Nothing else runs that could be held up.
 
+import asyncio
+import logging
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -18,11 +21,12 @@ from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import StoreError
 from plait.store.files import Files
+from plait.store.lock import StoreLock
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sharded import ShardedStore
 from plait.store.shards import SHARDS, find_file, find_shard
 from plait.store.sqlite import SqliteStore
-from plait.store.urls import open_files, open_store
+from plait.store.urls import open_files, open_share, open_shares, open_store
 
 THREADS = [ThreadKey("room", str(number)) for number in range(40)]
 
@@ -210,3 +214,70 @@ async def test_the_files_of_a_store_are_read_while_it_is_open(path: Path) -> Non
             assert sorted(key for key, _ in await listed(reader)) == [ROOM, OTHER]
             await put(store, change(1))
             assert await versions(reader) == (1, [1])
+
+
+# Shares
+
+
+async def test_workers_own_the_files_of_a_store_that_is_made_at_once(path: Path) -> None:
+    url = f"sqlite:///{path}"
+    async with open_shares(url, 2):
+        assert file_names(path) == ["game.0.db", "game.1.db"]
+    async with open_share(url, 0, 2)[0] as first, open_share(url, 1, 2)[0] as second:
+        for key in THREADS:
+            owner, other = (first, second)[:: -1 if find_file(key, 2) else 1]
+            await put(owner, beginning(key=key))
+            with pytest.raises(StoreError, match="not open here"):
+                await other.find(key)
+        # While they are open, the whole store can only be read.
+        async with open_shares(url, 2) as whole:
+            assert [row.key for row in await whole.threads(kind="room")] == sorted(THREADS)
+
+
+@pytest.mark.parametrize(("asked", "count", "owned"), [("?files=5", 2, [[0, 2, 4], [1, 3]]), ("", 3, [[0], [1], [2]])])
+def test_each_file_has_one_owner(path: Path, asked: str, count: int, owned: list[list[int]]) -> None:
+    found = [open_share(f"sqlite:///{path}{asked}", number, count) for number in range(count)]
+    assert {files for _, files in found} == {sum(map(len, owned))}
+    assert [sorted(share._stores) for share, _ in found if isinstance(share, ShardedStore)] == owned
+
+
+async def test_a_lost_file_of_several_workers_is_not_made_again(path: Path) -> None:
+    await fill_files(f"sqlite:///{path}?files=2")
+    path.with_name("game.1.db").unlink()
+    with pytest.raises(StoreError, match=r"game\.1\.db is missing"):
+        async with open_shares(f"sqlite:///{path}", 2):
+            pass
+
+
+async def test_a_store_waits_until_another_server_has_closed_the_file(path: Path) -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    handler = logging.Handler()
+    handler.emit = lambda record: said.put_nowait(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("plait.store")
+    log.addHandler(handler)
+    try:
+        async with SqliteStore(path):
+            with pytest.raises(StoreError, match="in use by another server"):
+                await SqliteStore(path, patience=0.05).__aenter__()
+            waiting = asyncio.create_task(SqliteStore(path, patience=60).__aenter__())
+            assert await asyncio.wait_for(said.get(), 30) == f"waiting for another server to close {path}"
+            assert not waiting.done()
+        await (await waiting).__aexit__(None, None, None)
+        assert said.empty()
+    finally:
+        log.removeHandler(handler)
+
+
+def test_a_forked_child_does_not_hold_the_lock(path: Path) -> None:
+    lock, (runs, running), (ends, ending) = StoreLock(path), os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(ending)
+        os.write(running, b".")
+        os.read(ends, 1)  # Until the parent has closed its end.
+        os._exit(0)
+    assert os.read(runs, 1) == b"."
+    lock.close()
+    StoreLock(path).close()
+    for each in (runs, running, ends, ending):
+        os.close(each)
+    assert os.waitpid(child, 0)[1] == 0

@@ -27,7 +27,13 @@ _CAST_BINARY: Final = 3
 _CAST_PINGED: Final = 4
 _CASTS: Final = frozenset({_CAST_TEXT, _CAST_BINARY, _CAST_PINGED})
 
+_LAST_OWN_KIND: Final = 9
+# A frame for several streams: its kind, their numbers, the frame, and the payload of its ping.
+_Cast = tuple[int, list[int], Frame, bytes | None]
+_CAST_LENGTH: Final = 4
+
 _HEADER: Final = struct.Struct("<IBI")
+_SINGLE: Final = struct.Struct("<IBII")
 _HIGH_WATER: Final = 4 * 1024 * 1024
 _STREAMS: Final = 1 << 32
 # Seconds that the other node gets to read the last messages.
@@ -80,11 +86,9 @@ class Link(asyncio.Protocol):
         self._input = bytearray()
         # What is written at the end of this iteration of the loop: messages, and frames with the numbers of their
         # streams; for each frame its place, and for each stream the place of its last message.
-        self._out: list[tuple[int, int | list[int], bytes]] = []
-        self._casts: dict[tuple[int, bytes | None], int] = {}
+        self._out: list[tuple[int, int, bytes] | _Cast] = []
+        self._casts: dict[int, int] = {}
         self._last_places: dict[int, int] = {}
-        # Frames whose ids are in `_casts`: an id may be used again when its frame is gone.
-        self._frames: list[Frame] = []
         # Whether the other node takes no further streams.
         self.is_away = False
         # Whether more than `high_water` bytes wait.
@@ -122,22 +126,21 @@ class Link(asyncio.Protocol):
 
     def cast(self, frame: Frame, number: int, payload: bytes | None = None) -> None:
         """Send a frame to a socket; sockets that get the same frame share it, unless that would change an order."""
-        if not self._out:
+        out, last = self._out, self._last_places
+        if not out:
             self._loop.call_soon(self._flush)
-        place = self._casts.get((id(frame), payload))
-        if place is not None and self._last_places.get(number, -1) < place:
-            numbers = self._out[place][1]
-            assert isinstance(numbers, list)
-            numbers.append(number)
-            self._last_places[number] = place
+        # The payload belongs to the frame, which may be sent without it, too.
+        key = id(frame) if payload is None else -id(frame)
+        place = self._casts.get(key)
+        if place is not None and last.get(number, -1) < place:
+            cast = out[place]
+            assert len(cast) == _CAST_LENGTH
+            cast[1].append(number)
+            last[number] = place
             return
-        if payload is None:
-            kind, data = _CAST_TEXT if frame.is_text else _CAST_BINARY, frame.data
-        else:
-            kind, data = _CAST_PINGED, b"%c%b%b" % (len(payload), payload, frame.data)
-        self._casts[id(frame), payload] = self._last_places[number] = len(self._out)
-        self._frames.append(frame)
-        self._out.append((kind, [number], data))
+        self._casts[key] = last[number] = len(out)
+        # The frame is kept, as its id may be used again when it is gone.
+        out.append((_CAST_TEXT if frame.is_text else _CAST_BINARY, [number], frame, payload))
 
     async def close(self) -> None:
         """Send what was put on the link, and close it; its streams are lost."""
@@ -188,7 +191,14 @@ class Link(asyncio.Protocol):
             if end - begin < size:
                 break
             at = begin + size
-            self._take(kind, number, bytes(source[begin:at]))
+            message = bytes(source[begin:at])
+            if kind > _LAST_OWN_KIND and (stream := self._streams.get(number)) is not None:
+                try:
+                    stream.receive(kind, message)
+                except Exception as error:
+                    self._fail(number, stream, error)
+            else:
+                self._take(kind, number, message)
         if source is self._input:
             del self._input[:at]
         else:
@@ -201,15 +211,9 @@ class Link(asyncio.Protocol):
             self._take_cast(kind, number, data)
         elif kind == AWAY:
             self.is_away = True
-        elif (stream := self._streams.get(number)) is not None:
-            if kind == LOST:
-                self.forget(number)
+        elif kind == LOST:
+            if (stream := self._streams.pop(number, None)) is not None:
                 self._lose(stream)
-            else:
-                try:
-                    stream.receive(kind, data)
-                except Exception as error:
-                    self._fail(number, stream, error)
         elif (opener := self._openers.get(kind)) is not None:
             try:
                 opened = opener(self, number, data)
@@ -253,15 +257,23 @@ class Link(asyncio.Protocol):
         out, self._out = self._out, []
         self._casts.clear()
         self._last_places.clear()
-        self._frames.clear()
         if not out or self._transport is None or self._transport.is_closing():
             return
         self.sent += len(out)
         parts: list[bytes] = []
-        for kind, number, data in out:
-            if isinstance(number, list):
-                count = len(number)
-                parts += (_HEADER.pack(len(data) + 4 * count, kind, count), struct.pack(f"<{count}I", *number), data)
+        for entry in out:
+            if len(entry) == _CAST_LENGTH:
+                parts += _pack_cast(*entry)
             else:
+                kind, number, data = entry
                 parts += (_HEADER.pack(len(data), kind, number), data)
         self._transport.write(b"".join(parts))
+
+
+def _pack_cast(kind: int, numbers: list[int], frame: Frame, payload: bytes | None) -> tuple[bytes, ...]:
+    data, count = frame.data, len(numbers)
+    if payload is not None:
+        kind, data = _CAST_PINGED, b"%c%b%b" % (len(payload), payload, data)
+    if count == 1:
+        return _SINGLE.pack(len(data) + 4, kind, 1, numbers[0]), data
+    return _HEADER.pack(len(data) + 4 * count, kind, count), struct.pack(f"<{count}I", *numbers), data

@@ -21,13 +21,15 @@ _PAUSE: Final = 0.05
 class Links:
     """Dials the other nodes when their threads are used, and answers those that dial this one.
 
-    Node `n` listens on the socket `<folder>/<n>.sock`; the folder belongs to the user that runs the nodes, and to
+    Node `n` listens on the socket `<folder>/<n>.<app>.sock`; the folder belongs to the user that runs the nodes, and to
     nobody else. `openers` are the streams that the others may open here.
     """
 
     def __init__(self, node: int, folder: str | Path, openers: Mapping[int, Opener], *, hold: float = HOLD) -> None:
         self._node = node
         self._folder = Path(folder)
+        # The number of the Plait among those of a server; each has links of its own.
+        self.app = 0
         self._openers = openers
         self._hold = hold
         self._server: asyncio.Server | None = None
@@ -83,7 +85,7 @@ class Links:
     # Inside
 
     def _path(self, node: int) -> Path:
-        return self._folder / f"{node}.sock"
+        return self._folder / f"{node}.{self.app}.sock"
 
     async def _dial(self, node: int) -> Link:
         loop, path = asyncio.get_running_loop(), self._path(node)

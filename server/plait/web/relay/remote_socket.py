@@ -107,12 +107,16 @@ class RemoteSocket:
     def send(self, frame: Frame) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number)
-            self._count(len(frame.data))
+            self._unmarked += len(frame.data)
+            if self._unmarked > _MARKED:
+                self._mark()
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number, payload)
-            self._count(len(frame.data))
+            self._unmarked += len(frame.data)
+            if self._unmarked > _MARKED:
+                self._mark()
 
     def close(self, code: int, reason: str) -> None:
         if not self._is_closing:
@@ -156,8 +160,10 @@ class RemoteSocket:
 
     def take(self, opcode: Opcode, data: bytes) -> None:
         """Handle a frame of the peer."""
-        self._messages.add(opcode, data)
-        self._reader.read_soon()
+        received = self._messages.received
+        received.append((opcode, data))
+        if len(received) == 1:  # Otherwise the reader knows that there are some.
+            self._reader.read_soon()
 
     def set_slow(self, *, is_backed: bool | None = None, is_held_up: bool | None = None) -> None:
         """Set whether the peer reads too slowly, or whether the link is full."""
@@ -196,26 +202,23 @@ class RemoteSocket:
         self._link.put(ENDED, self._number)
         self._link.forget(self._number)
 
-    def _count(self, size: int) -> None:
-        """Count sent bytes, and send a mark now and then."""
-        self._unmarked += size
-        if self._unmarked > _MARKED:
-            self._unmarked = 0
-            self._marks += 1
-            self._link.put(MARK, self._number)
+    def _mark(self) -> None:
+        """Send a mark, which the gateway answers."""
+        self._unmarked = 0
+        self._marks += 1
+        self._link.put(MARK, self._number)
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver
         if self._is_closing or receiver is None:
             return
         try:
-            match opcode:
-                case Opcode.TEXT | Opcode.BINARY:
-                    receiver.receive(data, is_text=opcode is Opcode.TEXT)
-                case Opcode.PONG:
-                    receiver.pong(data)
-                case _:
-                    self._end(*unpack_close(data))
+            if opcode is Opcode.TEXT or opcode is Opcode.BINARY:
+                receiver.receive(data, is_text=opcode is Opcode.TEXT)
+            elif opcode is Opcode.PONG:
+                receiver.pong(data)
+            else:
+                self._end(*unpack_close(data))
         except Exception as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
@@ -283,32 +286,28 @@ class RemoteSocketStream:
 class _Messages:
     """The parser of a reader whose frames come whole."""
 
-    __slots__ = ("_received", "frames")
+    __slots__ = ("frames", "received")
 
     def __init__(self) -> None:
         self.frames: list[tuple[Opcode, bytes]] = []
         # Frames in order of arrival, which come after those in `frames`.
-        self._received: list[tuple[Opcode, bytes]] = []
+        self.received: list[tuple[Opcode, bytes]] = []
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.frames) or bool(self._received)
-
-    def add(self, opcode: Opcode, data: bytes) -> None:
-        """Add a frame."""
-        self._received.append((opcode, data))
+        return bool(self.frames) or bool(self.received)
 
     def parse(self) -> bool:
-        if not self._received:
+        if not self.received:
             return False
         # The reader keeps the list.
-        self.frames += reversed(self._received)
-        self._received.clear()
+        self.frames += reversed(self.received)
+        self.received.clear()
         return True
 
     def drop(self) -> None:
         self.frames.clear()
-        self._received.clear()
+        self.received.clear()
 
 
 def _return_true() -> bool:

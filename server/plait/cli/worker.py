@@ -1,0 +1,57 @@
+"""One of the workers of `plait serve --workers`, which the parent starts with `python -m plait.cli.worker`."""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from socket import socket
+
+import msgspec
+
+from plait.cli.serving import Service
+from plait.cluster.owners import Worker
+from plait.web.serve import configure_logging
+from plait.web.workers.control import READY, Control
+
+__all__: list[str] = []
+
+
+def main() -> None:
+    """Serve until the parent says so, or has ended."""
+    _, text, listener, control = sys.argv
+    service = msgspec.json.decode(text, type=Service)
+    worker = Worker.from_environment()
+    assert worker is not None
+    bound, connected = (socket(fileno=int(number)) for number in (listener, control))
+    for each in (bound, connected):
+        each.set_inheritable(False)
+        # A forked child would hold them open after the end of this process.
+        os.register_at_fork(after_in_child=partial(_close, each))
+    # The parent replaces its workers when it gets this signal; a worker that gets it, too, continues.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+    configure_logging(service.log_level, worker=worker.number, is_first=worker.is_first)
+    told = Control(connected, is_restart=worker.is_restart)
+    service.run(lambda: bound, lambda port: told.tell(READY), control=told)
+    if told.is_orphaned:
+        _leave_folder(worker)
+
+
+def _close(held: socket) -> None:
+    """Close a socket, even if the event loop of the former process uses it."""
+    if (number := held.detach()) >= 0:
+        os.close(number)
+
+
+def _leave_folder(worker: Worker) -> None:
+    """Remove what the parent would have removed; the last worker to end removes the folder."""
+    folder = Path(worker.folder)
+    with suppress(OSError):
+        for socket in folder.glob(f"{worker.number}.*"):
+            socket.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The processes of `plait serve --workers`: a parent, and workers that serve."""

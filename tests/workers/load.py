@@ -1,0 +1,183 @@
+"""Clients that write and read threads while workers are killed, and log what they were told."""
+
+import asyncio
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from tests.integration.socket_client import TIMEOUT, http
+
+from plait_client import CallError, Disconnected, Room, connect
+
+__all__ = ["Load", "Told", "check_stored"]
+
+# Seconds before a reader asks again after there was no answer.
+_PAUSE = 0.05
+
+
+class Told:
+    """What the clients of the threads of one schedule were told."""
+
+    def __init__(self) -> None:
+        # By thread: the version of each acknowledged change, by its writer and number; and the newest of them.
+        self.acks: defaultdict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+        self.newest: defaultdict[str, int] = defaultdict(int)
+        self.reads = 0
+        # When the last answer came, and the longest time without one since `begin_outage`.
+        self._last = time.monotonic()
+        self.outage = 0.0
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of acknowledged changes."""
+        return sum(map(len, self.acks.values()))
+
+    def ack(self, thread: str, writer: str, number: int, version: int) -> None:
+        """Log that a change was acknowledged."""
+        assert (writer, number) not in self.acks[thread]
+        self.acks[thread][writer, number] = version
+        self.newest[thread] = max(self.newest[thread], version)
+        self._answered()
+
+    def read(self, thread: str, version: int, newest: int) -> None:
+        """Log an answer to a reader that had seen the ack of a version before it asked."""
+        assert version >= newest, f"{thread}: read version {version} after the ack of version {newest}"
+        self.reads += 1
+        self._answered()
+
+    def begin_outage(self) -> None:
+        """Measure the longest time without an answer from here on."""
+        self.outage = 0.0
+
+    def _answered(self) -> None:
+        now = time.monotonic()
+        self._last, self.outage = now, max(self.outage, now - self._last)
+
+
+class Load:
+    """Writers, readers on sockets and readers by HTTP of some threads, from `async with` to its end."""
+
+    def __init__(self, address: str, threads: Sequence[str], told: Told) -> None:
+        self._address = address
+        self._threads = threads
+        self._told = told
+        self._stack = AsyncExitStack()
+        self._rooms: list[tuple[str, Room[dict[str, int]]]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_ending = False
+
+    async def __aenter__(self) -> "Load":
+        for thread in self._threads:
+            for number in range(2):
+                room = await self._open(thread, f"{thread}-{number}")
+                self._begin(self._write(thread, f"w{number}", room))
+            self._begin(self._read(thread, await self._open(thread, f"{thread}-reader")))
+        web = await self._stack.enter_async_context(http(self._address))
+        self._begin(self._get(web))
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._is_ending = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        """Wait until something is so. Raises what a client raises."""
+        async with asyncio.timeout(TIMEOUT):
+            while not is_so():
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.01)
+
+    async def converge(self) -> dict[str, dict[str, int]]:
+        """End the writers, wait until all clients show the newest version, and return the states of the threads."""
+        self._is_ending = True
+        async with asyncio.timeout(TIMEOUT):
+            await asyncio.gather(*self._tasks)
+            # The answer comes after the changes that were made before.
+            await asyncio.gather(*(room.call("look") for _, room in self._rooms))
+        states: dict[str, dict[str, int]] = {}
+        for thread, room in self._rooms:
+            assert room.version >= self._told.newest[thread]
+            assert states.setdefault(thread, room.state) == room.state
+        return states
+
+    # Inside
+
+    def _begin(self, work: Any) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _open(self, thread: str, client: str) -> Room[dict[str, int]]:
+        url = f"ws://{self._address}/threads/ledger/{thread}"
+        room = await self._stack.enter_async_context(connect(url, client=client, open_timeout=TIMEOUT))
+        self._rooms.append((thread, room))
+        return room
+
+    async def _write(self, thread: str, writer: str, room: Room[dict[str, int]]) -> None:
+        number = 0
+        while not self._is_ending:
+            number += 1
+            self._told.ack(thread, writer, number, await room.update(f"/{writer}", number))
+
+    async def _read(self, thread: str, room: Room[dict[str, int]]) -> None:
+        while not self._is_ending:
+            newest = self._told.newest[thread]
+            try:
+                version, _ = await room.call("look")
+            except Disconnected:
+                await asyncio.sleep(_PAUSE)
+            except CallError as error:
+                if error.code not in ("unavailable", "indeterminate"):
+                    raise
+                await asyncio.sleep(_PAUSE)
+            else:
+                self._told.read(thread, version, newest)
+
+    async def _get(self, web: httpx.AsyncClient) -> None:
+        while not self._is_ending:
+            for thread in self._threads:
+                newest = self._told.newest[thread]
+                try:
+                    answer = await web.get(f"/threads/ledger/{thread}")
+                except httpx.TransportError:
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                if answer.status_code == 503:
+                    assert int(answer.headers["retry-after"]) >= 1
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                assert answer.status_code == 200, answer.text
+                self._told.read(thread, int(answer.headers["etag"].strip('"').partition(":")[2]), newest)
+
+
+def check_stored(path: Path, thread: str, told: Told, shown: dict[str, int]) -> None:
+    """Check that a thread's file has each acknowledged change once, and what the clients show."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+        rows = db.execute(
+            "SELECT version, ops FROM changes WHERE thread = (SELECT id FROM threads WHERE name = ?) ORDER BY version",
+            (thread,),
+        ).fetchall()
+    stored: dict[tuple[str, int], int] = {}
+    state: dict[str, int] = {}
+    versions = [version for version, _ in rows]
+    assert versions == [*range(versions[0], versions[0] + len(versions))], "the versions are not dense"
+    assert versions[0] <= 1
+    for version, ops in rows:
+        for op in msgspec.json.decode(ops):
+            if writer := op["path"].removeprefix("/"):
+                assert (writer, op["value"]) not in stored, "a change was applied twice"
+                stored[writer, op["value"]] = version
+                state[writer] = op["value"]
+    # A client that has joined again is told of its last push with the version of the join.
+    lost = [change for change, version in told.acks[thread].items() if stored.get(change, version + 1) > version]
+    assert not lost, f"{thread} lost acknowledged changes: {lost}"
+    assert shown == state
