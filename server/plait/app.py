@@ -13,18 +13,19 @@ from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
-from plait.agents.session_names import find_session
 from plait.cluster.owners import ALONE, Owners, Worker, Workers
 from plait.errors import PlaitError
 from plait.instruments.combining import combine_instruments
 from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
+from plait.kv.user_names import user_prefix
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
 from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import, read_header
-from plait.node.listing import INNER_KINDS, list_threads
+from plait.node.listing import INNER_KINDS
+from plait.node.remote_requests import ListThreads
 from plait.settings import (
     SettingError,
     Settings,
@@ -46,6 +47,7 @@ from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
+from plait.web.relay.calls import Calls
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
 from plait.web.relay.owner import Owner
@@ -53,6 +55,7 @@ from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.startup import StartupFunctions
+from plait_schemas.codec import encode_json
 
 __all__ = ["Plait"]
 
@@ -110,10 +113,10 @@ class Plait(AgentHost):
         worker = Worker.from_environment()
         with as_setting_error("store"):
             given_store = None if settings.store or isinstance(store, str) else store
-            self._store, self._owners = _find_store(settings, given_store, worker)
+            self._store, owners = _find_store(settings, given_store, worker)
         # The streams that other nodes may open here, by the kind of their first message.
         self._openers: dict[int, Opener] = {}
-        self._links = Links(self._owners.node, "" if worker is None else worker.folder, self._openers)
+        self._links = Links(owners.node, "" if worker is None else worker.folder, self._openers)
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
         try:
@@ -121,7 +124,9 @@ class Plait(AgentHost):
         except ModuleNotFoundError:
             raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
         told = combine_instruments(instruments, () if shown is None else (shown,))
-        super().__init__(self._kinds, self._store, limits, told)
+        super().__init__(self._kinds, self._store, limits, told, owners=owners)
+        self._node.everywhere.nodes.peers = self._calls = Calls(self._links, self._node.calls)
+        self._openers.update(self._calls.openers)
         self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
@@ -130,6 +135,7 @@ class Plait(AgentHost):
         # Whether no process of this server has started before.
         self._is_first = worker is None or worker.is_first
         self._startup = StartupFunctions()
+        self._node.calls.reports = self._site.reports
         self._owner = Owner(self._context, self._site.asgi)
         self._openers.update(self._owner.openers)
         self._is_running = False
@@ -167,6 +173,7 @@ class Plait(AgentHost):
         try:
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
+            await self._calls.stop()
             await self._links.stop()
             await self._owner.stop()
             await self._context.heartbeat.stop()
@@ -288,19 +295,9 @@ class Plait(AgentHost):
         The store is read a page at a time, so threads that are created, changed or destroyed during the iteration may
         be missing. Raises StoreError, and NotFound for an empty user id.
         """
-        found = list_threads(
-            self._store,
-            self._node,
-            kind=_kind_name(kind),
-            user_id=user_id,
-            metadata=metadata,
-            prefix=prefix,
-            order=order,
-            after=after,
-            limit=limit,
-        )
-        async for row in found:
-            yield row
+        query = _make_query(kind, user_id, metadata=metadata, prefix=prefix, order=order, after=after, limit=limit)
+        async for listed in self._node.everywhere.list_threads(query):
+            yield listed.row
 
     async def sessions(
         self, kind: type[Thread[Any]] | str, user_id: str | None
@@ -309,9 +306,9 @@ class Plait(AgentHost):
 
         A session with a very long id is listed after an agent has run in it.
         """
-        async for row in self.threads(kind=kind, user_id=user_id):
-            if (session := await find_session(self._store, row.key)) is not None:
-                yield session
+        async for listed in self._node.everywhere.list_threads(_make_query(kind, user_id, has_sessions=True)):
+            if listed.session is not None:
+                yield listed.session
 
     async def export_thread(self, kind: type[Thread[Any]] | str, name: str) -> AsyncIterator[bytes]:
         """Iterate over the lines of a file with all of a thread, some at once, which `import_thread` reads.
@@ -320,7 +317,7 @@ class Plait(AgentHost):
         others take; what a run has not committed is not in them, nor is the history. The thread is not woken for that.
         Raises NotFound when there is no such thread, StoreError and CorruptThread.
         """
-        async with aclosing(self._node.export_thread(ThreadKey(_kind_name(kind), name))) as found:
+        async with aclosing(self._node.everywhere.export_thread(ThreadKey(_kind_name(kind), name))) as found:
             async for lines in found:
                 yield lines
 
@@ -338,7 +335,7 @@ class Plait(AgentHost):
         """
         header = read_header(source)
         work = Import(source, self._node.kind(header.kind), header, name, self._node.limits)
-        await self._node.import_thread(work, replace=replace)
+        await self._node.everywhere.import_thread(work, replace=replace)
         return self._node.handle(work.kind.cls, work.key.name)
 
     async def fork_thread(
@@ -372,7 +369,7 @@ class Plait(AgentHost):
         a readonly client of the thread has called. A sleeping thread is woken for `on_destroyed`: if its `on_start`
         raises, that exception is raised, and the thread is not destroyed.
         """
-        await self._node.destroy(ThreadKey(_kind_name(kind), name))
+        await self._node.everywhere.destroy(ThreadKey(_kind_name(kind), name))
 
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
@@ -435,6 +432,24 @@ def _find_store(settings: Settings, given: Store | None, worker: Worker | None) 
             "that each worker opens files of its own, or start one worker"
         )
     return store, Workers(worker.number, worker.count, files)
+
+
+def _make_query(
+    kind: type[Thread[Any]] | str | None,
+    user_id: str | msgspec.UnsetType | None,
+    *,
+    metadata: Mapping[str, Any] = _NO_METADATA,
+    **options: Any,
+) -> ListThreads:
+    user = None if isinstance(user_id, msgspec.UnsetType) else user_id
+    user_prefix(user)  # Raises for an empty id.
+    return ListThreads(
+        kind=_kind_name(kind),
+        is_of_user=user_id is not msgspec.UNSET,
+        user_id=user,
+        metadata=encode_json(dict(metadata)),
+        **options,
+    )
 
 
 @overload

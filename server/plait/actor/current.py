@@ -20,10 +20,14 @@ class Current(NamedTuple):
 
 
 def current() -> Current:
-    """Return the thread, connection and request of the running hook or rpc. Raises LookupError outside of a turn."""
+    """Return the thread, connection and request of the running hook or rpc.
+
+    Raises LookupError outside of a turn, and in the code of a thread that a turn of another node calls.
+    """
     turn = current_turn()
     if turn is None:
         raise LookupError("current() can only be called while a hook or an rpc of a thread runs")
     thread = turn.actor.thread
-    assert isinstance(thread, Thread)
+    if not isinstance(thread, Thread):
+        raise LookupError(f"the turn that calls this, of {turn.actor.key}, runs in another process")
     return Current(thread, turn.connection, turn.request)

@@ -52,6 +52,11 @@ class ThreadActor(Protocol):
         ...
 
     @property
+    def thread(self) -> Any:
+        """The instance of the author's class."""
+        ...
+
+    @property
     def terminated(self) -> int | None:
         """When the thread was terminated; None if it was not."""
         ...

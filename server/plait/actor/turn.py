@@ -78,6 +78,7 @@ class Turn:
     """
 
     __slots__ = (
+        "__weakref__",
         "_callbacks",
         "_cancellations",
         "_is_counted",
@@ -94,6 +95,7 @@ class Turn:
         "loss",
         "mailbox",
         "name",
+        "number",
         "on_abandon",
         "origin",
         "parent",
@@ -122,6 +124,8 @@ class Turn:
     ) -> None:
         self.name = name
         self.work = work
+        # Its number among the turns that have called threads of other nodes; 0 if it has called none.
+        self.number = 0
         # Called in order when it has ended, and then removed.
         self._callbacks: list[Done] = []
         self.actor = actor
@@ -323,6 +327,11 @@ class Turn:
             self.parent.expect_change()
             self._is_counted = True
 
+    @property
+    def may_have_stored(self) -> bool:
+        """Whether a change of the turn, or of a turn that it has called, is durable or may become durable."""
+        return self.has_stored or self._undecided > 0
+
     def _withdraw(self) -> None:
         if self._is_counted and self.parent is not None:
             self._is_counted = False
@@ -333,7 +342,7 @@ class Turn:
 
         A StoreError says that nothing was stored; an Indeterminate replaces it if a part was stored, or may be.
         """
-        if type(failure) is not StoreError or not (self.has_stored or self._undecided):
+        if type(failure) is not StoreError or not self.may_have_stored:
             return failure
         return Indeterminate(f"a part of the changes of {self.name} is stored, or may be: {failure}")
 

@@ -118,16 +118,6 @@ class TurnRunner:
         self.begin(turn, done, is_gated=True)
         return turn
 
-    def visit(self, name: str, work: Callable[[], Awaitable[object]], done: Done) -> RunningCall:
-        """Run server code concurrently with the turns, and call `done` when the changes before its end are durable.
-
-        It has the rights of the calling code.
-        """
-        parent, origin, trace = current_turn(), find_client_turn(), find_trace(self._actor.instruments, "server")
-        turn = Turn(name, work, actor=self._actor, parent=parent, origin=origin, trace=trace)
-        self.begin(turn, done, is_gated=True, is_concurrent=True)
-        return turn
-
     def end_message(self, trace: object, turn: RunningCall | None) -> None:
         """Tell the instruments when a message has ended: its turn, if any, has ended and its changes are durable."""
         instruments = self._actor.instruments

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -11,7 +11,7 @@ import msgspec
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.store.protocol import Record
 
-__all__ = ["LoadedCheckpoint", "SavedCheckpoint", "SavedWrite", "ThreadCheckpoints"]
+__all__ = ["LoadedCheckpoint", "SavedCheckpoint", "SavedValue", "SavedWrite", "ThreadCheckpoints"]
 
 Typed = tuple[str, bytes]
 """A value from a serializer of LangGraph: the name of its encoding, and the encoded value."""
@@ -40,6 +40,14 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     deltas: list[str]
     checkpoint: Typed
     metadata: Typed
+
+
+class SavedValue(NamedTuple):
+    """The value of a channel at a version."""
+
+    channel: str
+    version: str
+    value: Typed
 
 
 class SavedWrite(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -99,17 +107,17 @@ class ThreadCheckpoints:
         found = [_decode_saved(record.value or b"") async for record in self._records(prefix)]
         return sorted(found, key=lambda saved: saved.id, reverse=True)
 
-    async def put(self, saved: SavedCheckpoint, values: Mapping[tuple[str, str], Typed]) -> None:
-        """Store a checkpoint, and values by channel and version."""
+    async def put(self, saved: SavedCheckpoint, values: Sequence[SavedValue]) -> None:
+        """Store a checkpoint, and values of channels."""
         namespace, id = saved.namespace, saved.id
         records = [self._record(_encode(saved), _CHECKPOINT, namespace, id)]
-        records += [self._record(_encode(value), _VALUE, namespace, *key) for key, value in values.items()]
+        records += [self._record(_encode(each.value), _VALUE, namespace, each.channel, each.version) for each in values]
         async with self._lock:
             if (last := await self._last(namespace)) is None or id > last:
                 records.append(self._record(id.encode(), _LAST, namespace))
             await self._write(records)
 
-    async def put_writes(self, namespace: str, id: str, writes: Iterable[SavedWrite]) -> None:
+    async def put_writes(self, namespace: str, id: str, writes: Sequence[SavedWrite]) -> None:
         """Store the writes after a checkpoint; a write replaces a stored one only if its index is negative."""
         async with self._lock:
             there = {(each.task_id, each.index) for each in await self._writes(namespace, id)}
@@ -150,7 +158,7 @@ class ThreadCheckpoints:
         async with self._lock:
             return [record async for record in self._records("")]
 
-    async def load(self, records: Iterable[Record]) -> None:
+    async def load(self, records: Sequence[Record]) -> None:
         """Store the records that another thread has exported, in addition to those of this one."""
         async with self._lock:
             taken = []

@@ -2,9 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -21,8 +20,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from plait import Plait, Thread
 from plait.actor.thread import ThreadActor
-from plait.adapters.checkpoints import LoadedCheckpoint, SavedCheckpoint, SavedWrite, ThreadCheckpoints
-from plait.node.handle import visit
+from plait.adapters.checkpoints import LoadedCheckpoint, SavedCheckpoint, SavedValue, SavedWrite, ThreadCheckpoints
 from plait.parts.part import Part
 
 __all__ = ["Checkpoints", "PlaitSaver"]
@@ -35,6 +33,8 @@ _ROOT: Final = ""
 
 class Checkpoints(Part[ThreadCheckpoints]):
     """Declares checkpoints: `checkpoints = Checkpoints()` in a Thread class, for a `PlaitSaver`."""
+
+    reading: ClassVar = frozenset({"find", "find_all", "export"})
 
     def bind(self, actor: ThreadActor) -> ThreadCheckpoints:
         return ThreadCheckpoints(actor, self.name)
@@ -51,7 +51,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         super().__init__(serde=serde)
         self._app = app
         self._thread = thread
-        self._part = _find_part(thread)
+        self._part = _find_part(thread).name
 
     # Reading
 
@@ -59,7 +59,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         """Return the checkpoint that a config names, or the last one; None if there is none."""
         thread_id, namespace = _read(config)
         checkpoint_id = get_checkpoint_id(config)
-        found = await self._visit(thread_id, lambda checkpoints: checkpoints.find(namespace, checkpoint_id))
+        found = await self._checkpoints(thread_id).find(namespace, checkpoint_id)
         return None if found is None else self._make_tuple(thread_id, found)
 
     async def alist(
@@ -80,7 +80,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         until = None if before is None else get_checkpoint_id(before)
         left = limit
         async for thread_id in self._thread_ids(config):
-            for saved in await self._visit(thread_id, lambda checkpoints: checkpoints.find_all(namespace)):
+            for saved in await self._checkpoints(thread_id).find_all(namespace):
                 if (only and saved.id != only) or (until and saved.id >= until):
                     continue
                 metadata = self.serde.loads_typed(saved.metadata)
@@ -88,8 +88,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
                     continue
                 if left is not None and left <= 0:
                     return
-                find = partial(ThreadCheckpoints.find, namespace=saved.namespace, id=saved.id)
-                if (found := await self._visit(thread_id, find)) is not None:
+                if (found := await self._checkpoints(thread_id).find(saved.namespace, saved.id)) is not None:
                     yield self._make_tuple(thread_id, found)
                     left = None if left is None else left - 1
 
@@ -116,12 +115,12 @@ class PlaitSaver(BaseCheckpointSaver[str]):
             checkpoint=self.serde.dumps_typed({**checkpoint, "channel_values": {}}),
             metadata=self.serde.dumps_typed(described),
         )
-        changed = {
-            (channel, str(version)): self.serde.dumps_typed(values[channel])
+        changed = [
+            SavedValue(channel, str(version), self.serde.dumps_typed(values[channel]))
             for channel, version in new_versions.items()
             if channel in values
-        }
-        await self._visit(thread_id, lambda checkpoints: checkpoints.put(found, changed))
+        ]
+        await self._checkpoints(thread_id).put(found, changed)
         return _make_config(thread_id, namespace, found.id)
 
     async def aput_writes(
@@ -140,23 +139,23 @@ class PlaitSaver(BaseCheckpointSaver[str]):
             for index, (channel, value) in enumerate(writes)
         ]
         checkpoint_id = _configurable(config)["checkpoint_id"]
-        await self._visit(thread_id, lambda checkpoints: checkpoints.put_writes(namespace, checkpoint_id, saved))
+        await self._checkpoints(thread_id).put_writes(namespace, checkpoint_id, saved)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete all checkpoints of a thread; its other data stays."""
-        await self._visit(thread_id, lambda checkpoints: checkpoints.clear())
+        await self._checkpoints(thread_id).clear()
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of the given runs of LangGraph in all threads, which are woken for that."""
-        doomed = frozenset(run_ids)
+        doomed = list(run_ids)
         if doomed:
             async for thread_id in self._thread_ids(None):
-                await self._visit(thread_id, lambda checkpoints: checkpoints.delete_runs(doomed))
+                await self._checkpoints(thread_id).delete_runs(doomed)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints of a thread to another one."""
-        records = await self._visit(source_thread_id, lambda checkpoints: checkpoints.export())
-        await self._visit(target_thread_id, lambda checkpoints: checkpoints.load(records))
+        records = await self._checkpoints(source_thread_id).export()
+        await self._checkpoints(target_thread_id).load(records)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete all checkpoints of threads, or all except the last of each namespace and those that it is based on."""
@@ -166,7 +165,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
             if strategy == "delete":
                 await self.adelete_thread(thread_id)
             else:
-                await self._visit(thread_id, lambda checkpoints: checkpoints.keep_latest())
+                await self._checkpoints(thread_id).keep_latest()
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return a version after `current`, which is unique among the branches of the thread."""
@@ -228,10 +227,9 @@ class PlaitSaver(BaseCheckpointSaver[str]):
 
     # Inside
 
-    async def _visit(self, thread_id: str, work: Callable[[ThreadCheckpoints], Awaitable[T]]) -> T:
-        """Run `work` in a thread, with its checkpoints."""
-        handle = self._app.thread(self._thread, str(thread_id))
-        return await visit(handle, "checkpoints", lambda thread: work(self._part.__get__(thread, type(thread))))
+    def _checkpoints(self, thread_id: str) -> Any:
+        """Return the checkpoints of a thread, wherever it is."""
+        return getattr(self._app.thread(self._thread, str(thread_id)), self._part)
 
     async def _thread_ids(self, config: RunnableConfig | None) -> AsyncIterator[str]:
         if config is not None:

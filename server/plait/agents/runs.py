@@ -366,8 +366,11 @@ class Runs:
     def _is_within(self, turn: Turn | None, caller: Run | None) -> bool:
         """Whether a running turn belongs to this app or is called by such a turn, or a calling run has not ended."""
         events = self.events
-        if turn is not None and turn.is_running and any(find_actor(each).events is events for each in turn.chain()):
-            return True
+        if turn is not None and turn.is_running:
+            actors = [find_actor(each) for each in turn.chain()]
+            # A turn without an actor runs at another node of this app.
+            if any(actor is None or actor.events is events for actor in actors):
+                return True
         return caller is not None and caller.outermost in self._active
 
     async def _recall(self, run: Run) -> None:

@@ -81,6 +81,8 @@ class _Several(NoInstruments):
         for name in _METHODS:
             methods = tuple(getattr(each, name) for each in instruments)
             make = _pass_parent if name in _WITH_PARENT else _pass_trace if name in _WITH_TRACE else _pass_all
+            if name == "make_traceparent":
+                make = _find_first
             setattr(self, name, make(methods, nothing))
 
 
@@ -96,6 +98,17 @@ def _pass_parent(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]
         *rest, parent = args
         parents = parent if type(parent) is traces else nothing
         return traces([method(*rest, own) for method, own in zip(methods, parents, strict=True)])
+
+    return call
+
+
+def _find_first(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
+    traces = type(nothing)
+
+    def call(trace: Any) -> Any:
+        own = trace if type(trace) is traces else nothing
+        found = (method(each) for method, each in zip(methods, own, strict=True))
+        return next((each for each in found if each is not None), None)
 
     return call
 

@@ -81,6 +81,16 @@ class OpenTelemetry(NoInstruments):
             detach(trace.token)
         _end(trace, outcome)
 
+    def make_traceparent(self, trace: Any) -> str | None:
+        if trace is None:
+            return None
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, set_span_in_context(trace.span, Context()))
+        return carrier.get("traceparent")
+
+    def enter_trace(self, traceparent: str) -> None:
+        attach(_read(traceparent))
+
     def find_parent(self) -> Any:
         span = get_current_span()
         return _Trace(span) if span.get_span_context().is_valid else None

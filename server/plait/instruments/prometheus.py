@@ -7,14 +7,16 @@ any OS thread may do: it reads copies. prometheus-client is imported when it is 
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from plait.instruments.protocol import HTTP_METHODS, NoInstruments
 from plait_schemas import codes
 
-__all__ = ["METRICS", "Metric", "Metrics"]
+__all__ = ["METRICS", "Family", "Metric", "Metrics"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -26,6 +28,16 @@ class Registry(Protocol):
     def register(self, collector: Any) -> None:
         """Add a collector, which is read with the registry."""
         ...
+
+
+class Family(msgspec.Struct, frozen=True, array_like=True):
+    """The samples of a metric of one process: their names, labels and values."""
+
+    name: str
+    help: str
+    type: str
+    unit: str
+    samples: list[tuple[str, dict[str, str], float]]
 
 
 class Metric(NamedTuple):
@@ -212,16 +224,35 @@ class Metrics(NoInstruments):
         self.registry: Any = registry
         registry.register(self)
 
-    def read(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the metrics as text, in the format that a scraper accepts, and its content type."""
+    def read(
+        self, accept: str = "", *, workers: Mapping[int, Sequence[Family] | None] | None = None
+    ) -> tuple[bytes, str]:
+        """Return the metrics as text, in the format that a scraper accepts, and its content type.
+
+        With `workers`, they are those of several processes, each with the label `worker`; None for one that is away.
+        """
         from prometheus_client import exposition  # noqa: PLC0415
 
+        source = self.registry if workers is None else _Merged(workers)
         try:
             encode, content_type = exposition.choose_encoder(accept)
-            return encode(self.registry), content_type
+            return encode(source), content_type
         except TypeError:  # prometheus-client cannot compare the version that the scraper wants.
             encode, content_type = exposition.choose_encoder("")
-            return encode(self.registry), content_type
+            return encode(source), content_type
+
+    def snapshot(self) -> list[Family]:
+        """Return the metrics of this process."""
+        return [
+            Family(
+                each.name,
+                each.documentation,
+                each.type,
+                each.unit,
+                [(sample.name, sample.labels, sample.value) for sample in each.samples],
+            )
+            for each in self.registry.collect()
+        ]
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics for prometheus-client."""
@@ -353,6 +384,27 @@ class Metrics(NoInstruments):
 
     def store_failed(self, code: str) -> None:
         self._counters["plait_store_errors_total"][code,] += 1
+
+
+class _Merged:
+    """The metrics of several processes, for prometheus-client."""
+
+    def __init__(self, workers: Mapping[int, Sequence[Family] | None]) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterator[Any]:
+        """Yield each metric, with the samples of all processes."""
+        from prometheus_client import core  # noqa: PLC0415
+
+        up = core.GaugeMetricFamily("plait_worker_up", "Whether a worker answers", labels=("worker",))
+        found: dict[str, Any] = {"plait_worker_up": up}
+        for worker, families in sorted(self._workers.items()):
+            up.add_metric((str(worker),), families is not None)
+            for each in families or ():
+                metric = found.setdefault(each.name, core.Metric(each.name, each.help, each.type, each.unit))
+                for name, labels, value in each.samples:
+                    metric.add_sample(name, labels | {"worker": str(worker)}, value)
+        yield from found.values()
 
 
 def _add_fine(others: Counter, histogram: _Histogram) -> Counter:

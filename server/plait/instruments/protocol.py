@@ -72,6 +72,14 @@ class Instruments(Protocol):
         """Called when a turn has ended, by the task that began it."""
         ...
 
+    def make_traceparent(self, trace: Any) -> str | None:
+        """Called when a turn calls a thread of another node; returns the W3C header for its trace, if there is one."""
+        ...
+
+    def enter_trace(self, traceparent: str) -> None:
+        """Called in a new context, to make the trace of a call from another node the current one."""
+        ...
+
     def find_parent(self) -> Any:
         """Called when code outside of this app's turns uses a thread, and returns the parent of the turns it causes."""
         ...
@@ -154,6 +162,12 @@ class NoInstruments:
         return None
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
+        pass
+
+    def make_traceparent(self, trace: Any) -> str | None:
+        return None
+
+    def enter_trace(self, traceparent: str) -> None:
         pass
 
     def find_parent(self) -> Any:

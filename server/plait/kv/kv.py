@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -19,8 +18,6 @@ from plait.store.protocol import Store, ThreadKey, ThreadRow
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
 
 __all__ = ["KV", "KVEntry", "KVStats"]
-
-T = TypeVar("T")
 
 log = logging.getLogger("plait.kv")
 
@@ -55,6 +52,22 @@ class KVStats(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Threads(Protocol):
+    """The threads of all nodes."""
+
+    async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any) -> Any:
+        """Call a method of a part of a thread."""
+        ...
+
+    async def destroy(self, key: ThreadKey) -> None:
+        """Destroy a thread. Raises NotFound."""
+        ...
+
+    def list_names(self, kind: str) -> AsyncIterator[str]:
+        """Iterate over the names of the stored threads of a kind."""
+        ...
+
+
 class KV:
     """Durable entries by namespace and key; the first entry creates its namespace.
 
@@ -66,7 +79,7 @@ class KV:
         self,
         store: Store,
         wake: Callable[[ThreadKey], Awaitable[Actor]],
-        destroy: Callable[[ThreadKey], Awaitable[None]],
+        threads: Threads,
         *,
         limits: Limits,
         check: Callable[[], None] = lambda: None,
@@ -74,7 +87,8 @@ class KV:
     ) -> None:
         self._store = store
         self._wake = wake
-        self._destroy = destroy
+        # The namespaces of all nodes; `wake` wakes those of this one.
+        self._threads = threads
         self._limits = limits
         # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
@@ -88,7 +102,7 @@ class KV:
     async def get(self, namespace: str, key: str) -> KVEntry:
         """Return an entry; `data` has the type that was set: str, bytes or JSON."""
         escaped = _check_key(key)
-        found = await self._do(namespace, lambda thread: thread.read(escaped, self._now()))
+        found = await self._call(namespace, "read", escaped, self._now())
         if found is None:
             return KVEntry(exists=False)
         entry, data = found
@@ -121,47 +135,28 @@ class KV:
             raise TooLarge(f"the value of {key!r} has {size}", limit="record")
         label = _TYPES[form] if content_type is None else content_type
 
-        async def write(thread: Namespace) -> None:
-            now, seconds = self._now(), thread.default_ttl if ttl is msgspec.UNSET else ttl
-            expires = None if seconds is None else now + math.ceil(seconds * 1e6)
-            await thread.write(Description(escaped, form, label, len(data), expires), data, now)
-
-        await self._do(namespace, write)
+        given = () if ttl is msgspec.UNSET else (ttl,)
+        await self._call(namespace, "write", Description(escaped, form, label, len(data)), data, self._now(), *given)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove an entry, if it is there."""
         escaped = _check_key(key)
-        await self._do(namespace, lambda thread: thread.delete(escaped))
+        await self._call(namespace, "delete", escaped)
 
     async def keys(self, namespace: str, prefix: str = "") -> list[str]:
         """Return the keys that begin with `prefix`, sorted."""
-
-        async def collect(thread: Namespace) -> list[str]:
-            found = thread.descriptions(escape(prefix), self._now())
-            return sorted([unescape(entry.key) async for entry in found])
-
-        return await self._do(namespace, collect)
+        return sorted(map(unescape, await self._call(namespace, "keys", escape(prefix), self._now())))
 
     async def stats(self, namespace: str) -> KVStats:
         """Return the number and the size of a namespace's entries."""
-
-        async def add_up(thread: Namespace) -> KVStats:
-            sizes = [entry.size async for entry in thread.descriptions("", self._now())]
-            return KVStats(len(sizes), sum(sizes))
-
-        return await self._do(namespace, add_up)
+        return KVStats(*await self._call(namespace, "stats", self._now()))
 
     # Namespaces
 
     async def namespaces(self) -> list[str]:
         """Return the names of the namespaces, sorted."""
         self._check()
-        found: list[str] = []
-        after: ThreadRow | None = None
-        while rows := await self._store.threads(kind=NAMESPACE, after=after, limit=_PAGE):
-            found += [unescape(row.key.name) for row in rows]
-            after = rows[-1]
-        return sorted(found)
+        return sorted([unescape(name) async for name in self._threads.list_names(NAMESPACE)])
 
     async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
         """Create a namespace, or change its default `ttl`, after which entries expire that are set without one.
@@ -169,13 +164,13 @@ class KV:
         Existing entries keep their expiry.
         """
         _check_ttl(ttl)
-        await self._do(name, lambda thread: thread.set_default(ttl))
+        await self._call(name, "set_default", ttl)
 
     async def delete_namespace(self, name: str) -> None:
         """Remove a namespace and all of its entries, if there is one."""
         self._check()
         with suppress(NotFound):
-            await self._destroy(_key_of(name))
+            await self._threads.destroy(_key_of(name))
 
     # Expiry
 
@@ -216,12 +211,10 @@ class KV:
                     "expired entries of kv could not be removed and will be tried again: %s", operator_message(error)
                 )
 
-    async def _do(self, namespace: str, work: Callable[[Namespace], Awaitable[T]]) -> T:
+    async def _call(self, namespace: str, method: str, *args: Any) -> Any:
         key = _key_of(namespace)
         self._check()
-        actor = await self._wake(key)
-        with actor.keep_awake():
-            return await work(_namespace_of(actor))
+        return await self._threads.call_part(key, "entries", method, *args)
 
     def _now(self) -> int:
         """Return the current time in microseconds."""

@@ -1,15 +1,18 @@
 """One namespace of the key-value store: a thread whose records are the entries."""
 
 import hashlib
+import math
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from plait.actor.thread import Thread
+from plait.actor.thread import Thread, ThreadActor
 from plait.errors import PlaitError
+from plait.parts.part import Part
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
@@ -51,10 +54,19 @@ _decode_description: Final = msgspec.json.Decoder(Description).decode
 _decode_ttl: Final = msgspec.json.Decoder(float | None).decode
 
 
+class Entries(Part["Namespace"]):
+    """Gives handles the methods of a namespace."""
+
+    def bind(self, actor: ThreadActor) -> "Namespace":
+        thread: Namespace = actor.thread
+        return thread
+
+
 class Namespace(Thread[Any]):
     """Holds the entries of a namespace. Its methods take escaped keys, and times in microseconds."""
 
     kind = NAMESPACE
+    entries = Entries()
 
     def __init__(self) -> None:
         # Seconds after which an entry expires that was set without a `ttl`.
@@ -73,8 +85,13 @@ class Namespace(Thread[Any]):
         commit.then(lambda error: self._take_default(ttl) if error is None else None)
         await commit
 
-    def write(self, entry: Description, data: bytes, now: int) -> Commit:
-        """Set an entry."""
+    def write(
+        self, entry: Description, data: bytes, now: int, ttl: float | msgspec.UnsetType | None = msgspec.UNSET
+    ) -> Commit:
+        """Set an entry, which expires after `ttl` seconds, by default after those of the namespace."""
+        seconds = self.default_ttl if ttl is msgspec.UNSET else ttl
+        if seconds is not None:
+            entry = replace(entry, expires=now + math.ceil(seconds * 1e6))
         described, name = encode_json(entry), _record_key(entry.key)
         records = [
             Record(_ENTRIES, f"{name} 0", described),
@@ -103,6 +120,15 @@ class Namespace(Thread[Any]):
         if self._actor.state.history.is_begun:
             name = _record_key(key)
             await self._write(_removals([name]), [name])
+
+    async def keys(self, prefix: str, now: int) -> list[str]:
+        """Return the escaped keys of the entries whose escaped keys begin with `prefix`."""
+        return [entry.key async for entry in self.descriptions(prefix, now)]
+
+    async def stats(self, now: int) -> tuple[int, int]:
+        """Return the number of the entries, and the bytes of their data."""
+        sizes = [entry.size async for entry in self.descriptions("", now)]
+        return len(sizes), sum(sizes)
 
     async def descriptions(self, prefix: str, now: int) -> AsyncIterator[Description]:
         """Iterate over the entries that have not expired and whose keys begin with `prefix`."""

@@ -3,11 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from plait.actor.actor import Actor
-from plait.actor.outcome import wait_for_durable
 from plait.actor.thread import Thread
 from plait.kv.user_names import user_prefix
-from plait.parts.values import ThreadValues, Values
+from plait.parts.values import Values
 from plait.store.protocol import ThreadKey
 
 __all__ = ["USER", "User", "UserThread"]
@@ -34,11 +32,11 @@ class User:
     """
 
     def __init__(
-        self, id: str, wake: Callable[[ThreadKey], Awaitable[Actor]], check: Callable[[], None] = lambda: None
+        self, id: str, call_part: Callable[..., Awaitable[Any]], check: Callable[[], None] = lambda: None
     ) -> None:
         self.id = id
         self._key = ThreadKey(USER, user_prefix(id))
-        self._wake = wake
+        self._call_part = call_part
         # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
 
@@ -46,80 +44,74 @@ class User:
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default`."""
-        return await self._read(lambda values: values.get(key, default))
+        return await self._call("get", key, default)
 
     async def has(self, key: str) -> bool:
         """Whether there is a value, which may be None, for a key."""
-        return await self._read(lambda values: values.has(key))
+        found: bool = await self._call("has", key)
+        return found
 
     async def keys(self) -> list[str]:
         """Return the keys, in order of insertion."""
-        return await self._read(lambda values: values.keys())
+        found: list[str] = await self._call("keys")
+        return found
 
     async def values(self) -> list[Any]:
         """Return the values, in the order of `keys`."""
-        return await self._read(lambda values: values.values())
+        found: list[Any] = await self._call("values")
+        return found
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values, in the order of `keys`."""
-        return await self._read(lambda values: values.items())
+        found: list[tuple[str, Any]] = await self._call("items")
+        return found
 
     async def size(self) -> int:
         """Return the number of keys."""
-        return await self._read(lambda values: values.size())
+        found: int = await self._call("size")
+        return found
 
     async def metadata(self) -> dict[str, Any]:
         """Return the metadata, `{}` if none was set."""
-        return await self._read(lambda values: values.metadata())
+        found: dict[str, Any] = await self._call("metadata")
+        return found
 
     # Writing
 
     async def set(self, key: str, value: Any) -> None:
         """Set a value: anything that encodes as JSON. Raises TypeError, ValueError and TooLarge."""
-        await self._do(lambda values: values.set(key, value))
+        await self._call("set", key, value)
 
     async def delete(self, key: str) -> None:
         """Remove a key, if there is one."""
-        await self._do(lambda values: values.delete(key))
+        await self._call("delete", key)
 
     async def clear(self) -> None:
         """Remove all keys; the metadata stays."""
-        await self._do(lambda values: values.clear())
+        await self._call("clear")
 
     async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
         """Append to a list, creating it if needed, and keep its last `max_records` elements.
 
         Raises TypeError if the value is not a list.
         """
-        await self._do(lambda values: values.push(key, value, max_records))
+        await self._call("push", key, value, max_records)
 
     async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
         """Replace a value with `change(value)`, or `change(default)` if there is none, and return the new value."""
-        return await self._do(lambda values: values.update(key, change, default))
+        value: T = await self._call("update", key, change, default)
+        return value
 
     async def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the whole metadata."""
-        await self._do(lambda values: values.set_metadata(metadata))
+        await self._call("set_metadata", metadata)
 
     def __repr__(self) -> str:
         return f"<User {self.id!r}>"
 
     # Inside
 
-    async def _read(self, read: Callable[[ThreadValues], Awaitable[T]]) -> T:
-        """Return the result of `read` once it is durable."""
+    async def _call(self, method: str, *args: Any) -> Any:
+        """Call a method of the values of the user's thread."""
         self._check()
-        actor = await self._wake(self._key)
-        with actor.keep_awake():
-            return await wait_for_durable(await read(_values_of(actor)), actor.state.after)
-
-    async def _do(self, work: Callable[[ThreadValues], Awaitable[T]]) -> T:
-        self._check()
-        actor = await self._wake(self._key)
-        with actor.keep_awake():
-            return await work(_values_of(actor))
-
-
-def _values_of(actor: Actor) -> ThreadValues:
-    assert isinstance(actor.thread, UserThread)
-    return actor.thread.values
+        return await self._call_part(self._key, "values", method, *args)

@@ -1,7 +1,7 @@
 """The methods of an app for its agents."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -9,18 +9,18 @@ import msgspec
 from plait.actor.connection import Principal
 from plait.actor.events import Event, Events, Listener
 from plait.actor.kind import Kind
-from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import check_interrupt, read_attributes
 from plait.agents.runs import Runs
+from plait.cluster.owners import ALONE, Owners
 from plait.instruments.protocol import Instruments
 from plait.kv.kv import KV
 from plait.kv.namespace import Namespace
 from plait.kv.user import User, UserThread
 from plait.limits import Limits
-from plait.node.handle import Handle, read_stream
+from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.store.protocol import Store, ThreadKey
 
@@ -39,12 +39,23 @@ class AgentHost:
     kv: KV
     """Durable namespaces, which `ctx.kv` has in runs."""
 
-    def __init__(self, kinds: Iterable[Kind], store: Store, limits: Limits, instruments: Instruments) -> None:
+    def __init__(
+        self,
+        kinds: Iterable[Kind],
+        store: Store,
+        limits: Limits,
+        instruments: Instruments,
+        *,
+        owners: Owners = ALONE,
+    ) -> None:
         self._events = Events()
         self._runs = Runs(self._events, make_user=self.user)
         inner = (Namespace._kind, UserThread._kind)
-        self._node = Node(kinds, store, limits, inner_kinds=inner, runs=self._runs, instruments=instruments)
-        self.kv = self._runs.kv = KV(store, self._node.actor, self._node.destroy, limits=limits, check=check_interrupt)
+        self._owners = owners
+        self._node = node = Node(
+            kinds, store, limits, inner_kinds=inner, owners=owners, runs=self._runs, instruments=instruments
+        )
+        self.kv = self._runs.kv = KV(store, node.actor, node.everywhere, limits=limits, check=check_interrupt)
 
     def agent(
         self,
@@ -114,14 +125,8 @@ class AgentHost:
             )
             return [chunk async for chunk in parts]
         given = _give(found, input, user_id, session_id, attributes)
-        actor = await self._node.actor(self._find_thread(found, thread, user_id, session_id))
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        turn = actor.turns.call(found.kind.method(f"run:{agent}"), ([given], {}), make_resolver(future))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            turn.abandon()
-            raise
+        key = self._find_thread(found, thread, user_id, session_id)
+        return await self._node.everywhere.find(found.kind, key).call(found.kind.method(f"run:{agent}"), [given], {})
 
     async def stream(
         self,
@@ -138,16 +143,18 @@ class AgentHost:
         if not found.is_stream:
             raise TypeError(f"the agent {agent!r} does not stream: use `run`")
         given = _give(found, input, user_id, session_id, attributes)
-        actor = await self._node.actor(self._find_thread(found, thread, user_id, session_id))
-        async for chunk in read_stream(actor, found.kind.method(f"run:{agent}"), [given], {}):
-            yield chunk
+        key = self._find_thread(found, thread, user_id, session_id)
+        chunks = self._node.everywhere.find(found.kind, key).stream(found.kind.method(f"run:{agent}"), [given], {})
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
 
     async def interrupt(self, thread: Handle | Thread[Any] | ThreadKey, message: Any = None) -> bool:
         """Interrupt the run of a thread at its next checkpoint; return whether there is one.
 
         The agent finds the message in `ctx.interrupt_message`. Its writes are committed.
         """
-        return self._runs.interrupt(_key_of(thread), message)
+        return await self._node.everywhere.interrupt(_key_of(thread), message)
 
     def session(self, thread: type[Thread[Any]], session_id: str, *, user_id: str | None = None) -> Handle:
         """Return a handle to the thread of a user's session. Raises NotFound for an empty id."""
@@ -155,7 +162,7 @@ class AgentHost:
 
     def user(self, user_id: str) -> User:
         """Return the values of a user, which `ctx.user` has in runs. Raises NotFound for an empty id."""
-        return User(user_id, self._node.actor, check_interrupt)
+        return User(user_id, self._node.everywhere.call_part, check_interrupt)
 
     @overload
     def on(self, event: Event, listener: L) -> L: ...
@@ -197,13 +204,20 @@ class AgentHost:
     ) -> ThreadKey:
         kind = agent.kind.name
         if thread is None:
-            return ThreadKey(kind, make_thread_id() if session_id is None else session_name(user_id, session_id))
+            return ThreadKey(kind, self._make_id(kind) if session_id is None else session_name(user_id, session_id))
         if isinstance(thread, str):
             return self._node.handle(agent.kind.cls, thread)._key
         key = _key_of(thread)
         if key.kind != kind:
             raise ValueError(f"the agent {agent.name!r} runs in threads of the kind {kind}, not {key.kind}")
         return key
+
+    def _make_id(self, kind: str) -> str:
+        """Return the id of a new thread of this node."""
+        owners = self._owners
+        while owners.find(ThreadKey(kind, id := make_thread_id())) != owners.node:
+            pass
+        return id
 
 
 def _key_of(thread: Handle | Thread[Any] | ThreadKey) -> ThreadKey:

@@ -19,6 +19,7 @@ from plait.store.protocol import Record, Store, StoredThread
 __all__ = ["Import", "read_header"]
 
 _END: Final[list[Record]] = []
+_PIECE: Final = 1 << 20
 
 
 class Import(Filling):
@@ -51,6 +52,12 @@ class Import(Filling):
             state = kind.state_type.read(data, limits)
         _, self._state = kind.state_type.from_value(state, limits)
         return state
+
+    async def read_pieces(self) -> AsyncIterator[bytes]:
+        """Iterate over the bytes of the file."""
+        with _open(self._source) as file:
+            while data := await asyncio.to_thread(file.read, _PIECE):
+                yield data
 
     async def write(self, store: Store, fence: int) -> None:
         header = self._header

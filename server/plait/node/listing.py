@@ -1,20 +1,23 @@
 """Lists the stored threads, and finds those of a user or with certain metadata."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from plait.actor.kind import Kind
+from plait.agents.session_names import find_session
 from plait.kv.namespace import NAMESPACE
 from plait.kv.user import USER
 from plait.kv.user_names import find_user, user_prefix
-from plait.node.node import Node
+from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.part import find_parts
 from plait.parts.values import Values
 from plait.parts.values_index import METADATA
-from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
+from plait.store.page import PLACES
+from plait.store.protocol import Order, Store, ThreadKey
 
-__all__ = ["INNER_KINDS", "list_threads"]
+__all__ = ["INNER_KINDS", "list_own", "merge_listings"]
 
 INNER_KINDS: Final = frozenset({NAMESPACE, USER})
 """The kinds that plait itself uses, which no listing shows."""
@@ -26,34 +29,27 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-async def list_threads(
-    store: Store,
-    node: Node,
-    *,
-    kind: str | None,
-    user_id: str | msgspec.UnsetType | None,
-    metadata: Mapping[str, Any],
-    prefix: str,
-    order: Order,
-    after: ThreadRow | None,
-    limit: int | None,
-) -> AsyncIterator[ThreadRow]:
-    """Iterate over the stored threads, a page at a time, as `Plait.threads` does."""
+async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) -> AsyncIterator[Listed]:
+    """Iterate over the threads of a node's own store, a page at a time."""
+    prefix, after, left = query.prefix, query.after, query.limit
     user: str | None = None
     # Threads of anonymous users, and of users with very long ids, are found by their names only.
-    if user_id is not msgspec.UNSET and (user := find_user(of_user := user_prefix(user_id))) is None:
+    if query.is_of_user and (user := find_user(of_user := user_prefix(query.user_id))) is None:
         if not of_user.startswith(prefix) and not prefix.startswith(of_user):
             return
         prefix = max(prefix, of_user, key=len)
-    wanted = {key: _encode(value) for key, value in metadata.items()}
-    left = limit
+    wanted = {key: _encode(value) for key, value in _decode(query.metadata).items()}
     while left is None or left > 0:
         size = _PAGE if left is None or wanted else min(left, _PAGE)
-        rows = await store.threads(kind=kind, prefix=prefix, user=user, order=order, after=after, limit=size)
+        rows = await store.threads(
+            kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size
+        )
         for row in rows:
-            if row.key.kind in INNER_KINDS or (wanted and not await _has_metadata(store, node, row.key, wanted)):
+            if row.key.kind in INNER_KINDS and not query.has_inner:
                 continue
-            yield row
+            if wanted and not await _has_metadata(store, kinds, row.key, wanted):
+                continue
+            yield Listed(row, await find_session(store, row.key) if query.has_sessions else None)
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -63,9 +59,26 @@ async def list_threads(
         after = rows[-1]
 
 
-async def _has_metadata(store: Store, node: Node, key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:
+async def merge_listings(
+    listings: Sequence[AsyncIterator[Listed]], order: Order, limit: int | None
+) -> AsyncIterator[Listed]:
+    """Iterate over sorted listings, sorted."""
+    place, choose = PLACES[order], min if order == "name" else max
+    heads = [(found, listing) for listing in listings if (found := await anext(listing, None)) is not None]
+    count = 0
+    while heads and (limit is None or count < limit):
+        found, listing = head = choose(heads, key=lambda each: place(each[0].row))
+        yield found
+        count += 1
+        following = await anext(listing, None)
+        heads.remove(head)
+        if following is not None:
+            heads.append((following, listing))
+
+
+async def _has_metadata(store: Store, kinds: Mapping[str, Kind], key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:
     """Whether one of the values of a thread has the metadata."""
-    if (kind := node.kinds.get(key.kind)) is None:
+    if (kind := kinds.get(key.kind)) is None:
         return False
     for name, part in find_parts(kind.cls).items():
         if isinstance(part, Values) and (data := await store.record(key, name, METADATA)) is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -16,17 +16,24 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
+from plait.cluster.owners import ALONE, Owners
 from plait.errors import Conflict, CorruptThread, Destroyed, InvalidState, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
+from plait.node.everywhere import Everywhere
 from plait.node.export import export_thread
 from plait.node.filling import Filling
 from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle, Missing
+from plait.node.listing import list_own
+from plait.node.remote_calls import RemoteCalls
+from plait.node.remote_chain import Chains
+from plait.node.remote_nodes import RemoteNodes
+from plait.node.remote_requests import Listed, ListThreads
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
@@ -56,6 +63,7 @@ class Node:
         limits: Limits,
         *,
         inner_kinds: Iterable[Kind] = (),
+        owners: Owners = ALONE,
         runs: Runs | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
@@ -86,6 +94,10 @@ class Node:
         # The id of this process for its threads, and a lock for work that may have crashed an earlier one.
         self._process = secrets.token_hex(8)
         self._suspects = asyncio.Lock()
+        # The threads of all nodes, and the answers to the other nodes.
+        chains = Chains(self._process, limits, instruments)
+        self.everywhere = Everywhere(self, RemoteNodes(owners, chains))
+        self.calls = RemoteCalls(self, chains)
         # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -135,7 +147,11 @@ class Node:
         if not (isinstance(thread, type) and issubclass(thread, Thread)):
             raise TypeError(f"the first argument must be a Thread class, not {thread!r}")
         kind = self.find_kind(thread)
-        return Handle(self, kind, ThreadKey(kind.name, check_name(name)))
+        return Handle(self.everywhere, kind, ThreadKey(kind.name, check_name(name)))
+
+    def find_any_kind(self, name: str) -> Kind:
+        """Return a kind, even one that plait itself uses. Raises NotFound."""
+        return self._all_kinds.get(name) or self.kind(name)
 
     def find_kind(self, thread: type[Thread[Any]]) -> Kind:
         """Return the kind of a class. Raises NotFound for a class that is not served."""
@@ -180,8 +196,7 @@ class Node:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
             return slot.actor.state.is_stored
-        if key.kind not in self._all_kinds:
-            self.kind(key.kind)
+        self.find_any_kind(key.kind)
         self._check_serving()
         with telling_store_errors(self.instruments):
             found = await self._store.find(key)
@@ -192,6 +207,10 @@ class Node:
         if not await self.is_stored(key) or not (actor := await self.actor(key, creates=False)).state.is_stored:
             raise _make_missing(key)
         return actor
+
+    def interrupt(self, key: ThreadKey, message: Any) -> bool:
+        """Interrupt the run of a thread of this process, and return whether there is one."""
+        return self._runs.interrupt(key, message)
 
     async def destroy(self, key: ThreadKey, trace: object = None) -> None:
         """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
@@ -214,8 +233,12 @@ class Node:
         except Destroyed:
             raise _make_missing(key) from None
 
-    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes, None]:
-        """Yield the file of a thread, after the changes so far; it is not woken. Raises NotFound and StoreError."""
+    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the stored threads of this node."""
+        return list_own(self._store, self.kinds, query)
+
+    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
+        """Yield the file of a thread of this node; it is not woken."""
         if (actor := self._threads.find_awake(key)) is not None:
             await actor.state.wait_until_durable()
         with telling_store_errors(self.instruments):
@@ -352,11 +375,13 @@ class Node:
             raise Unavailable(f"{key} is being imported or forked: try again when that is complete")
         return slot
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether the calling code may wake threads: while the server shuts down, turns and runs that may still end."""
+        return self.is_serving or (self._loop is not None and self._runs.is_calling)
+
     def _check_serving(self) -> None:
-        if self.is_serving:
-            return
-        # While the server shuts down, turns and runs that may still end can use other threads.
-        if self._loop is None or not self._runs.is_calling:
+        if not self.may_begin:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
     def _wake(self, slot: Slot, *, is_used: bool, creates: bool) -> None:
@@ -364,7 +389,7 @@ class Node:
         # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
             self._check_serving()
-        kind = self._all_kinds.get(key.kind) or self.kind(key.kind)
+        kind = self.find_any_kind(key.kind)
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
@@ -404,4 +429,5 @@ def _find_in_call_chain(key: ThreadKey) -> Actor | None:
     """Return the thread `key` if the calling turn, or one that waits for it, runs in that thread."""
     if (turn := current_turn()) is None:
         return None
-    return next((find_actor(each) for each in turn.chain() if each.is_running and each.actor.key == key), None)
+    found = (find_actor(each) for each in turn.chain() if each.is_running and each.actor.key == key)
+    return next((actor for actor in found if actor is not None), None)

@@ -12,6 +12,7 @@ from plait.parts.values_index import HEAD
 from plait.parts.values_ops import Push, encode_key, encode_named
 from plait.parts.written import STAGED, Written
 from plait.store.protocol import Record, RecordRange
+from plait_schemas.codec import decode_json
 
 __all__ = ["ThreadValues", "Values"]
 
@@ -24,7 +25,7 @@ _ALL: Final = 1 << 30
 class Values(Part["ThreadValues"]):
     """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
 
-    reading: ClassVar = frozenset({"get", "has", "keys", "values", "items", "size", "room", "metadata"})
+    reading: ClassVar = frozenset({"get", "read_json", "has", "keys", "values", "items", "size", "room", "metadata"})
 
     def bind(self, actor: ThreadActor) -> "ThreadValues":
         return ThreadValues(actor, self.name)
@@ -126,6 +127,22 @@ class ThreadValues:
         value, written = self._write_draft(draft, key, lambda draft: draft.update(key, change, default))
         await written
         return value
+
+    async def read_json(self, key: str) -> bytes | None:
+        """Return the JSON of a value, for `exchange`; None if there is none."""
+        return (await self._loaded([key])).read_json(key)
+
+    async def exchange(self, key: str, before: bytes | None, after: bytes) -> tuple[bool, bytes | None]:
+        """Set a value to the JSON `after` if its JSON is still `before`; return whether it was, and else its JSON.
+
+        So another process updates a value by a function.
+        """
+        draft = await self._loaded([key])
+        self._check_may_write()
+        if (found := draft.read_json(key)) != before:
+            return False, found
+        await self._write_draft(draft, key, lambda draft: draft.set(key, decode_json(after)))[1]
+        return True, None
 
     def set_metadata(self, metadata: dict[str, Any]) -> Awaitable[None]:
         """Replace all metadata, without reading the values."""

@@ -112,6 +112,13 @@ class ValuesDraft:
             watched = self._watched[key] = Watched(raw, shown=value)
         return watched.show()
 
+    def read_json(self, key: str) -> bytes | None:
+        """Return the JSON of one of the loaded values; None if there is none."""
+        self._note_edit(key)
+        assert self._view is not None
+        found = self._view.find(key)
+        return None if found is None else found.raw
+
     def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values of loaded values."""
         return [(key, self.get(key)) for key in self.keys()]

@@ -1,11 +1,12 @@
 """The routes of a server: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.agents.identity import HEADER, ThreadIds
 from plait.errors import StoreError
-from plait.instruments.prometheus import Metrics
+from plait.instruments.prometheus import Family, Metrics
 from plait.settings import Settings, make_setting_error
 from plait.store.protocol import Store
 from plait.web.context import ServerContext, error_body, error_response
@@ -32,6 +33,22 @@ __all__ = ["Site"]
 
 # The JavaScript client, and its part for messages, for pages without a build step.
 _CLIENT: Final = ("client.js", "messages.js")
+
+
+# The names of reports.
+_METRICS: Final = "metrics"
+_READINESS: Final = "readiness"
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """Why a process is not ready."""
+
+    code: str
+    message: str
+
+
+_decode_refusal: Final = msgspec.msgpack.Decoder(_Refusal | None).decode
+_decode_families: Final = msgspec.msgpack.Decoder(list[Family]).decode
 
 
 class Site:
@@ -120,19 +137,48 @@ class Site:
     def _is_run_path(self, scope: Scope) -> bool:
         return bool(self._context.runs.agents) and is_run_path(scope)
 
+    @property
+    def reports(self) -> Mapping[str, Callable[[], Awaitable[bytes]]]:
+        """What this process tells the other nodes about itself."""
+        return {_METRICS: self._report_metrics, _READINESS: self._report_readiness}
+
     async def _get_readiness(self, request: Request) -> Response:
+        refusal = await self._find_refusal()
+        nodes = self._context.node.everywhere.nodes
+        for node, found in (await nodes.report(_READINESS)).items() if refusal is None else ():
+            if found is None:
+                refusal = _Refusal("unavailable", f"worker {node} does not answer")
+            elif (told := _decode_refusal(found)) is not None:
+                refusal = _Refusal(told.code, f"worker {node}: {told.message}")
+        if refusal is not None:
+            return JSONResponse(error_body(refusal.code, refusal.message), 503)
+        return JSONResponse({"status": "ok", "durability": self._store.durability})
+
+    async def _find_refusal(self) -> "_Refusal | None":
+        """Return why this process is not ready; None if it is."""
         if not self._context.node.is_serving:
-            return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+            return _Refusal("unavailable", "the server is starting or shutting down")
         try:
             await self._store.check_writes()
         except StoreError:  # Its message is for the log only.
-            return JSONResponse(error_body("store_error", "the store cannot store changes; see the server's log"), 503)
-        return JSONResponse({"status": "ok", "durability": self._store.durability})
+            return _Refusal("store_error", "the store cannot store changes; see the server's log")
+        return None
+
+    async def _report_readiness(self) -> bytes:
+        return msgspec.msgpack.encode(await self._find_refusal())
 
     async def _get_metrics(self, metrics: Metrics, request: Request) -> Response:
         self._metrics_hosts.check(request)
-        text, content_type = metrics.read(request.headers.get("accept", ""))
+        nodes, workers = self._context.node.everywhere.nodes, None
+        if nodes.owners.count > 1:
+            found = await nodes.report(_METRICS)
+            workers = {node: None if data is None else _decode_families(data) for node, data in found.items()}
+            workers[nodes.owners.node] = metrics.snapshot()
+        text, content_type = metrics.read(request.headers.get("accept", ""), workers=workers)
         return Response(text, headers={"content-type": content_type})
+
+    async def _report_metrics(self) -> bytes:
+        return msgspec.msgpack.encode([] if self._metrics is None else self._metrics.snapshot())
 
 
 async def _get_client(file: Path, request: Request) -> Response:

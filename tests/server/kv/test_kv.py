@@ -68,7 +68,7 @@ async def open_kv(store: Store, clock: Clock | None = None, limits: Limits = DEF
         node = Node([], store, limits, inner_kinds=[Namespace._kind])
         node.start()
         try:
-            yield KV(store, node.actor, node.destroy, limits=limits, clock=clock or Clock())
+            yield KV(store, node.actor, node.everywhere, limits=limits, clock=clock or Clock())
         finally:
             await node.stop(5)
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,8 @@ class Links:
         self._hold = hold
         self._server: asyncio.Server | None = None
         self._dialled: dict[int, Link] = {}
+        # Links to nodes that were away, and have come back.
+        self._replaced: set[Link] = set()
         self._dials: dict[int, asyncio.Task[Link]] = {}
         self._answered: set[Link] = set()
         # Messages sent on links that have ended.
@@ -42,7 +45,7 @@ class Links:
     @property
     def sent(self) -> int:
         """The messages that were sent on all links."""
-        return self._sent + sum(each.sent for each in (*self._dialled.values(), *self._answered))
+        return self._sent + sum(each.sent for each in (*self._dialled.values(), *self._replaced, *self._answered))
 
     async def start(self) -> None:
         """Listen for the other nodes; a former process of this node is replaced."""
@@ -54,6 +57,8 @@ class Links:
 
     def go_away(self) -> None:
         """Tell the other nodes to open no further streams here, as this node is shutting down."""
+        if self._server is not None:
+            self._server.close()  # Who dials from now on waits for the next process of this node.
         for link in self._answered:
             link.put(AWAY, 0)
 
@@ -66,19 +71,21 @@ class Links:
         if self._server is not None:
             self._server.close()
             self._server = None
-        await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._answered)))
+        await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._replaced, *self._answered)))
 
-    def find(self, node: int) -> Link | None:
-        """Return the link to a node if it is there and takes streams."""
+    def find(self, node: int, *, may_be_away: bool = False) -> Link | None:
+        """Return the link to a node if it is there and takes streams, or, if it `may_be_away`, is shutting down."""
         link = self._dialled.get(node)
-        return None if link is None or link.is_away or link.is_closed else link
+        return None if link is None or (link.is_away and not may_be_away) or link.is_closed else link
 
-    async def link(self, node: int) -> Link:
+    async def link(self, node: int, *, may_be_away: bool = False) -> Link:
         """Return the link to a node, dialling it if needed. Raises Unavailable if it is away for too long."""
-        if (link := self.find(node)) is not None:
+        if (link := self.find(node, may_be_away=may_be_away)) is not None:
             return link
         if (dial := self._dials.get(node)) is None:
-            dial = self._dials[node] = asyncio.create_task(self._dial(node), name=f"plait link to {node}")
+            # The link keeps no variables of the code that needs it first.
+            dial = asyncio.create_task(self._dial(node), name=f"plait link to {node}", context=Context())
+            self._dials[node] = dial
             dial.add_done_callback(lambda _: self._dials.pop(node, None))
         return await asyncio.shield(dial)
 
@@ -94,6 +101,8 @@ class Links:
                 while True:
                     with suppress(OSError):
                         _, link = await loop.create_unix_connection(lambda: Link({}, self._end), str(path))
+                        if (former := self._dialled.get(node)) is not None:
+                            self._replaced.add(former)
                         self._dialled[node] = link
                         return link
                     await asyncio.sleep(_PAUSE)
@@ -107,4 +116,5 @@ class Links:
     def _end(self, link: Link) -> None:
         self._sent += link.sent
         self._answered.discard(link)
+        self._replaced.discard(link)
         self._dialled = {node: each for node, each in self._dialled.items() if each is not link}

@@ -1,0 +1,84 @@
+"""The threads of all nodes: here, or at the node that owns them."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from plait.actor.kind import Kind
+from plait.node.importing import Import
+from plait.node.listing import merge_listings
+from plait.node.local_thread import LocalThread, ThreadCalls
+from plait.node.own_threads import OwnThreads
+from plait.node.remote_nodes import RemoteNodes
+from plait.node.remote_requests import Destroy, ExportThread, ImportThread, Listed, ListThreads
+from plait.node.remote_thread import RemoteThread
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Everywhere"]
+
+
+class Everywhere:
+    """Does what server code asks for with the threads of `node`, and asks `nodes` about all others."""
+
+    def __init__(self, node: OwnThreads, nodes: RemoteNodes) -> None:
+        self._node = node
+        self.nodes = nodes
+
+    def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
+        """Return the calls of a thread."""
+        if (owner := self._find_owner(key)) is None:
+            return LocalThread(self._node, kind, key)
+        return RemoteThread(self.nodes, kind, key, owner, self._node.limits)
+
+    async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a part of a thread, even of a kind that plait itself uses."""
+        return await self.find(self._node.find_any_kind(key.kind), key).call_part(part, method, args, kwargs)
+
+    async def interrupt(self, key: ThreadKey, message: Any) -> bool:
+        """Interrupt the run of a thread, and return whether there is one."""
+        return await self.find(self._node.find_any_kind(key.kind), key).interrupt(message)
+
+    async def destroy(self, key: ThreadKey) -> None:
+        """Destroy a thread, as `Node.destroy` does."""
+        if (owner := self._find_owner(key)) is None:
+            await self._node.destroy(key)
+        else:
+            await self.nodes.ask(owner, Destroy(key))
+
+    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
+        """Iterate over the file of a thread, as `Node.export_thread` does."""
+        owner = self._find_owner(key)
+        if owner is None:
+            found = self._node.export_thread(key)
+        else:
+            found = self.nodes.stream(owner, ExportThread(key), reads=True)
+        async with aclosing(found):
+            async for lines in found:
+                yield lines
+
+    async def import_thread(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread, as `Node.import_thread` does."""
+        if (owner := self._find_owner(work.key)) is None:
+            await self._node.import_thread(work, replace=replace)
+        else:
+            await self.nodes.ask(owner, ImportThread(work.key, replace), upload=work.read_pieces)
+
+    async def list_threads(self, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the stored threads, a page of each node at a time."""
+        owners = self.nodes.owners
+        listings = [
+            self._node.list_own(query) if node == owners.node else self.nodes.list(node, query)
+            for node in range(owners.count)
+        ]
+        async for listed in merge_listings(listings, query.order, query.limit):
+            yield listed
+
+    async def list_names(self, kind: str) -> AsyncIterator[str]:
+        """Iterate over the names of the stored threads of a kind, even one that plait itself uses."""
+        async for listed in self.list_threads(ListThreads(kind=kind, has_inner=True)):
+            yield listed.row.key.name
+
+    def _find_owner(self, key: ThreadKey) -> int | None:
+        """Return the node that owns a thread; None for this one."""
+        owners = self.nodes.owners
+        return owner if owners.count > 1 and (owner := owners.find(key)) != owners.node else None

@@ -1,0 +1,234 @@
+"""What handles do with a thread that this node owns."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, Self
+
+from plait.actor.actor import Actor
+from plait.actor.kind import Kind
+from plait.actor.outcome import Done, RunningCall, make_resolver, wait_for_durable
+from plait.actor.rpc import Method, Sent
+from plait.agents.agent import AgentMethod
+from plait.errors import CallFailed
+from plait.limits import Limits
+from plait.parts.part import Part
+from plait.store.protocol import ThreadKey
+from plait_schemas.codec import encode_json
+
+__all__ = ["LocalThread", "StreamWindow", "ThreadCalls", "Waker", "find_part"]
+
+# The number of unread chunks at which a generator waits for its reader.
+_AHEAD: Final = 16
+
+
+Put = Callable[[Sent, Any, int], None]
+"""Takes an output of a stream, with the bytes that it has in the window."""
+
+
+class Waker(Protocol):
+    """Wakes the threads of this process."""
+
+    limits: Limits
+
+    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
+        """Return the actor of a thread, waking it if needed; one that is only read is not used."""
+        ...
+
+    async def stored_actor(self, key: ThreadKey) -> Actor:
+        """Return the actor of a stored thread, waking it if needed."""
+        ...
+
+    async def destroy(self, key: ThreadKey) -> None:
+        """Destroy a thread."""
+        ...
+
+    def interrupt(self, key: ThreadKey, message: Any) -> bool:
+        """Interrupt the run of a thread, and return whether there is one."""
+        ...
+
+
+class ThreadCalls(Protocol):
+    """What handles do with a thread, wherever it is; `Handle` describes the methods."""
+
+    async def state(self) -> Any: ...
+
+    async def set_state(self, value: Any) -> int: ...
+
+    async def splice(self, pointer: str, at: int, remove: int, insert: str) -> int: ...
+
+    async def append(self, pointer: str, text: str) -> int: ...
+
+    async def terminate(self) -> None: ...
+
+    async def destroy(self) -> None: ...
+
+    async def interrupt(self, message: Any) -> bool: ...
+
+    async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
+
+    def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]: ...
+
+    async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
+
+
+class LocalThread:
+    """Uses a thread of this process, waking it when needed."""
+
+    def __init__(self, node: Waker, kind: Kind, key: ThreadKey) -> None:
+        self._node = node
+        self._kind = kind
+        self._key = key
+
+    async def state(self) -> Any:
+        actor = await self._node.actor(self._key, is_used=False)
+        return await wait_for_durable(actor.state.current.copy(), actor.state.after)
+
+    async def set_state(self, value: Any) -> int:
+        actor = await self._node.actor(self._key)
+        return await actor.thread.set_state(value)
+
+    async def splice(self, pointer: str, at: int, remove: int, insert: str) -> int:
+        actor = await self._node.actor(self._key)
+        return await actor.thread.splice(pointer, at, remove, insert)
+
+    async def append(self, pointer: str, text: str) -> int:
+        actor = await self._node.actor(self._key)
+        return await actor.thread.append(pointer, text)
+
+    async def terminate(self) -> None:
+        actor = await self._node.stored_actor(self._key)
+        with actor.keep_awake():
+            await actor.thread.terminate()
+
+    async def destroy(self) -> None:
+        await self._node.destroy(self._key)
+
+    async def interrupt(self, message: Any) -> bool:
+        return self._node.interrupt(self._key, message)
+
+    async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        actor = await self._node.actor(self._key)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        turn = actor.turns.call(method, (list(args), dict(kwargs)), make_resolver(future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if isinstance(method, AgentMethod):
+                turn.abandon()  # A run that waits leaves the queue.
+            else:
+                turn.skip()
+            raise
+
+    async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        reader = _Reader()
+        turn = await self.begin_stream(method, args, kwargs, put=reader.put, done=reader.done, opened=reader.open)
+        try:
+            async for chunk in reader:
+                yield chunk
+        finally:
+            turn.abandon()
+
+    async def begin_stream(
+        self,
+        method: Method,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        put: Put,
+        done: Done,
+        opened: Callable[["StreamWindow"], object],
+        encode: Callable[[Any], Any] = lambda value: value,
+    ) -> RunningCall:
+        """Call a streaming rpc, whose outputs go to `put`; `opened` gets the window, to which read chunks are told.
+
+        Values are passed on as `encode` returns them; what it raises, the code that streams them gets.
+        """
+        actor = await self._node.actor(self._key)
+        window = StreamWindow(None if method.is_generator else actor.limits.write_buffer, put, encode)
+        opened(window)
+        return actor.turns.call(method, (list(args), dict(kwargs)), done, sink=window.sink, drain=window.drain)
+
+    async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        found = find_part(self._kind, part)
+        reads = method in found.reading
+        actor = await self._node.actor(self._key, is_used=not reads)
+        with actor.keep_awake(is_used=not reads):
+            result = await getattr(found.of(actor), method)(*args, **kwargs)
+            # What was written is durable already: a later change that fails is none of it.
+            return await wait_for_durable(result, actor.state.after) if reads else result
+
+
+class StreamWindow:
+    """The chunks of a stream that its reader has not read: a generator waits, a Stream may be ahead up to `room`."""
+
+    def __init__(self, room: int | None, put: Put, encode: Callable[[Any], Any]) -> None:
+        self._put = put
+        self._encode = encode
+        self._ahead = asyncio.Semaphore(_AHEAD)
+        # The maximum bytes of JSON that may wait, None for no limit, and the bytes that are waiting.
+        self._room = room
+        self._waiting = 0
+        self._is_full = False
+        # Awaited before a chunk is sent.
+        self.drain = self._ahead.acquire
+
+    def sink(self, what: Sent, value: object) -> Callable[[], None]:
+        """Return what passes an output on. Raises CallFailed if there is no room, and for all later outputs."""
+        size = 0
+        if self._room is not None and what == "chunk":
+            size = len(encode_json(value))
+            self._is_full = self._is_full or (self._waiting > 0 and self._waiting + size > self._room)
+        if self._is_full:
+            raise CallFailed("the reader is too slow for what is sent to it")
+        passed = self._encode(value) if what == "chunk" else value
+        self._waiting += size
+        return partial(self._put, what, passed, size)
+
+    def free(self, size: int) -> None:
+        """Make room, as a chunk of this size was read."""
+        self._waiting -= size
+        self._ahead.release()
+
+
+class _Reader:
+    """Iterates over the chunks of a stream."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Sent, Any, int]] = asyncio.Queue()
+        self._window: StreamWindow | None = None
+
+    def open(self, window: StreamWindow) -> None:
+        """Begin to read."""
+        self._window = window
+
+    def put(self, what: Sent, value: object, size: int) -> None:
+        """Queue an output."""
+        self._queue.put_nowait((what, value, size))
+
+    def done(self, _: object, error: BaseException | None) -> None:
+        """Queue the error of the turn, if it failed."""
+        if error is not None:
+            self._queue.put_nowait(("error", error, 0))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        what, value, size = await self._queue.get()
+        if what == "error":
+            raise value if isinstance(value, BaseException) else CallFailed(value)
+        if what == "end":
+            raise StopAsyncIteration
+        assert self._window is not None
+        self._window.free(size)
+        return value
+
+
+def find_part(kind: Kind, name: str) -> Part[Any]:
+    """Return a part of a class. Raises AttributeError."""
+    part = inspect.getattr_static(kind.cls, name, None)
+    if not isinstance(part, Part):
+        raise AttributeError(f"{kind.cls.__name__} has no part {name!r}")
+    return part

@@ -1,0 +1,37 @@
+"""What calls from everywhere need of a node."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Protocol
+
+from plait.actor.kind import Kind
+from plait.node.importing import Import
+from plait.node.local_thread import Waker
+from plait.node.remote_requests import Listed, ListThreads
+from plait.store.protocol import ThreadKey
+
+__all__ = ["OwnThreads"]
+
+
+class OwnThreads(Waker, Protocol):
+    """The threads of this node, for server code here and at other nodes."""
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the calling code may wake threads."""
+        ...
+
+    def find_any_kind(self, name: str) -> Kind:
+        """Return a kind, even one that plait itself uses. Raises NotFound."""
+        ...
+
+    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the stored threads of this node."""
+        ...
+
+    def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
+        """Iterate over the file of a thread of this node."""
+        ...
+
+    async def import_thread(self, work: Import, *, replace: bool) -> None:
+        """Store an exported thread."""
+        ...

@@ -1,0 +1,271 @@
+"""Answers what other nodes ask about the threads of this one."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from plait.actor.outcome import make_resolver, wait_for_durable
+from plait.actor.rpc import Method, Sent
+from plait.actor.turn import Turn
+from plait.agents.agent import AgentMethod, Given
+from plait.errors import CallFailed, Unavailable
+from plait.node.importing import Import, read_header
+from plait.node.local_thread import LocalThread, StreamWindow, find_part
+from plait.node.own_threads import OwnThreads
+from plait.node.remote_chain import Chains
+from plait.node.remote_errors import encode_error
+from plait.node.remote_requests import (
+    AppendText,
+    CallMethod,
+    CallPart,
+    Destroy,
+    ExportThread,
+    ImportThread,
+    Interrupt,
+    ListThreads,
+    OfThread,
+    ReadReport,
+    ReadState,
+    Request,
+    RunAgent,
+    SetState,
+    Splice,
+    StateReply,
+    Terminate,
+    decode_envelope,
+)
+from plait.node.remote_values import (
+    decode_attributes,
+    decode_part_arguments,
+    encode_result,
+)
+from plait.store.protocol import ThreadKey
+from plait_schemas.codec import decode_json
+
+__all__ = ["CallStream", "RemoteCalls", "Reply"]
+
+
+# The pages of an export that may be on their way.
+_AHEAD: Final = 2
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class CallStream(Protocol):
+    """The way back to the caller, and what it sends after its request."""
+
+    # Called for each chunk that the caller has read.
+    on_read: Callable[[], object]
+
+    def put(self, data: bytes) -> None:
+        """Send a chunk."""
+        ...
+
+    def end(self, error: bytes | None) -> None:
+        """Tell that no further chunk comes, though the call may still run."""
+        ...
+
+    def upload(self) -> AsyncIterator[bytes]:
+        """Iterate over what the caller sends after its request."""
+        ...
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a call: its result, or its error, and whether it has stored something, or may have."""
+
+    may_have_stored: bool
+    data: bytes
+    is_error: bool = False
+
+
+class RemoteCalls:
+    """Answers the requests of other nodes."""
+
+    def __init__(self, node: OwnThreads, chains: Chains) -> None:
+        self._node = node
+        self._chains = chains
+        # What the process tells about itself, by name.
+        self.reports: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
+
+    async def answer(self, data: bytes, stream: CallStream) -> Reply | None:
+        """Do what a request asks for, in a context of its own; return None if this node is shutting down.
+
+        If the calling task is cancelled, as the caller was or is lost, a call that has not begun is skipped, and a
+        stream is cancelled.
+        """
+        envelope = decode_envelope(data)
+        waiting, request = self._chains.enter(envelope.chain), envelope.request
+        if not self._node.may_begin:
+            return None
+        key = request.key if isinstance(request, OfThread) else None
+        try:
+            result = await self._do(request, stream)
+        except asyncio.CancelledError:
+            return _make_reply(waiting, encode_error(Unavailable("the call was cancelled"), key), is_error=True)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # Such as Interrupted, which the caller raises again.
+            return _make_reply(waiting, encode_error(error, key), is_error=True)
+        return _make_reply(waiting, result)
+
+    # Inside
+
+    async def _do(self, request: Request, stream: CallStream) -> bytes:
+        match request:
+            case ReadState():
+                return _encode(await self._read_state(request.key))
+            case SetState():
+                return _encode(await self._set_state(request))
+            case CallMethod():
+                return await self._call(request, stream)
+            case RunAgent():
+                return await self._run(request, stream)
+            case CallPart():
+                return await self._call_part(request)
+            case Destroy():
+                await self._node.destroy(request.key)
+                return b""
+            case ExportThread():
+                await self._export(request.key, stream)
+                return b""
+            case ImportThread():
+                await self._import(request, stream)
+                return b""
+            case ReadReport():
+                return await self.reports[request.name]()
+            case ListThreads():
+                return _encode([listed async for listed in self._node.list_own(request)])
+            case _:
+                return await self._do_with_thread(request)
+
+    async def _do_with_thread(self, request: Splice | AppendText | Terminate | Interrupt) -> bytes:
+        thread = self._find(request.key)
+        match request:
+            case Splice():
+                version = await thread.splice(request.pointer, request.at, request.remove, request.insert)
+                return encode_result("splice", version)
+            case AppendText():
+                return encode_result("append", await thread.append(request.pointer, request.text))
+            case Interrupt():
+                return encode_result("interrupt", await thread.interrupt(decode_json(request.message)))
+            case Terminate():
+                await thread.terminate()
+                return b""
+
+    def _find(self, key: ThreadKey) -> LocalThread:
+        return LocalThread(self._node, self._node.find_any_kind(key.kind), key)
+
+    async def _read_state(self, key: ThreadKey) -> StateReply:
+        self._node.find_any_kind(key.kind)
+        state = (await self._node.actor(key, is_used=False)).state
+        current = state.current
+        return await wait_for_durable(StateReply(state.epoch, current.version, current.json), state.after)
+
+    async def _set_state(self, request: SetState) -> StateReply:
+        kind = self._node.find_any_kind(request.key.kind)
+        actor = await self._node.actor(request.key)
+        state, current = actor.state, actor.state.current
+        if request.epoch is not None and (state.epoch, current.version) != (request.epoch, request.version):
+            return await wait_for_durable(StateReply(state.epoch, current.version, current.json), state.after)
+        version = await actor.thread.set_state(kind.state_type.read(request.json, self._node.limits))
+        return StateReply(state.epoch, version, is_set=True)
+
+    async def _call(self, request: CallMethod, stream: CallStream) -> bytes:
+        method = self._node.find_any_kind(request.key.kind).method(request.method)
+        given = request.arguments
+        args, kwargs = method.arguments(
+            [msgspec.Raw(each) for each in given.positional],
+            {name: msgspec.Raw(each) for name, each in given.named.items()},
+            depth=self._node.limits.depth,
+        )
+        return await self._finish(request.key, method, args, kwargs, stream)
+
+    async def _run(self, request: RunAgent, stream: CallStream) -> bytes:
+        method = self._node.find_any_kind(request.key.kind).method(f"run:{request.agent}")
+        assert isinstance(method, AgentMethod)
+        given = Given(
+            input=method.agent.decode(msgspec.Raw(request.input), depth=self._node.limits.depth),
+            session_id=request.session_id,
+            user_id=request.user_id,
+            attributes=decode_attributes(request.attributes, request.typed),
+        )
+        return await self._finish(request.key, method, [given], {}, stream)
+
+    async def _finish(
+        self, key: ThreadKey, method: Method, args: list[Any], kwargs: dict[str, Any], stream: CallStream
+    ) -> bytes:
+        thread = self._find(key)
+        if not method.is_stream:
+            return encode_result(method.name, await thread.call(method, args, kwargs))
+        await _stream(thread, method, args, kwargs, stream)
+        return b""
+
+    async def _export(self, key: ThreadKey, stream: CallStream) -> None:
+        ahead = asyncio.Semaphore(_AHEAD)
+        stream.on_read = ahead.release
+        async with aclosing(self._node.export_thread(key)) as found:
+            async for lines in found:
+                await ahead.acquire()
+                stream.put(lines)
+
+    async def _import(self, request: ImportThread, stream: CallStream) -> None:
+        with TemporaryDirectory(prefix="plait-") as folder:
+            file = Path(folder) / "thread"
+            with file.open("wb") as written:
+                async for data in stream.upload():
+                    written.write(data)
+            kind = self._node.find_any_kind(request.key.kind)
+            work = Import(file, kind, read_header(file), request.key.name, self._node.limits)
+            await self._node.import_thread(work, replace=request.replace)
+
+    async def _call_part(self, request: CallPart) -> bytes:
+        thread, key = self._find(request.key), request.key
+        part = find_part(self._node.find_any_kind(key.kind), request.part)
+        args, kwargs = decode_part_arguments(part, request.method, request.arguments)
+        result = await thread.call_part(request.part, request.method, args, kwargs)
+        return encode_result(f"{request.part}.{request.method}", result)
+
+
+async def _stream(
+    thread: LocalThread, method: Method, args: list[Any], kwargs: dict[str, Any], stream: CallStream
+) -> None:
+    """Pass the outputs of a streaming rpc on, and return or raise when its turn has ended."""
+    sizes: deque[int] = deque()
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    windows: list[StreamWindow] = []
+
+    def put(what: Sent, value: Any, size: int) -> None:
+        if what == "chunk":
+            sizes.append(size)
+            stream.put(value)
+        else:
+            stream.end(encode_error(CallFailed(value), None) if what == "error" else None)
+
+    stream.on_read = lambda: windows[0].free(sizes.popleft())
+    turn = await thread.begin_stream(
+        method,
+        args,
+        kwargs,
+        put=put,
+        done=make_resolver(finished),
+        opened=windows.append,
+        encode=partial(encode_result, method.name),
+    )
+    try:
+        await asyncio.shield(finished)
+    except asyncio.CancelledError:
+        if finished.cancelled():
+            raise
+        turn.abandon()
+        await finished
+
+
+def _make_reply(waiting: Turn | None, data: bytes, *, is_error: bool = False) -> Reply:
+    return Reply(waiting is not None and waiting.may_have_stored, data, is_error)

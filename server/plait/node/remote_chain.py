@@ -1,0 +1,193 @@
+"""The chain of turns that wait for a call, as it travels to another node.
+
+There, each turn of another process has a stand-in, and each turn of the process itself is found again. So a call that
+comes back to a thread of its chain runs inline, and rights, the limit of calls and lost changes are as in one process.
+"""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any, Final, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.transport import Transport
+from plait.actor.turn import Turn, current_turn, find_client_turn
+from plait.actor.turns import find_trace
+from plait.instruments.protocol import Instruments
+from plait.limits import Limits
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Chain", "Chains"]
+
+# Numbers the turns of this process, which may be in chains of several apps.
+_numbers: Final = itertools.count(1)
+
+
+class _Client(msgspec.Struct, frozen=True, array_like=True):
+    """The client for which a turn runs, and whether it may write to its thread."""
+
+    connection: str | None
+    principal: str | None
+    readonly: bool
+    party: str
+
+
+class _Caller(msgspec.Struct, frozen=True, array_like=True):
+    """A turn: its process, its number there, its thread and its name."""
+
+    process: str
+    number: int
+    key: ThreadKey
+    name: str
+    is_running: bool
+    # The client that asked for the turn itself.
+    client: _Client | None
+
+
+class Chain(msgspec.Struct, frozen=True, array_like=True):
+    """The turns that wait for a call, the nearest first, and the client's turn that has caused it."""
+
+    turns: list[_Caller] = []
+    origin: _Caller | None = None
+    traceparent: str | None = None
+
+
+class _RemoteTurn(Turn):
+    """Stands for a turn of another process."""
+
+    __slots__ = ("process",)
+
+    process: str
+
+
+class _RemoteActor:
+    """The thread of a turn of another process."""
+
+    def __init__(self, key: ThreadKey, limits: Limits, instruments: Instruments) -> None:
+        self.key = key
+        self.limits = limits
+        self.instruments = instruments
+        self.active: dict[Any, None] = {}
+
+    @property
+    def thread(self) -> object:
+        """The thread is in another process."""
+        return None
+
+    def touch(self) -> None:
+        """Do nothing: its own node keeps it awake."""
+
+
+class _Party(str):
+    """The client of a turn of another process, which is written as in that process."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Chains:
+    """Reads and writes the chains of calls of one node."""
+
+    def __init__(self, process: str, limits: Limits, instruments: Instruments) -> None:
+        self._process = process
+        self._limits = limits
+        self._instruments = instruments
+        # The turns of this process that were in a chain, by number.
+        self._turns: WeakValueDictionary[int, Turn] = WeakValueDictionary()
+
+    def make(self) -> Chain:
+        """Return the chain of the calling code."""
+        turn, origin = current_turn(), find_client_turn()
+        return Chain(
+            [] if turn is None else [self._describe(each) for each in turn.chain()],
+            None if origin is None else self._describe(origin),
+            self._instruments.make_traceparent(find_trace(self._instruments, "server")),
+        )
+
+    def enter(self, chain: Chain) -> Turn | None:
+        """Make the calling context, which must be a new one, that of the caller; return the turn that waits, if any.
+
+        Its `may_have_stored` tells afterwards whether the call has stored something.
+        """
+        if chain.traceparent is not None:
+            self._instruments.enter_trace(chain.traceparent)
+        origin = None if chain.origin is None else self._find(chain.origin) or self._stand_in(chain.origin)
+        turn = self._link(chain.turns, origin)
+        if turn is not None:
+            turn.trace = self._instruments.find_parent()
+            turn.enter()
+        elif chain.origin is not None:
+            outside = self._stand_in(chain.origin)
+            outside.is_running = outside.by_client = False
+            outside.origin = origin
+            outside.enter()
+        return turn
+
+    # Inside
+
+    def _link(self, callers: Iterable[_Caller], origin: Turn | None) -> Turn | None:
+        """Return the turn of the first caller, which has the others as its parents."""
+        first: Turn | None = None
+        last: Turn | None = None
+        for caller in callers:
+            found = None if last is None else self._find(caller)
+            turn = found or self._stand_in(caller)
+            if first is None:
+                first, turn.origin = turn, origin
+            if last is not None:
+                last.parent = turn
+            if found is not None:
+                break  # It has the further ones as its parents already.
+            last = turn
+        return first
+
+    def _find(self, caller: _Caller) -> Turn | None:
+        return self._turns.get(caller.number) if caller.process == self._process else None
+
+    def _describe(self, turn: Turn) -> _Caller:
+        process = turn.process if isinstance(turn, _RemoteTurn) else self._process
+        if not isinstance(turn, _RemoteTurn):
+            turn.number = turn.number or next(_numbers)
+            self._turns[turn.number] = turn
+        client = _describe_client(turn) if turn.by_client else None
+        return _Caller(process, turn.number, turn.actor.key, turn.name, turn.is_running, client)
+
+    def _stand_in(self, caller: _Caller) -> _RemoteTurn:
+        client = caller.client
+        turn = _RemoteTurn(
+            caller.name,
+            _refuse,
+            actor=_RemoteActor(caller.key, self._limits, self._instruments),
+            connection=None if client is None else _make_connection(client),
+            by_client=client is not None,
+        )
+        turn.process, turn.number = caller.process, caller.number
+        turn.is_running = caller.is_running and caller.process != self._process
+        if client is not None:
+            turn.party = _Party(client.party)
+        return turn
+
+
+def _describe_client(turn: Turn) -> _Client:
+    connection = turn.connection
+    if connection is None:
+        return _Client(None, None, readonly=False, party=repr(turn.party))
+    principal = connection.principal
+    return _Client(connection.id, None if principal is None else principal.id, connection.readonly, repr(turn.party))
+
+
+def _make_connection(client: _Client) -> Connection | None:
+    """Return a connection that has the identity and the rights of one at another node. Nothing is sent to it."""
+    if client.connection is None:
+        return None
+    principal = None if client.principal is None else Principal(client.principal)
+    rights = Rights(principal, may_write=not client.readonly)
+    return Connection(client.connection, cast(Transport, None), lambda _: None, rights=rights)
+
+
+def _refuse() -> None:
+    raise AssertionError("a turn of another process runs there")

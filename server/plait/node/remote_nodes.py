@@ -1,0 +1,135 @@
+"""Asks other nodes, with the chain of the calling code."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.actor.turn import Turn, current_turn
+from plait.cluster.owners import Owners
+from plait.errors import PlaitError, Unavailable
+from plait.node.remote_chain import Chains
+from plait.node.remote_requests import Listed, ListThreads, ReadReport, Request, encode_envelope
+
+__all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "Upload"]
+
+_REPORT_TIMEOUT: Final = 2.0
+# The number of threads that are listed at once.
+_PAGE: Final = 1000
+
+_decode_listed: Final = msgspec.msgpack.Decoder(list[Listed]).decode
+
+Settle = Callable[[bool], None]
+"""Called once, when it is known whether a call has stored something or may have."""
+
+
+Upload = Callable[[], AsyncIterable[bytes]]
+"""Returns the pieces that follow a request, each time that it is sent."""
+
+HOLD: Final = 8.0
+"""Seconds that calls wait for a node that is away."""
+
+
+class Ask(NamedTuple):
+    """A request for a node."""
+
+    node: int
+    request: bytes
+    # Called when it is known what the request has stored, even if its caller has left before.
+    settle: Settle
+    # Whether the request may be repeated, as it only reads.
+    reads: bool
+    # Whether a turn waits for it: a node that is shutting down still does what turns call.
+    is_of_turn: bool
+    upload: Upload | None = None
+    # Seconds to wait for the node if it is away.
+    patience: float = HOLD
+
+
+class Peers(Protocol):
+    """Carries requests to other nodes."""
+
+    async def call(self, ask: Ask) -> bytes:
+        """Return the answer of a node, or raise the exception that it has sent.
+
+        Raises Unavailable if the node is away for too long, and Indeterminate if it was lost after it had a request
+        that must not be repeated.
+        """
+        ...
+
+    def stream(self, ask: Ask) -> AsyncGenerator[bytes]:
+        """Iterate over what a node sends, which waits for the reader. Raises what `call` does."""
+        ...
+
+
+class RemoteNodes:
+    """Asks the other nodes, which `owners` knows by thread. `peers` is set when there are others."""
+
+    def __init__(self, owners: Owners, chains: Chains) -> None:
+        self.owners = owners
+        self.chains = chains
+        self.peers: Peers | None = None
+
+    async def ask(
+        self,
+        node: int,
+        request: Request,
+        *,
+        reads: bool = False,
+        upload: Upload | None = None,
+        patience: float = HOLD,
+    ) -> bytes:
+        """Return the answer of a node to a request; one that only `reads` is repeated if the node is lost."""
+        peers = self._find_peers()
+        return await peers.call(self._make(node, request, reads=reads)._replace(upload=upload, patience=patience))
+
+    def stream(self, node: int, request: Request, *, reads: bool = False) -> AsyncGenerator[bytes]:
+        """Iterate over what a node sends for a request."""
+        return self._find_peers().stream(self._make(node, request, reads=reads))
+
+    async def report(self, name: str) -> dict[int, bytes | None]:
+        """Return what the other nodes tell about themselves; None for one that does not answer in 2 seconds."""
+        others = [node for node in range(self.owners.count) if node != self.owners.node]
+        found = await asyncio.gather(*(self._report(node, name) for node in others))
+        return dict(zip(others, found, strict=True))
+
+    async def list(self, node: int, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the threads of a node, a page at a time."""
+        left = query.limit
+        while left is None or left > 0:
+            limit = _PAGE if left is None else min(left, _PAGE)
+            found = _decode_listed(await self.ask(node, replace(query, limit=limit), reads=True))
+            for listed in found:
+                yield listed
+            if len(found) < limit:
+                return
+            query = replace(query, after=found[-1].row)
+            left = None if left is None else left - limit
+
+    async def _report(self, node: int, name: str) -> bytes | None:
+        try:
+            async with asyncio.timeout(_REPORT_TIMEOUT):
+                return await self.ask(node, ReadReport(name), reads=True)
+        except (PlaitError, TimeoutError):
+            return None
+
+    def _make(self, node: int, request: Request, *, reads: bool) -> Ask:
+        turn, data = current_turn(), encode_envelope(self.chains.make(), request)
+        if turn is None:
+            return Ask(node, data, lambda _: None, reads=reads, is_of_turn=False)
+        # The turns that wait for the call count it until it is known whether it has stored something.
+        turn.expect_change()
+        settle = partial(_settle, turn)
+        return Ask(node, data, settle, reads=reads, is_of_turn=True)
+
+    def _find_peers(self) -> Peers:
+        if self.peers is None:
+            raise Unavailable("the other processes cannot be asked, as the app is not running")
+        return self.peers
+
+
+def _settle(turn: Turn, may_have_stored: bool) -> None:
+    turn.decide_change(may_be_stored=may_have_stored)

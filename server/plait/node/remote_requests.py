@@ -1,0 +1,199 @@
+"""What a node asks of another one."""
+
+from typing import Any, Final
+
+import msgspec
+
+from plait.node.remote_chain import Chain
+from plait.store.protocol import Order, ThreadKey, ThreadRow
+
+__all__ = [
+    "AppendText",
+    "Arguments",
+    "CallMethod",
+    "CallPart",
+    "Destroy",
+    "Envelope",
+    "ExportThread",
+    "ImportThread",
+    "Interrupt",
+    "ListThreads",
+    "Listed",
+    "OfThread",
+    "ReadReport",
+    "ReadState",
+    "Request",
+    "RunAgent",
+    "SetState",
+    "Splice",
+    "StateReply",
+    "Terminate",
+    "decode_envelope",
+    "encode_envelope",
+]
+
+
+class Arguments(msgspec.Struct, frozen=True, array_like=True):
+    """The arguments of a call, each as JSON."""
+
+    positional: list[bytes] = []
+    named: dict[str, bytes] = {}
+
+
+class OfThread(msgspec.Struct, frozen=True, array_like=True):
+    """A request about one thread, which the node that is asked owns."""
+
+    key: ThreadKey
+
+
+class ReadState(OfThread, frozen=True, tag="state"):
+    """Return the state with its version: a StateReply."""
+
+
+class SetState(OfThread, frozen=True, tag="set"):
+    """Set the state, given as JSON: at any version, or only if it is still the one of `epoch` and `version`."""
+
+    json: bytes
+    epoch: str | None = None
+    version: int = 0
+
+
+class Splice(OfThread, frozen=True, tag="splice"):
+    """Change a part of a string in the state."""
+
+    pointer: str
+    at: int
+    remove: int
+    insert: str
+
+
+class AppendText(OfThread, frozen=True, tag="append"):
+    """Add to the end of a string in the state."""
+
+    pointer: str
+    text: str
+
+
+class Terminate(OfThread, frozen=True, tag="terminate"):
+    """Terminate the thread."""
+
+
+class Destroy(OfThread, frozen=True, tag="destroy"):
+    """Destroy the thread."""
+
+
+class CallMethod(OfThread, frozen=True, tag="call"):
+    """Call an rpc by its name for clients."""
+
+    method: str
+    arguments: Arguments
+
+
+class RunAgent(OfThread, frozen=True, tag="run"):
+    """Run an agent. The input and the attributes are JSON; those with a type have its name, with its module."""
+
+    agent: str
+    input: bytes
+    session_id: str | None
+    user_id: str | None
+    attributes: dict[str, bytes]
+    typed: dict[str, bytes]
+
+
+class Interrupt(OfThread, frozen=True, tag="interrupt"):
+    """Interrupt the run of the thread; `message` is JSON."""
+
+    message: bytes
+
+
+class CallPart(OfThread, frozen=True, tag="part"):
+    """Call a method of a part."""
+
+    part: str
+    method: str
+    arguments: Arguments
+
+
+class ExportThread(OfThread, frozen=True, tag="export"):
+    """Stream the file of the thread."""
+
+
+class ImportThread(OfThread, frozen=True, tag="import"):
+    """Store the file that follows as the thread."""
+
+    replace: bool
+
+
+class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
+    """Return a page of the stored threads of the node: a list of Listed."""
+
+    kind: str | None = None
+    prefix: str = ""
+    # Whether only threads of `user_id` are listed.
+    is_of_user: bool = False
+    user_id: str | None = None
+    # The members that the metadata of the values must have, as JSON.
+    metadata: bytes = b"{}"
+    order: Order = "name"
+    after: ThreadRow | None = None
+    limit: int | None = None
+    # Whether the kinds that plait itself uses are listed, too, and whether the rows tell their sessions.
+    has_inner: bool = False
+    has_sessions: bool = False
+
+
+class ReadReport(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+    """Return what the process tells about itself, by name."""
+
+    name: str
+
+
+class Listed(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a listing; `session` has the ids of the user and the session, if they were asked for and are known."""
+
+    row: ThreadRow
+    session: tuple[str | None, str] | None = None
+
+
+Request = (
+    ReadState
+    | SetState
+    | Splice
+    | AppendText
+    | Terminate
+    | Destroy
+    | CallMethod
+    | RunAgent
+    | Interrupt
+    | CallPart
+    | ExportThread
+    | ImportThread
+    | ListThreads
+    | ReadReport
+)
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A request with the turns that wait for it."""
+
+    chain: Chain
+    request: Request
+
+
+class StateReply(msgspec.Struct, frozen=True, array_like=True):
+    """The state and the version of a thread; or, after SetState, whether it was set, and else the current state."""
+
+    epoch: str
+    version: int
+    # None if the thread has no state.
+    json: bytes | None = None
+    is_set: bool = False
+
+
+decode_envelope: Final = msgspec.msgpack.Decoder(Envelope).decode
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def encode_envelope(chain: Chain, request: Any) -> bytes:
+    """Return a request as bytes."""
+    return _encode(Envelope(chain, request))

@@ -1,0 +1,183 @@
+"""What handles do with a thread that another node owns."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+
+from plait.actor.kind import Kind
+from plait.actor.rpc import Method
+from plait.agents.agent import AgentMethod, Given
+from plait.errors import Conflict
+from plait.limits import Limits
+from plait.node.local_thread import find_part
+from plait.node.remote_nodes import RemoteNodes
+from plait.node.remote_requests import (
+    AppendText,
+    Arguments,
+    CallMethod,
+    CallPart,
+    Destroy,
+    Interrupt,
+    ReadState,
+    RunAgent,
+    SetState,
+    Splice,
+    StateReply,
+    Terminate,
+)
+from plait.node.remote_values import (
+    decode_result,
+    encode_arguments,
+    encode_attributes,
+    encode_value,
+    find_part_result,
+    find_result_type,
+)
+from plait.parts.values import Values
+from plait.parts.values_ops import call_change, encode_key, encode_named
+from plait.store.protocol import ThreadKey
+from plait_schemas.codec import decode_json, encode_json
+
+__all__ = ["RemoteThread"]
+
+# Seconds for which a function is called again and again for a value that others change, and the longest pause.
+_PATIENCE: Final = 8.0
+_LONGEST_PAUSE: Final = 0.05
+
+_decode_state: Final = msgspec.msgpack.Decoder(StateReply).decode
+
+
+class RemoteThread:
+    """Uses a thread of the node `owner`."""
+
+    def __init__(self, nodes: RemoteNodes, kind: Kind, key: ThreadKey, owner: int, limits: Limits) -> None:
+        self._nodes = nodes
+        self._kind = kind
+        self._key = key
+        self._owner = owner
+        self._limits = limits
+
+    # The state
+
+    async def state(self) -> Any:
+        return self._decode_state(await self._ask_state(ReadState(self._key), reads=True))
+
+    async def set_state(self, value: Any) -> int:
+        if not callable(value):
+            return (await self._ask_state(SetState(self._key, self._encode_state(value)))).version
+        found = await self._ask_state(ReadState(self._key), reads=True)
+        retries = _Retries(f"the state of {self._key}")
+        while True:
+            data = self._encode_state(value(self._decode_state(found)))
+            found = await self._ask_state(SetState(self._key, data, found.epoch, found.version))
+            if found.is_set:
+                return found.version
+            await retries.wait()
+
+    async def splice(self, pointer: str, at: int, remove: int, insert: str) -> int:
+        return await self._ask_version(Splice(self._key, pointer, at, remove, insert))
+
+    async def append(self, pointer: str, text: str) -> int:
+        return await self._ask_version(AppendText(self._key, pointer, text))
+
+    async def terminate(self) -> None:
+        await self._nodes.ask(self._owner, Terminate(self._key))
+
+    async def destroy(self) -> None:
+        await self._nodes.ask(self._owner, Destroy(self._key))
+
+    # Calls
+
+    async def interrupt(self, message: Any) -> bool:
+        data = encode_value("the message of an interrupt", message)
+        answer = await self._nodes.ask(self._owner, Interrupt(self._key, data))
+        return bool(decode_result(answer, bool, "interrupt"))
+
+    async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        answer = await self._nodes.ask(self._owner, self._make_call(method, args, kwargs))
+        return decode_result(answer, find_result_type(method), method.name)
+
+    async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        type_ = find_result_type(method)
+        async with aclosing(self._nodes.stream(self._owner, self._make_call(method, args, kwargs))) as chunks:
+            async for chunk in chunks:
+                yield decode_result(chunk, type_, method.name)
+
+    async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        found = find_part(self._kind, part)
+        if isinstance(found, Values) and method == "update":
+            return await self._update(part, *args, **kwargs)
+        if isinstance(found, Values) and method == "get":
+            return await self._get(part, *args, **kwargs)
+        request = CallPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
+        answer = await self._nodes.ask(self._owner, request, reads=method in found.reading)
+        return decode_result(answer, find_part_result(found, method), f"{part}.{method}")
+
+    # Inside
+
+    async def _get(self, part: str, key: str, default: Any = None) -> Any:
+        """Do what `ThreadValues.get` does, with a default that stays here."""
+        found = await self._call_values(part, "read_json", bytes | None, key)
+        return default if found is None else decode_json(found)
+
+    async def _update(self, part: str, key: str, change: Callable[[Any], Any], default: Any = None) -> Any:
+        """Do what `ThreadValues.update` does, with a function that runs here."""
+        encode_key(key)
+        found = await self._call_values(part, "read_json", bytes | None, key)
+        retries = _Retries(f"the value {key!r} of {self._key}")
+        while True:
+            value = call_change(change, found, default)
+            data = encode_named(key, value)
+            is_set, found = await self._call_values(part, "exchange", tuple[bool, bytes | None], key, found, data)
+            if is_set:
+                return value
+            await retries.wait()
+
+    async def _call_values(self, part: str, method: str, type_: Any, *args: str | bytes | None) -> Any:
+        request = CallPart(self._key, part, method, Arguments([encode_json(each) for each in args]))
+        answer = await self._nodes.ask(self._owner, request, reads=method == "read_json")
+        return decode_result(answer, type_, f"{part}.{method}")
+
+    def _make_call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallMethod | RunAgent:
+        if not isinstance(method, AgentMethod):
+            return CallMethod(self._key, method.name, encode_arguments(method.name, args, kwargs))
+        (given,) = args
+        assert isinstance(given, Given)
+        agent = method.agent
+        data = encode_value(f"the input of {agent.name}", given.input) if agent.takes_input else b""
+        named, typed = encode_attributes(given.attributes)
+        return RunAgent(self._key, agent.name, data, given.session_id, given.user_id, named, typed)
+
+    async def _ask_state(self, request: ReadState | SetState, *, reads: bool = False) -> StateReply:
+        return _decode_state(await self._nodes.ask(self._owner, request, reads=reads))
+
+    async def _ask_version(self, request: Splice | AppendText) -> int:
+        found: int = decode_result(await self._nodes.ask(self._owner, request), int, "splice")
+        return found
+
+    def _encode_state(self, value: object) -> bytes:
+        return self._kind.state_type.from_value(value, self._limits)[1]
+
+    def _decode_state(self, reply: StateReply) -> Any:
+        return None if reply.json is None else self._kind.state_type.decode(reply.json)
+
+
+class _Retries:
+    """Waits before a function is called again for a value that has changed."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._clock = asyncio.get_running_loop().time
+        self._until = self._clock() + _PATIENCE
+        self._pause = 0.001
+
+    async def wait(self) -> None:
+        """Wait a random time, which grows. Raises Conflict after 8 seconds in all."""
+        if self._clock() > self._until:
+            raise Conflict(f"{self._what}, in another process, changes too often for a function of it: use an rpc")
+        await asyncio.sleep(random.uniform(0, self._pause))
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)

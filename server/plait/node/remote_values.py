@@ -1,0 +1,208 @@
+"""Encodes what a call to another node carries: arguments, results and errors. Values travel as JSON."""
+
+import collections.abc
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from plait.actor.rpc import Method
+from plait.agents.run import Interruption
+from plait.node.remote_requests import Arguments
+from plait.parts.part import Part
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite, encode_json
+
+__all__ = [
+    "decode_attributes",
+    "decode_part_arguments",
+    "decode_result",
+    "encode_arguments",
+    "encode_attributes",
+    "encode_result",
+    "encode_value",
+    "find_part_result",
+    "find_result_type",
+]
+
+_STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
+# The first byte of a result: a value, or an Interruption.
+_VALUE: Final = b"v"
+_INTERRUPTION: Final = b"i"
+
+
+# Arguments and results
+
+
+def encode_value(what: str, value: object) -> bytes:
+    """Return a value as JSON. Raises TypeError, or ValueError for a number that is infinite or not a number."""
+    try:
+        return encode_finite(value)
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise ValueError(f"{what} cannot be sent to another process: {error}") from None
+        raise
+    except UNENCODABLE as error:
+        text = "a function" if callable(value) else str(error)
+        raise TypeError(f"{what} cannot be sent to another process, as it is not JSON: {text}") from None
+
+
+def encode_arguments(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Return the arguments of a call. Raises TypeError and ValueError."""
+    positional = [encode_value(f"argument {place} of {method}", value) for place, value in enumerate(args, 1)]
+    return Arguments(positional, {name: encode_value(f"{name!r} of {method}", value) for name, value in kwargs.items()})
+
+
+def encode_result(method: str, value: object) -> bytes:
+    """Return the result of a call. Raises TypeError and ValueError."""
+    if isinstance(value, Interruption):
+        return _INTERRUPTION + encode_value(f"the message of an interrupt of {method}", value)
+    return _VALUE + encode_value(f"the result of {method}", value)
+
+
+def decode_result(data: bytes, type_: Any, method: str) -> Any:
+    """Return a result as a value of its annotation. Raises TypeError if it is none."""
+    if data[:1] == _INTERRUPTION:
+        found = decode_json(data[1:])
+        return Interruption(found["message"], found["output"] and _decode(encode_json(found["output"]), type_, method))
+    return _decode(data[1:], type_, method)
+
+
+def _decode_leniently(data: bytes, type_: Any) -> Any:
+    """Return an argument as a value of its annotation, or as plain JSON, which the method may refuse."""
+    try:
+        return _find_decoder(type_)(data)
+    except NOT_JSON:
+        return decode_json(data)
+
+
+def find_result_type(method: Method) -> Any:
+    """Return the type of what an rpc or an agent returns, or of each chunk of one that streams."""
+    return _find_result_type(method)
+
+
+def find_part_result(part: Part[Any], method: str) -> Any:
+    """Return the type of what awaiting a method of a part returns."""
+    function = getattr(_find_bound(part), method, None)
+    return _find_parameters(function)["return"] if callable(function) else Any
+
+
+@lru_cache(1024)
+def _find_bound(part: Part[Any]) -> Any:
+    """Return the class whose methods a part has; Any if its `bind` does not tell."""
+    try:
+        return get_type_hints(part.bind).get("return", Any)
+    except NameError:
+        return Any
+
+
+@lru_cache(4096)
+def _find_result_type(method: Method) -> Any:
+    _, types = method.read_types()
+    found = types.get("return", Any)
+    if method.is_stream:
+        found = get_args(found)[0] if get_origin(found) in _STREAMS else Any
+    return found
+
+
+@lru_cache(4096)
+def _find_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of a method of a part; under "return", what awaiting its result returns."""
+    types = get_type_hints(function)
+    returned = types.get("return", Any)
+    origin = get_origin(returned) or returned
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Awaitable):
+        arguments = get_args(returned)
+        returned = arguments[0] if arguments else _find_awaited(origin)
+    return types | {"return": returned}
+
+
+def _find_awaited(cls: type) -> Any:
+    """Return what awaiting an object of a class returns, such as a subclass of Result[str]."""
+    for base in getattr(cls, "__orig_bases__", ()):
+        if get_args(base):
+            return get_args(base)[0]
+    return Any
+
+
+@lru_cache(4096)
+def _find_decoder(type_: Any) -> Callable[[bytes], Any]:
+    try:
+        return msgspec.json.Decoder(type_).decode
+    except TypeError:  # A type that JSON does not have, such as a type variable: its value travels as plain JSON.
+        return decode_json
+
+
+def _decode(data: bytes, type_: Any, method: str) -> Any:
+    try:
+        return _find_decoder(type_)(data)
+    except NOT_JSON as error:
+        raise TypeError(f"{method} has returned a value that does not fit its annotation: {error}") from None
+
+
+def decode_part_arguments(part: Part[Any], method: str, given: Arguments) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a method of a part, as values of their annotations."""
+    function = getattr(_find_bound(part), method, None)
+    if not callable(function):
+        return [*map(decode_json, given.positional)], {name: decode_json(each) for name, each in given.named.items()}
+    types = _find_parameters(function)
+    names = _find_names(function, len(given.positional))
+    args = [_decode_leniently(data, types.get(name, Any)) for name, data in zip(names, given.positional, strict=True)]
+    return args, {name: _decode_leniently(data, types.get(name, Any)) for name, data in given.named.items()}
+
+
+def _find_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Return the names of a method's first parameters after `self`; the last one may be `*args`."""
+    found = [
+        each.name
+        for each in list(inspect.signature(function).parameters.values())[1:]
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)
+    ]
+    return [*found, *[found[-1] if found else ""] * count][:count]
+
+
+# The attributes of runs
+
+
+def encode_attributes(attributes: Mapping[str | type, Any]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the attributes that have names, and those that have types, by module and name. Raises TypeError."""
+    named: dict[str, bytes] = {}
+    typed: dict[str, bytes] = {}
+    for key, value in attributes.items():
+        what = f"the attribute {key.__name__ if isinstance(key, type) else repr(key)}"
+        data = encode_value(what, value)
+        if isinstance(key, type):
+            name = f"{key.__module__}:{key.__qualname__}"
+            if not _is_read_as(data, name, key):
+                raise TypeError(f"{what} cannot be sent to another process, as its JSON cannot be read as its type")
+            typed[name] = data
+        else:
+            if decode_json(data) != value:
+                raise TypeError(f"{what} cannot be sent to another process, as it is not plain JSON: {value!r}")
+            named[key] = data
+    return named, typed
+
+
+def decode_attributes(named: Mapping[str, bytes], typed: Mapping[str, bytes]) -> dict[str | type, Any]:
+    """Return the attributes of a run. Raises TypeError for a type that this process does not have."""
+    found: dict[str | type, Any] = {name: decode_json(data) for name, data in named.items()}
+    for name, data in typed.items():
+        if (cls := _find_type(name)) is None:
+            raise TypeError(f"there is no type {name} in this process, for an attribute of a run")
+        found[cls] = _find_decoder(cls)(data)
+    return found
+
+
+def _is_read_as(data: bytes, name: str, cls: type) -> bool:
+    try:
+        return _find_type(name) is cls and isinstance(_find_decoder(cls)(data), cls)
+    except NOT_JSON:
+        return False
+
+
+def _find_type(name: str) -> type | None:
+    module, _, path = name.partition(":")
+    found = reduce(lambda at, part: getattr(at, part, None), path.split("."), sys.modules.get(module))
+    return found if isinstance(found, type) else None

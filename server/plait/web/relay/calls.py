@@ -1,0 +1,373 @@
+"""Calls between nodes: carries requests to the owners of threads, and answers those of other nodes.
+
+A call is a stream on a link. Its messages are at most 64 KiB; of a longer one, the parts come first.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from contextvars import Context
+from typing import Final, Self
+
+import msgspec
+
+from plait.actor.transport import Frame
+from plait.errors import Indeterminate, Unavailable
+from plait.node.remote_calls import RemoteCalls, Reply
+from plait.node.remote_errors import decode_error, encode_error
+from plait.node.remote_nodes import Ask, Settle
+from plait.web.relay.link import Link, Opener
+from plait.web.relay.links import Links
+
+__all__ = ["Calls"]
+
+# Of both nodes: a part of the next message, which is longer.
+_PART: Final = 40
+# Of the caller: the call, with its request or without one; a long request; that the caller is gone; that a chunk was
+# read; a piece of an upload, and its end.
+_CALL: Final = 41
+_REQUEST: Final = 42
+_CANCEL: Final = 43
+_READ: Final = 44
+_UPLOAD: Final = 45
+_UPLOADED: Final = 46
+# Of the owner: the end of the call; a chunk; that no further chunk comes, with an error or without one; that the call
+# was not begun, as the node is shutting down; that a piece of an upload was taken.
+_REPLY: Final = 50
+_CHUNK: Final = 51
+_FINISHED: Final = 52
+_REFUSED: Final = 53
+_TAKEN: Final = 54
+
+_PIECE: Final = 64 * 1024
+# Seconds before a call is tried again that a node has refused.
+_PAUSE: Final = 0.05
+# The pieces of an upload that may be on their way.
+_AHEAD: Final = 16
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
+
+
+class _Lost(Exception):
+    """The link was lost after the request was put on it."""
+
+
+class _Refused(Exception):
+    """The node is shutting down, and has not begun the call."""
+
+
+class Calls:
+    """Carries the calls of one node, and those of the others to it."""
+
+    def __init__(self, links: Links, answers: RemoteCalls) -> None:
+        self._links = links
+        self._answers = answers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.openers: Mapping[int, Opener] = {_CALL: self._open}
+
+    async def stop(self) -> None:
+        """Cancel the calls of other nodes, and wait until they have ended."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    # Calling
+
+    async def call(self, ask: Ask) -> bytes:
+        async with _Attempts(self._links, ask) as attempts:
+            while True:
+                call = await attempts.begin()
+                try:
+                    if ask.upload is not None:
+                        await call.send_all(ask.upload())
+                    while not isinstance(found := await call.next(), Reply):
+                        pass
+                    return _take(found)
+                except (_Lost, _Refused) as failure:
+                    await attempts.pause(failure)
+
+    async def stream(self, ask: Ask) -> AsyncGenerator[bytes]:
+        async with _Attempts(self._links, ask) as attempts:
+            while True:
+                call = await attempts.begin()
+                try:
+                    while not isinstance(found := await call.next(), Reply):
+                        attempts.may_repeat = False
+                        yield found
+                        call.tell_read()
+                    _take(found)
+                    return
+                except (_Lost, _Refused) as failure:
+                    await attempts.pause(failure)
+
+    # Answering
+
+    def _open(self, link: Link, number: int, data: bytes) -> "_Incoming":
+        incoming = _Incoming(link, number, self._begin)
+        if data:
+            incoming.begin(data)
+        return incoming
+
+    def _begin(self, incoming: "_Incoming", request: bytes) -> asyncio.Task[None]:
+        # Without the context variables of the code that has opened the link.
+        work = self._answer(incoming, request)
+        task = asyncio.get_running_loop().create_task(work, context=Context(), name="plait call of another node")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(incoming.finish)
+        return task
+
+    async def _answer(self, incoming: "_Incoming", request: bytes) -> None:
+        incoming.reply = await self._answers.answer(request, incoming)
+        incoming.is_refused = incoming.reply is None
+        await incoming.wait_for_room()
+
+
+class _Attempts:
+    """Puts a call on a link; again, while there is time, if nothing of it can have been done or it only reads."""
+
+    def __init__(self, links: Links, ask: Ask) -> None:
+        self.may_repeat = ask.reads
+        self._links = links
+        self._ask = ask
+        self._settle: Settle | None = ask.settle
+        self._clock = asyncio.get_running_loop().time
+        self._until = self._clock() + ask.patience
+        self._call: _Outgoing | None = None
+        self._was_refused = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._call is None or not self._call.leave():
+            self.settle(may_have_stored=False)
+
+    async def begin(self) -> "_Outgoing":
+        """Put the call on a link. Raises Unavailable if there is none in time."""
+        try:
+            async with asyncio.timeout_at(self._until):
+                may_be_away = self._ask.is_of_turn and not self._was_refused
+                link = await self._links.link(self._ask.node, may_be_away=may_be_away)
+        except TimeoutError:
+            raise _make_away(self._ask.node) from None
+        self._call = _Outgoing(link, self._ask.request, self)
+        return self._call
+
+    async def pause(self, failure: "_Lost | _Refused") -> None:
+        """Wait before the next attempt. Raises Indeterminate if the call may have been done, and Unavailable."""
+        if isinstance(failure, _Lost) and not self.may_repeat:
+            self.settle(may_have_stored=True)
+            raise Indeterminate(
+                f"worker {self._ask.node} was lost during a call, and it is not known whether it has done it"
+            ) from None
+        self._was_refused = isinstance(failure, _Refused)
+        if self._clock() >= self._until:
+            raise _make_away(self._ask.node) from None
+        await asyncio.sleep(_PAUSE)
+
+    def settle(self, *, may_have_stored: bool) -> None:
+        """Tell whether the call has stored something, or may have; the first time counts."""
+        if self._settle is not None:
+            settle, self._settle = self._settle, None
+            settle(may_have_stored)
+
+
+class _Outgoing:
+    """A call at its caller: a Stream on a link."""
+
+    def __init__(self, link: Link, request: bytes, attempts: _Attempts) -> None:
+        self._link = link
+        self._attempts = attempts
+        self._parts = bytearray()
+        # Chunks, and then the reply or the exception that ends the call.
+        self._found: asyncio.Queue[bytes | Reply | BaseException] = asyncio.Queue()
+        self._is_over = self._has_left = False
+        # The pieces of an upload that may still be sent, and whether the link has room.
+        self._ahead = asyncio.Semaphore(_AHEAD)
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        is_short = len(request) <= _PIECE
+        self._number = link.open(_CALL, request if is_short else b"", self)
+        if not is_short:
+            _put_parts(link, self._number, _REQUEST, request)
+
+    async def next(self) -> bytes | Reply:
+        """Return the next chunk, or the reply. Raises the error that ends the chunks, _Lost and _Refused."""
+        found = await self._found.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def tell_read(self) -> None:
+        """Tell that a chunk was read."""
+        self._link.put(_READ, self._number)
+
+    async def send_all(self, upload: AsyncIterable[bytes]) -> None:
+        """Send what follows a request. Ends early if the call has ended."""
+        async for data in upload:
+            for start in range(0, len(data), _PIECE):
+                await self._ahead.acquire()
+                await self._has_room.wait()
+                if self._is_over:
+                    return
+                self._link.put(_UPLOAD, self._number, data[start : start + _PIECE])
+        self._link.put(_UPLOADED, self._number)
+
+    def leave(self) -> bool:
+        """Cancel the call if it has not ended; return whether its end is still to come."""
+        self._has_left = True
+        if not self._is_over:
+            self._link.put(_CANCEL, self._number)
+        return not self._is_over
+
+    # Stream
+
+    def receive(self, kind: int, data: bytes) -> None:
+        match kind:
+            case _ if kind == _PART:
+                self._parts += data
+                return
+            case _ if kind == _TAKEN:
+                self._ahead.release()
+                return
+        data, self._parts = bytes(self._parts) + data, bytearray()
+        if kind == _CHUNK:
+            self._found.put_nowait(data)
+        elif kind == _FINISHED:
+            self._found.put_nowait(decode_error(data) if data else Reply(may_have_stored=False, data=b""))
+        elif kind == _REFUSED:
+            self._link.forget(self._number)
+            self._end(_Refused())
+        else:
+            self._link.forget(self._number)
+            reply = _decode_reply(data)
+            self._attempts.settle(may_have_stored=reply.may_have_stored)
+            self._end(reply)
+
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        raise AssertionError("a call gets no frames")
+
+    def pause(self) -> None:
+        self._has_room.clear()
+
+    def resume(self) -> None:
+        self._has_room.set()
+
+    def lose(self) -> None:
+        if self._has_left or not self._attempts.may_repeat:
+            self._attempts.settle(may_have_stored=True)
+        self._end(_Lost())
+
+    def _end(self, found: Reply | BaseException) -> None:
+        self._is_over = True
+        self._found.put_nowait(found)
+        self._has_room.set()
+        self._ahead.release()
+
+
+class _Incoming:
+    """A call at the owner: a Stream on a link, and the way back to the caller."""
+
+    def __init__(self, link: Link, number: int, begin: Callable[["_Incoming", bytes], asyncio.Task[None]]) -> None:
+        self._link = link
+        self._number = number
+        self._begin = begin
+        self._parts = bytearray()
+        self._task: asyncio.Task[None] | None = None
+        self._uploaded: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self.on_read: Callable[[], object] = lambda: None
+        # The end of the call.
+        self.reply: Reply | None = None
+        self.is_refused = False
+
+    def begin(self, request: bytes) -> None:
+        """Begin to answer a request."""
+        self._task = self._begin(self, request)
+
+    def finish(self, task: asyncio.Task[None]) -> None:
+        """Send the end of the call, as its task has ended."""
+        self._link.forget(self._number)
+        if self.is_refused:
+            self._link.put(_REFUSED, self._number)
+            return
+        if self.reply is None:
+            cancelled: BaseException = Unavailable("the call was cancelled")
+            error = cancelled if task.cancelled() else task.exception() or cancelled
+            self.reply = Reply(may_have_stored=not task.cancelled(), data=encode_error(error, None), is_error=True)
+        _put_parts(self._link, self._number, _REPLY, _encode(self.reply))
+
+    async def wait_for_room(self) -> None:
+        """Wait while the link is full."""
+        await self._has_room.wait()
+
+    # CallStream
+
+    def put(self, data: bytes) -> None:
+        _put_parts(self._link, self._number, _CHUNK, data)
+
+    def end(self, error: bytes | None) -> None:
+        _put_parts(self._link, self._number, _FINISHED, error or b"")
+
+    async def upload(self) -> AsyncIterator[bytes]:
+        while (data := await self._uploaded.get()) is not None:
+            yield data
+            self._link.put(_TAKEN, self._number)
+
+    # Stream
+
+    def receive(self, kind: int, data: bytes) -> None:
+        match kind:
+            case _ if kind == _PART:
+                self._parts += data
+            case _ if kind == _REQUEST:
+                request, self._parts = bytes(self._parts) + data, bytearray()
+                self.begin(request)
+            case _ if kind == _READ:
+                self.on_read()
+            case _ if kind == _UPLOAD:
+                self._uploaded.put_nowait(data)
+            case _ if kind == _UPLOADED:
+                self._uploaded.put_nowait(None)
+            case _:
+                self._cancel()
+
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        raise AssertionError("a call gets no frames")
+
+    def pause(self) -> None:
+        self._has_room.clear()
+
+    def resume(self) -> None:
+        self._has_room.set()
+
+    def lose(self) -> None:
+        self._has_room.set()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _put_parts(link: Link, number: int, kind: int, data: bytes) -> None:
+    """Send a message, which may be long."""
+    start = 0
+    while len(data) - start > _PIECE:
+        link.put(_PART, number, data[start : start + _PIECE])
+        start += _PIECE
+    link.put(kind, number, data[start:])
+
+
+def _take(reply: Reply) -> bytes:
+    """Return the result of a call. Raises the exception that it has ended with."""
+    if reply.is_error:
+        raise decode_error(reply.data)
+    return reply.data
+
+
+def _make_away(node: int) -> Unavailable:
+    return Unavailable(f"worker {node} is not running; try again later")
