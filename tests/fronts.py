@@ -5,15 +5,18 @@ Suites run once more in `tests/relayed` with a front before each app that `runni
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from plait import Plait, ThreadKey
+from plait.cluster.gate import OPEN, Gate
+from plait.cluster.owners import NodeId
 from plait.web.context import ServerContext
 from plait.web.relay.links import Links
+from plait.web.relay.networks import Folder
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -32,13 +35,23 @@ class _Use:
 class OneOwner:
     """Two nodes, of which one owns every thread."""
 
-    count = 2
+    is_alone = False
+    is_first = True
+    keepers: Sequence[NodeId] = (_OWNER,)
+    gate: Gate = OPEN
 
     def __init__(self, node: int) -> None:
-        self.node = node
+        self.node: NodeId = node
+        self.server: Mapping[NodeId, int] = {node: 0}
 
-    def find(self, key: ThreadKey) -> int:
+    def find(self, key: ThreadKey) -> NodeId | None:
         return _OWNER
+
+    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
+        raise AssertionError("the owner never changes")
+
+    def check(self, key: ThreadKey) -> None:
+        assert self.node == _OWNER
 
 
 class Front:
@@ -48,8 +61,8 @@ class Front:
         self._app = app
         self._folder = tempfile.mkdtemp(prefix="plait-")
         # The app, too, gets links.
-        app._owners = app._context.owners = OneOwner(_OWNER)
-        app._links = app._context.links = Links(_OWNER, self._folder, app._openers)
+        owners = app._owners = app._context.owners = OneOwner(_OWNER)
+        app._links = app._context.links = Links(owners, Folder(_OWNER, self._folder), app._openers)
         settings = app.settings
         self._context = context = ServerContext(
             app._node,
@@ -58,8 +71,8 @@ class Front:
             hosts=app._context.hosts,
             compatibility=app._compatibility,
             runs=app._runs,
-            owners=OneOwner(_GATEWAY),
-            links=Links(_GATEWAY, self._folder, {}),
+            owners=(gateway := OneOwner(_GATEWAY)),
+            links=Links(gateway, Folder(_GATEWAY, self._folder), {}),
             shutdown_timeout=settings.shutdown_timeout,
         )
         context.lists_kinds = app._context.lists_kinds

@@ -4,6 +4,7 @@ The engine of the shared store keeps it, in tables or a stream of its own, and e
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -25,6 +26,10 @@ class NodeRecord(msgspec.Struct, frozen=True):
     is_dead: bool = False
     # The `state_version` of each kind in its code.
     versions: Mapping[str, int] = {}
+    # Whether it gives its shards away, and must get none.
+    is_leaving: bool = False
+    # The names of the nodes to which it has links.
+    links: Sequence[str] = ()
 
 
 class ShardRecord(NamedTuple):
@@ -58,8 +63,8 @@ class View(msgspec.Struct, frozen=True):
         return View([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
 
 
-class Directory(Protocol):
-    """Changes the directory. Every method raises StoreError if its outcome is not known."""
+class Directory(AbstractAsyncContextManager["Directory"], Protocol):
+    """Changes the directory, after it is entered. Every method raises StoreError if its outcome is not known."""
 
     async def read(self) -> View:
         """Return the directory as it is at one moment of this call."""
@@ -69,8 +74,8 @@ class Directory(Protocol):
         """Add a node; return None, or the record of a node of the same name that is not dead, and add nothing."""
         ...
 
-    async def beat(self, id: str) -> bool:
-        """Count a beat of a node; return False, and count nothing, if it is dead or removed."""
+    async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
+        """Count a beat of a node, and tell of it; return False, and count nothing, if it is dead or removed."""
         ...
 
     async def mark_dead(self, id: str, beats: int) -> bool:

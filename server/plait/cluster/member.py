@@ -7,7 +7,7 @@ read them, which is later. And only the owner of a shard, or who finds its owner
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -17,12 +17,15 @@ from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError, Unavailable
 from plait.store.shards import SHARDS
 
-__all__ = ["SILENCE", "Member", "Moves"]
+__all__ = ["SILENCE", "SINGLE", "Member", "Moves"]
 
 log = logging.getLogger("plait.cluster")
 
 SILENCE: Final = 4.0
 """Seconds without a beat after which a node is marked as dead."""
+
+SINGLE: Final = "single"
+"""The name of a process that is no node of a cluster, and shares its store with no other."""
 
 _SHARED_AT_ONCE: Final = 16
 _GIVEN_AT_ONCE: Final = 64
@@ -34,10 +37,14 @@ class Moves(NamedTuple):
 
     # Ends the use of shards, before they are given away: nothing wakes there, and everything written is durable.
     vacate: Callable[[Collection[int]], Awaitable[None]]
-    # Sends the clients of shards to the new owners.
-    leave: Callable[[Collection[int]], Awaitable[None]]
+    # Sends those who want shards to the node that owns them since now.
+    leave: Callable[[Collection[int], str], None]
     # Drops all threads at once: the node is dead for the others.
     lose: Callable[[], None]
+    # The shards with work that takes long, which are given away last.
+    find_busy: Callable[[], Set[int]] = frozenset
+    # The names of the nodes to which there are links, which the others are told.
+    links: Callable[[], Sequence[str]] = tuple
 
 
 class _Seen(NamedTuple):
@@ -57,6 +64,8 @@ class Member:
         self.lease = Lease(clock)
         # Whether the other nodes have marked it as dead: it must join again, with a new id.
         self.is_dead = False
+        # Whether it gives its shards away, and takes no others.
+        self.is_leaving = False
         # The directory as it was read last.
         self.view = _NO_VIEW
         self._directory = directory
@@ -78,48 +87,42 @@ class Member:
         """Whether this node may serve a shard now."""
         return shard in self._owned and shard not in self._leaving and self.lease.holds
 
-    def find_owner(self, shard: int) -> NodeRecord | None:
-        """Return the node that owns a shard, as far as is known; None while its owner is lost."""
-        if shard in self._owned and shard not in self._leaving:
-            return self.record
-        id = self.view.shards[shard].node
-        return next((each for each in self.view.nodes if each.id == id and not each.is_dead), None)
-
     # What the node does
 
     async def join(self, pause: Callable[[float], Awaitable[None]]) -> None:
-        """Become a node of the cluster; wait for the end of a lost node of the same name.
+        """Become a node of the cluster. Wait for the end of another one of the same name, or with which it cannot be.
 
-        Raises Unavailable if a node of this name is alive, and StoreError.
+        Raises Unavailable if that is alive, and StoreError.
         """
-        seen: _Seen | None = None
+        began = self._clock()
+        first: NodeRecord | None = None
         while True:
-            began = self._clock()
-            other = await self._directory.join(self.record)
+            at = self._clock()
+            other = self._find_rival(await self._directory.read()) or await self._directory.join(self.record)
             if other is None:
-                self.lease.extend(began)
+                self.lease.extend(at)
                 return
-            if seen is not None and seen.beats != other.beats:
-                raise Unavailable(f"the node {other.name!r} is running already, at {other.address}")
-            if seen is None:
-                seen = _Seen(other.beats, self._clock())
-            elif self._clock() - seen.at >= SILENCE:
+            if first is None or other.id != first.id:
+                first, began = other, self._clock()
+            elif self._clock() - began >= SILENCE:
+                if other.beats != first.beats:
+                    raise Unavailable(_explain_rival(self.record, other))
                 await self._directory.mark_dead(other.id, other.beats)
-                continue
-            await pause(min(1.0, SILENCE / 4))
+            await pause(SILENCE / 16)
 
-    async def beat(self) -> None:
-        """Tell the others that this node is alive, and extend its lease."""
+    async def beat(self) -> bool:
+        """Tell the others that this node is alive, and extend its lease; return whether the directory has answered."""
         began = self._clock()
         try:
-            is_alive = await self._directory.beat(self.record.id)
+            is_alive = await self._directory.beat(self.record.id, is_leaving=self.is_leaving, links=self._moves.links())
         except StoreError as error:
             log.warning("a beat of the node %s failed: %s", self.record.name, error)
-            return
+            return False
         if is_alive:
             self.lease.extend(began)
         else:
             self._die()
+        return True
 
     async def observe(self) -> None:
         """Read the directory, mark silent nodes as dead, take the shards of dead nodes, and share with new ones."""
@@ -131,8 +134,9 @@ class Member:
                 return
             await self._recall(view)
             self.view = view = view.without(await self._mark_silent(view.alive()))
-            await self._take_lost(view)
-            await self._share(view)
+            if not self.is_leaving:
+                await self._take_lost(view)
+                await self._share(view)
         except StoreError as error:
             # Another node may be silent because the engine is: only time in which it answers counts.
             self._seen.clear()
@@ -140,15 +144,18 @@ class Member:
 
     async def give_all(self) -> None:
         """Give all shards to the other nodes, some at a time, before this node stops. Raises StoreError."""
+        self.is_leaving = True
+        await self.beat()  # Nobody gives shards to this node from now on.
         while self._owned:
             self.view = view = await self._directory.read()
-            nodes = {id: each for id, each in view.alive().items() if id != self.record.id}
-            some = list(self._owned)[:_GIVEN_AT_ONCE]
-            targets = {shard: find_winner(shard, _find_able(nodes, view.shards[shard])) for shard in some}
-            if not all(targets.values()):
-                await self._moves.vacate(some)
-                return  # Nobody can take them: they stay with a node that is removed.
-            await self._give({shard: to for shard, to in targets.items() if to is not None})
+            await self._recall(view)
+            busy = self._moves.find_busy()
+            some = sorted(self._owned, key=busy.__contains__)[:_GIVEN_AT_ONCE]
+            targets = self._find_targets(view, some)
+            if not targets:  # Nobody can take them: they stay with a node that is removed.
+                await self._moves.vacate(list(self._owned))
+                return
+            await self._give(targets)
 
     async def leave(self) -> None:
         """Stop being a node. Raises StoreError."""
@@ -166,6 +173,12 @@ class Member:
         self._owned.clear()
         self._leaving.clear()
         self._moves.lose()
+
+    def _find_rival(self, view: View) -> NodeRecord | None:
+        """Return a node with which this one cannot be: beside a process that is no cluster, there is no other."""
+        others = (each for id, each in view.alive().items() if id != self.record.id)
+        is_alone = self.record.name == SINGLE
+        return next((each for each in others if is_alone or each.name in (SINGLE, self.record.name)), None)
 
     async def _recall(self, view: View) -> None:
         """Adopt what the directory says of this node's shards: the outcome of an earlier change may be unknown."""
@@ -194,9 +207,6 @@ class Member:
             log.warning("the node %s is silent, and is marked as dead", nodes[id].name)
         return dead
 
-    def _last(self, id: str) -> int | None:
-        return self._seen[id].beats if id in self._seen else None
-
     async def _take_lost(self, view: View) -> None:
         alive = view.alive()
         mine = {
@@ -209,11 +219,15 @@ class Member:
 
     async def _share(self, view: View) -> None:
         """Give some shards to nodes that have joined, as each is to have its share."""
-        alive = view.alive()
-        winners = ((shard, find_winner(shard, _find_able(alive, view.shards[shard]))) for shard in self._owned)
-        others = ((shard, winner) for shard, winner in winners if winner is not None and winner != self.record.id)
-        if targets := dict(islice(others, _SHARED_AT_ONCE)):
+        idle = self._owned.keys() - self._moves.find_busy()
+        if targets := dict(islice(self._find_targets(view, idle).items(), _SHARED_AT_ONCE)):
             await self._give(targets)
+
+    def _find_targets(self, view: View, shards: Iterable[int]) -> dict[int, str]:
+        """Return who is to have shards of this node instead of it."""
+        alive = view.alive()
+        winners = ((shard, find_winner(shard, _find_able(alive, view.shards[shard]))) for shard in shards)
+        return {shard: winner for shard, winner in winners if winner not in (None, self.record.id)}
 
     async def _give(self, targets: Mapping[int, str]) -> None:
         self._leaving |= targets.keys()
@@ -227,13 +241,21 @@ class Member:
             for shard in given:
                 del self._owned[shard]
             self._leaving -= shards.keys()
-            await self._moves.leave(given)
+            self._moves.leave(given, to)
 
 
 def _find_able(nodes: Mapping[str, NodeRecord], shard: ShardRecord) -> list[str]:
-    """Return the nodes whose code can read the threads of a shard, which newer code may have migrated."""
-    return [id for id, node in nodes.items() if _can_read(node.versions, shard.versions)]
+    """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated."""
+    return [id for id, node in nodes.items() if not node.is_leaving and _can_read(node.versions, shard.versions)]
 
 
 def _can_read(code: Mapping[str, int], stored: Mapping[str, int]) -> bool:
     return all(code.get(kind, version) >= version for kind, version in stored.items())
+
+
+def _explain_rival(node: NodeRecord, other: NodeRecord) -> str:
+    if node.name == other.name != SINGLE:
+        return f"the node {other.name!r} is running already, at {other.address}: give each node a name of its own"
+    what = f"the process at {other.address}" if other.name == SINGLE else f"the node {other.name!r} at {other.address}"
+    start = "start both" if SINGLE == node.name == other.name else "start every process"
+    return f"the store is in use by {what}: stop it, or {start} with --cluster"

@@ -1,10 +1,9 @@
 """The directory of a cluster in PostgreSQL, in two tables beside those of the store."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -17,30 +16,35 @@ from plait.store.shards import SHARDS
 
 __all__ = ["PostgresDirectory"]
 
+T = TypeVar("T")
+
 _CREATE: Final = f"""
-CREATE TABLE IF NOT EXISTS {{nodes}} (
+CREATE TABLE {{nodes}} (
     id text PRIMARY KEY, name text NOT NULL, address text NOT NULL, beats bigint NOT NULL DEFAULT 0,
-    is_dead boolean NOT NULL DEFAULT false, versions jsonb NOT NULL
+    is_dead boolean NOT NULL DEFAULT false, versions jsonb NOT NULL, is_leaving boolean NOT NULL DEFAULT false,
+    links jsonb NOT NULL DEFAULT '[]'
 );
-CREATE UNIQUE INDEX IF NOT EXISTS {{nodes_by_name}} ON {{nodes}} (name) WHERE NOT is_dead;
-CREATE TABLE IF NOT EXISTS {{shards}} (
+CREATE UNIQUE INDEX ON {{nodes}} (name) WHERE NOT is_dead;
+CREATE TABLE {{shards}} (
     shard integer PRIMARY KEY, node text NOT NULL, epoch bigint NOT NULL, versions jsonb NOT NULL
 ) WITH (fillfactor = 50);
-INSERT INTO {{shards}} SELECT n, '', 0, '{{{{}}}}' FROM generate_series(0, {SHARDS - 1}) AS n ON CONFLICT DO NOTHING;
+INSERT INTO {{shards}} SELECT n, '', 0, '{{}}' FROM generate_series(0, {SHARDS - 1}) AS n;
 """
 _READ: Final = """
 SELECT (SELECT coalesce(json_agg(json_build_object(
-        'id', id, 'name', name, 'address', address, 'beats', beats, 'is_dead', is_dead, 'versions', versions
+        'id', id, 'name', name, 'address', address, 'beats', beats, 'is_dead', is_dead, 'versions', versions,
+        'is_leaving', is_leaving, 'links', links
     ) ORDER BY name), '[]')::text FROM {nodes}) AS nodes,
     (SELECT json_agg(json_build_array(node, epoch, versions) ORDER BY shard)::text FROM {shards}) AS shards
 """
-# A dead node of the same name, which owns nothing that is not taken, is forgotten.
 _JOIN: Final = """
 INSERT INTO {nodes} (id, name, address, versions) VALUES ($1, $2, $3, $4::jsonb)
 ON CONFLICT DO NOTHING RETURNING 1
 """
 _FIND: Final = "SELECT id, name, address, beats, is_dead, versions::text FROM {nodes} WHERE name = $1 AND NOT is_dead"
-_BEAT: Final = "UPDATE {nodes} SET beats = beats + 1 WHERE id = $1 AND NOT is_dead RETURNING 1"
+_BEAT: Final = """
+UPDATE {nodes} SET beats = beats + 1, is_leaving = $2, links = $3::jsonb WHERE id = $1 AND NOT is_dead RETURNING 1
+"""
 _MARK: Final = "UPDATE {nodes} SET is_dead = true WHERE id = $1 AND beats = $2 AND NOT is_dead RETURNING 1"
 _REMOVE: Final = "DELETE FROM {nodes} WHERE id = $1"
 _FORGET: Final = """
@@ -62,31 +66,22 @@ _TIMEOUT: Final = 2.0
 
 
 class PostgresDirectory:
-    """Keeps the directory in the database of a store's URL, with a connection of its own."""
+    """Keeps the directory in the database of a store's URL, with a connection for beats and one for everything else."""
 
     def __init__(self, url: PostgresUrl, *, timeout: float = _TIMEOUT) -> None:
-        self._engine = Engine(url, lambda: None)
         self._tables = Tables(url)
-        self._timeout = timeout
-        self._db: Db | None = None
-        self._turn = asyncio.Lock()
+        self._beats = _Line(url, timeout)
+        self._line = _Line(url, timeout)
 
     async def __aenter__(self) -> Self:
-        async def create(db: Db) -> None:
-            async with db.transaction():
-                await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", self._tables.fill("{nodes}"))
-                await db.execute(self._tables.fill(_CREATE))
-
-        await self._run(create)
+        await self._line.run(self._create)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            with suppress(*DRIVER_ERRORS, TimeoutError):
-                await db.close(timeout=1.0)
+        await self._beats.close()
+        await self._line.close()
 
     async def read(self) -> View:
         """Return the directory as it is at one moment of this call."""
@@ -107,9 +102,10 @@ class PostgresDirectory:
         other = dict(found[0])
         return NodeRecord(**other | {"versions": msgspec.json.decode(other["versions"])})
 
-    async def beat(self, id: str) -> bool:
-        """Count a beat of a node; return False, and count nothing, if it is dead or removed."""
-        return bool(await self._fetch(_BEAT, id))
+    async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
+        """Count a beat of a node, and tell of it; return False, and count nothing, if it is dead or removed."""
+        links_json = msgspec.json.encode(list(links)).decode()
+        return bool(await self._fetch(_BEAT, id, is_leaving, links_json, line=self._beats))
 
     async def mark_dead(self, id: str, beats: int) -> bool:
         """Mark a node as dead if it has this number of beats; return whether it has been marked."""
@@ -133,14 +129,35 @@ class PostgresDirectory:
         rows = await self._fetch(_MOVE, to, by, list(shards), list(shards.values()), takes)
         return {row["shard"]: row["epoch"] for row in rows}
 
-    async def _fetch(self, sql: str, *values: Any) -> Sequence[Any]:
-        async def fetch(db: Db) -> Sequence[Any]:
-            return await db.fetch(self._tables.fill(sql), *values)
+    async def _fetch(self, sql: str, *values: Any, line: "_Line | None" = None) -> list[Any]:
+        async def fetch(db: Db) -> list[Any]:
+            return list(await db.fetch(self._tables.fill(sql), *values))
 
-        return await self._run(fetch)
+        return await (line or self._line).run(fetch)
 
-    async def _run(self, work: Any) -> Any:
-        """Do one thing at a time with the connection. Raises StoreError; whether it is done is not known then."""
+    async def _create(self, db: Db) -> None:
+        if await self._is_there(db):
+            return
+        async with db.transaction():
+            await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", self._tables.fill("{nodes}"))
+            if not await self._is_there(db):  # Another node may have been first.
+                await db.execute(self._tables.fill(_CREATE))
+
+    async def _is_there(self, db: Db) -> bool:
+        return bool(await db.fetchval("SELECT to_regclass($1) IS NOT NULL", self._tables.fill("{shards}")))
+
+
+class _Line:
+    """A connection that is replaced when it is lost. It does one thing at a time."""
+
+    def __init__(self, url: PostgresUrl, timeout: float) -> None:
+        self._engine = Engine(url, lambda: None)
+        self._timeout = timeout
+        self._db: Db | None = None
+        self._turn = asyncio.Lock()
+
+    async def run(self, work: Callable[[Db], Awaitable[T]]) -> T:
+        """Do something with the connection. Raises StoreError; whether it is done is not known then."""
         async with self._turn:
             try:
                 async with asyncio.timeout(self._timeout):
@@ -148,7 +165,23 @@ class PostgresDirectory:
                         self._db = await self._engine.connect()
                     return await work(self._db)
             except (*DRIVER_ERRORS, TimeoutError) as error:
-                db, self._db = self._db, None
-                if db is not None:
-                    db.terminate()
-                raise StoreError(f"the directory cannot be reached: {explain(error)}") from error
+                self._drop()
+                what = "no answer in time" if isinstance(error, TimeoutError) else explain(error)
+                raise StoreError(f"the directory cannot be reached: {what}") from error
+            except BaseException:
+                self._drop()  # A statement may be under way.
+                raise
+
+    async def close(self) -> None:
+        """Close the connection."""
+        db, self._db = self._db, None
+        if db is not None:
+            try:
+                await db.close(timeout=1.0)
+            except (*DRIVER_ERRORS, TimeoutError):
+                db.terminate()
+
+    def _drop(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.terminate()

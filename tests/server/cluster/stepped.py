@@ -1,7 +1,7 @@
 """A directory in memory, whose calls are made in steps, and fail, as a test chooses."""
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Literal, TypeVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Literal, Self, TypeVar
 
 import msgspec
 
@@ -26,6 +26,12 @@ class SteppedDirectory:
         self.nodes: dict[str, NodeRecord] = {}
         self.shards: list[ShardRecord] = [FREE] * shards
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
     async def read(self) -> View:
         def work() -> View:
             return View(list(self.nodes.values()), list(self.shards))
@@ -42,12 +48,12 @@ class SteppedDirectory:
 
         return await self._call(work)
 
-    async def beat(self, id: str) -> bool:
+    async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
         def work() -> bool:
             node = self.nodes.get(id)
             if node is None or node.is_dead:
                 return False
-            self.nodes[id] = msgspec.structs.replace(node, beats=node.beats + 1)
+            self.nodes[id] = msgspec.structs.replace(node, beats=node.beats + 1, is_leaving=is_leaving, links=links)
             return True
 
         return await self._call(work)

@@ -26,15 +26,15 @@ class Process:
         self.member = Member(
             NodeRecord(f"{name}-{number}", name, f"{name}:1"),
             directory,
-            Moves(self._do_nothing, self._do_nothing, self._lose),
+            Moves(self._vacate, lambda shards, to: None, self._lose),
             clock=clock,
         )
         self.number = number
         self.has_joined = False
         # The work under way of each task.
-        self.tasks: dict[str, Coroutine[Any, Any, None]] = {}
+        self.tasks: dict[str, Coroutine[Any, Any, Any]] = {}
 
-    async def _do_nothing(self, shards: Collection[int]) -> None:
+    async def _vacate(self, shards: Collection[int]) -> None:
         pass
 
     def _lose(self) -> None:

@@ -1,0 +1,54 @@
+"""How the nodes of a server, or of a cluster, reach each other: Unix sockets in a folder, or TCP."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from plait.cluster.owners import NodeId
+from plait.web.relay.link import Link
+
+__all__ = ["Folder", "Network"]
+
+
+class Network(Protocol):
+    """Connects this node with the others."""
+
+    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
+        """Listen for other nodes; `answer` makes the link of one that has dialled. Raises OSError."""
+        ...
+
+    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
+        """Connect with a node. Raises OSError if it is not there, or is another one than expected."""
+        ...
+
+
+class Folder:
+    """Links the workers of a server: worker `n` listens on the socket `<folder>/<n>.<app>.sock`.
+
+    The folder belongs to the user that runs the workers, and to nobody else.
+    """
+
+    def __init__(self, node: NodeId, folder: str | Path) -> None:
+        self._node = node
+        self._folder = Path(folder)
+        # The number of the Plait among those of a server; each has links of its own.
+        self.app = 0
+
+    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
+        """Listen for other workers; a former process of this one is replaced."""
+        path = self._path(self._node)
+        new = path.with_suffix(f".{os.getpid()}")
+        new.unlink(missing_ok=True)
+        server = await asyncio.get_running_loop().create_unix_server(lambda: answer(None), str(new))
+        new.rename(path)
+        return server
+
+    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
+        """Connect with a worker."""
+        _, link = await asyncio.get_running_loop().create_unix_connection(make, str(self._path(node)))
+        return link
+
+    def _path(self, node: NodeId) -> Path:
+        return self._folder / f"{node}.{self.app}.sock"
