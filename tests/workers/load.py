@@ -15,7 +15,7 @@ from tests.integration.socket_client import TIMEOUT, http
 
 from plait_client import CallError, Disconnected, Room, connect
 
-__all__ = ["Load", "Told", "check_stored"]
+__all__ = ["Load", "Told", "check_changes", "check_stored"]
 
 # Seconds before a reader asks again after there was no answer.
 _PAUSE = 0.05
@@ -61,10 +61,13 @@ class Told:
 
 
 class Load:
-    """Writers, readers on sockets and readers by HTTP of some threads, from `async with` to its end."""
+    """Writers, readers on sockets and readers by HTTP of some threads, from `async with` to its end.
 
-    def __init__(self, address: str, threads: Sequence[str], told: Told) -> None:
-        self._address = address
+    The clients of each thread are at all addresses in turn.
+    """
+
+    def __init__(self, addresses: Sequence[str], threads: Sequence[str], told: Told) -> None:
+        self._addresses = addresses
         self._threads = threads
         self._told = told
         self._stack = AsyncExitStack()
@@ -75,11 +78,13 @@ class Load:
     async def __aenter__(self) -> "Load":
         for thread in self._threads:
             for number in range(2):
-                room = await self._open(thread, f"{thread}-{number}")
+                room = await self._open(thread, f"{thread}-{number}", number)
                 self._begin(self._write(thread, f"w{number}", room))
-            self._begin(self._read(thread, await self._open(thread, f"{thread}-reader")))
-        web = await self._stack.enter_async_context(http(self._address))
-        self._begin(self._get(web))
+            for number in range(len(self._addresses)):
+                self._begin(self._read(thread, await self._open(thread, f"{thread}-reader{number}", number)))
+        for address in self._addresses:
+            web = await self._stack.enter_async_context(http(address))
+            self._begin(self._get(web))
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -116,8 +121,8 @@ class Load:
     def _begin(self, work: Any) -> None:
         self._tasks.append(asyncio.create_task(work))
 
-    async def _open(self, thread: str, client: str) -> Room[dict[str, int]]:
-        url = f"ws://{self._address}/threads/ledger/{thread}"
+    async def _open(self, thread: str, client: str, number: int) -> Room[dict[str, int]]:
+        url = f"ws://{self._addresses[number % len(self._addresses)]}/threads/ledger/{thread}"
         room = await self._stack.enter_async_context(connect(url, client=client, open_timeout=TIMEOUT))
         self._rooms.append((thread, room))
         return room
@@ -166,6 +171,11 @@ def check_stored(path: Path, thread: str, told: Told, shown: dict[str, int]) -> 
             "SELECT version, ops FROM changes WHERE thread = (SELECT id FROM threads WHERE name = ?) ORDER BY version",
             (thread,),
         ).fetchall()
+    check_changes(rows, thread, told, shown)
+
+
+def check_changes(rows: Sequence[tuple[int, bytes]], thread: str, told: Told, shown: dict[str, int]) -> None:
+    """Check that the stored changes of a thread have each acknowledged one once, and make what the clients show."""
     stored: dict[tuple[str, int], int] = {}
     state: dict[str, int] = {}
     versions = [version for version, _ in rows]

@@ -303,10 +303,10 @@ class Socket(asyncio.Protocol):
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
 
     def drop_output(self) -> None:
-        """Forget the waiting frames."""
+        """Forget the waiting frames, but not a close frame, which is the last one."""
         if self._out is not None:
-            self._out = []
-            self._out_size = 0
+            self._out = self._out[-1:] if self._protocol.close_sent is not None else []
+            self._out_size = sum(map(len, self._out))
 
     def _write(self, data: bytes) -> None:
         self._out_size += len(data)
