@@ -13,7 +13,7 @@ from benchmarks.protocols import COLYSEUS, seats
 from benchmarks.results import Clock, Result
 from benchmarks.wire import text
 
-__all__ = ["LOADS", "Job", "Load", "pump"]
+__all__ = ["LOADS", "WARM_UP", "Job", "Load", "pump"]
 
 WARM_UP = 0.3
 

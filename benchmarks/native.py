@@ -10,7 +10,7 @@ from benchmarks.loads import LOADS, Job, Load, pump
 from benchmarks.results import Result
 from benchmarks.wire import text
 
-__all__ = ["NATIVE_LOADS", "place"]
+__all__ = ["NATIVE_LOADS", "Pusher", "place"]
 
 PLACE = re.compile(rb'"epoch":"([^"]+)","version":(\d+)')
 UNANSWERED = 64

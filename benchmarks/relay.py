@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks.clients import Clients
+from benchmarks.clients import Client, Clients
 from benchmarks.documents import call
-from benchmarks.loads import Job, Load
-from benchmarks.native import NATIVE_LOADS
+from benchmarks.loads import WARM_UP, Job, Load
+from benchmarks.native import NATIVE_LOADS, Pusher
 from benchmarks.protocols import PROTOCOLS
-from benchmarks.results import cpu_seconds, resident
+from benchmarks.results import Clock, Result, cpu_seconds, resident
 from benchmarks.servers import ROOT, Recipe, plait, serve
 from benchmarks.wire import text
 from plait.cluster.owners import Worker, Workers
@@ -97,6 +97,29 @@ def name_threads() -> Iterator[str]:
 NAMES = name_threads()
 
 
+def push(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
+    """Clients of one thread each push with `job.window` pushes in flight; counts acks."""
+    everyone = clients.join(f"/agents/bench-agent/{next(NAMES)}" for _ in range(job.sockets))
+    pushers = {client: Pusher(clients, client) for client in everyone}
+    half, count = job.window // 2, 0
+    due = dict.fromkeys(everyone, half)
+
+    def touched(client: Client) -> None:
+        nonlocal count
+        while pushers[client].answers >= due[client]:
+            due[client] += half
+            count += half
+            pushers[client].send(half)
+
+    for pusher in pushers.values():
+        pusher.send(job.window)
+    clock = Clock(server)
+    clients.run(lambda: clock.seconds >= WARM_UP, touched=touched)
+    count, clock = 0, Clock(server)
+    clients.run(lambda: clock.seconds >= job.seconds, touched=touched)
+    return clock.result(count)
+
+
 def measure(setup: Setup, load: Load, **settings: float) -> Cost:
     """Run a load of the native protocol."""
     job = msgspec.convert({"load": "", "port": setup.port, "pid": 0, "name": next(NAMES), **settings}, Job)
@@ -117,13 +140,13 @@ def time_calls(setup: Setup) -> float:
         for number in range(CALLS):
             due, begun = client.texts + 2, time.perf_counter()
             clients.send(client, text(call(number, "add", 1)))
-            clients.run(_reaches(clients, client, due))
+            clients.run(_reaches(client, due))
             spent.append(time.perf_counter() - begun)
     return statistics.median(spent) * 1e3
 
 
-def _reaches(_: Clients, client: object, due: int) -> Callable[[], bool]:
-    return lambda: client.texts >= due  # type: ignore[attr-defined, no-any-return]
+def _reaches(client: Client, due: int) -> Callable[[], bool]:
+    return lambda: client.texts >= due
 
 
 def weigh(setup: Setup, count: int) -> float:
@@ -164,18 +187,22 @@ def main() -> int:
         two = stack.enter_context(start(folder, is_relayed=True))
         local_size, size = (weigh(each, IDLE) for each in (one, two))
         loads = (
-            ("push", PUSH_AIM, "burst", {"count": 2000}),
-            ("delivery, 300 sockets", DELIVERY_AIM, "fan-out", {"sockets": 300, "window": 16, "pause": 0.001}),
+            ("push, 32 threads", PUSH_AIM, push, {"sockets": 32, "window": 8}),
+            (
+                "delivery, 300 sockets",
+                DELIVERY_AIM,
+                NATIVE_LOADS["fan-out"],
+                {"sockets": 300, "window": 16, "pause": 0.001},
+            ),
         )
         for title, aim, load, settings in loads:
             rounds = [
-                [measure(each, NATIVE_LOADS[load], seconds=seconds, **settings) for each in (one, two)]
-                for _ in range(options.rounds)
+                [measure(each, load, seconds=seconds, **settings) for each in (one, two)] for _ in range(options.rounds)
             ]
             local, relayed = min(each[0].total for each in rounds), min((each[1] for each in rounds), key=_total)
             detail = f"{local:.1f} µs, {relayed.owner:.1f} + {relayed.total - relayed.owner:.1f} µs"
             show(title, relayed.total / local, aim, "", detail)
-            if load == "fan-out":
+            if load is not push:
                 show("delivery, the owner's part", relayed.owner / local, OWNER_AIM, "", detail)
         local_calls, calls = (min(time_calls(each) for _ in range(options.rounds)) for each in (one, two))
         show("call that changes the state, p50", calls - local_calls, LATENCY_AIM, " ms", f"{local_calls:.2f} ms")

@@ -21,7 +21,7 @@ from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
 
-__all__ = ["Front", "put_front", "using_fronts"]
+__all__ = ["Front", "OneOwner", "put_front", "using_fronts"]
 
 _GATEWAY, _OWNER = 0, 1
 
@@ -33,14 +33,14 @@ class _Use:
 
 
 class OneOwner:
-    """Two nodes, of which one owns every thread."""
+    """Two nodes; one owns every thread."""
 
     is_alone = False
     is_first = True
-    keepers: Sequence[NodeId] = (_OWNER,)
+    keepers: Sequence[NodeId] = (_GATEWAY, _OWNER)
     gate: Gate = OPEN
 
-    def __init__(self, node: int) -> None:
+    def __init__(self, node: int = _GATEWAY) -> None:
         self.node: NodeId = node
         self.server: Mapping[NodeId, int] = {node: 0}
 
@@ -58,13 +58,13 @@ class Front:
     """An ASGI app that serves the threads of `app` as a gateway does, and runs while that runs."""
 
     def __init__(self, app: Plait) -> None:
-        self._app = app
+        self.app = app
         self._folder = tempfile.mkdtemp(prefix="plait-")
         # The app, too, gets links.
         owners = app._owners = app._context.owners = OneOwner(_OWNER)
         app._links = app._context.links = Links(owners, Folder(_OWNER, self._folder), app._openers)
         settings = app.settings
-        self._context = context = ServerContext(
+        self.context = context = ServerContext(
             app._node,
             app._context.identity,
             Heartbeat(settings.ping_interval, settings.ping_timeout),
@@ -83,20 +83,20 @@ class Front:
     @property
     def sent(self) -> int:
         """The messages that the gateway and the owner have sent."""
-        return self._context.links.sent + self._app._links.sent
+        return self.context.links.sent + self.app._links.sent
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
         """Run the app and the gateway."""
-        async with self._app.lifespan():
-            self._context.start()
-            self._context.heartbeat.start()
-            await self._context.links.start()
+        async with self.app.lifespan():
+            self.context.start()
+            self.context.heartbeat.start()
+            await self.context.links.start()
             try:
                 yield
             finally:
-                await self._context.links.stop()
-                await self._context.heartbeat.stop()
+                await self.context.links.stop()
+                await self.context.heartbeat.stop()
         shutil.rmtree(self._folder)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

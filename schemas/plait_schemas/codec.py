@@ -12,17 +12,23 @@ from plait_schemas.members import attributes
 
 __all__ = [
     "HALF_PAIR",
+    "LARGE",
     "NOT_JSON",
     "UNENCODABLE",
     "check_json",
     "complete_pairs",
     "decode_json",
+    "decoded",
     "encode_finite",
     "encode_json",
     "has_long_integers",
     "has_non_finite",
+    "is_large",
     "nests_deeper",
     "printable",
+    "read_large",
+    "read_parts",
+    "read_value",
 ]
 
 encode_json = msgspec.json.Encoder().encode
@@ -37,6 +43,9 @@ UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgs
 HALF_PAIR: Final = "a text in it has half a surrogate pair, as when an emoji is cut in two"
 """Why the server refuses a frame that JavaScript accepts as JSON."""
 
+LARGE: Final = 16 * 1024
+"""Objects and arrays with at least this many bytes of JSON stay JSON, as msgspec.Raw, until they are looked into."""
+
 # An escaped backslash or a whole surrogate pair, which are kept, or else half a pair.
 _PAIR: Final = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -48,6 +57,9 @@ _PEELED: Final = 4
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'{}[]"'))
 
 _skip: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+# An object with more members is decoded at once, as decoding them one by one would take longer.
+_MOST_MEMBERS: Final = 1_000
 # Digits as 0, E as e, anything else as a space.
 _DIGITS: Final = bytes(ord("0") if 48 <= at < 58 else ord("e") if at in b"eE" else ord(" ") for at in range(256))
 _LONG_EXPONENT: Final = b"0e000"
@@ -67,6 +79,42 @@ def check_json(data: bytes) -> None:
             decode_json(b"[%b]" % _without_structure(data))
         except msgspec.ValidationError as error:  # Its place is one in another text: leave it out.
             raise msgspec.ValidationError(str(error).partition(" - at ")[0]) from None
+
+
+def is_large(text: bytes | msgspec.Raw) -> bool:
+    """Tell whether JSON text is that of a large object or array."""
+    return len(text) >= LARGE and bytes(memoryview(text)[:1]) in (b"{", b"[")
+
+
+def decoded(value: Any) -> Any:
+    """Return a value that may be undecoded as dicts and lists."""
+    return decode_json(value) if type(value) is msgspec.Raw else value
+
+
+def read_value(text: msgspec.Raw) -> Any:
+    """Decode a part of valid JSON, unless it is large: then return a copy, which keeps only this part in memory."""
+    return text.copy() if is_large(text) else decode_json(text)
+
+
+def read_parts(data: bytes) -> Any:
+    """Decode valid JSON; large parts of a large object with few members stay undecoded."""
+    if is_large(data) and data[:1] == b"{":
+        members = _members(data)
+        if len(members) <= _MOST_MEMBERS:
+            return {name: read_value(text) for name, text in members.items()}
+    return decode_json(data)
+
+
+def read_large(text: msgspec.Raw) -> Any:
+    """Decode a part of JSON that a client sent, unless it is large: then check it, and remove the spaces in it.
+
+    Raises one of NOT_JSON.
+    """
+    if not is_large(text):
+        return decode_json(text)
+    compact = msgspec.json.format(bytes(text), indent=-1)
+    check_json(compact)
+    return msgspec.Raw(compact)
 
 
 def _without_structure(data: bytes) -> bytes:

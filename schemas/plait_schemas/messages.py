@@ -6,9 +6,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas.codec import NOT_JSON, complete_pairs
+from plait_schemas import codec
+from plait_schemas.codec import NOT_JSON, complete_pairs, is_large, read_large
 from plait_schemas.conversation import Item
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, UndecodedOp
 
 __all__ = [
     "SUBPROTOCOL",
@@ -47,6 +48,7 @@ __all__ = [
     "decode_broken",
     "decode_client",
     "decode_head",
+    "decode_partly",
     "decode_server",
     "encode",
 ]
@@ -89,6 +91,16 @@ class Push(_Frame, frozen=True):
     ref: int
     base: Version
     ops: Sequence[Op]
+    made: Version | None = None
+    answered: int | None = None
+
+
+class _UndecodedPush(_Frame, frozen=True, tag="push"):
+    """A push, with values that are still JSON."""
+
+    ref: int
+    base: Version
+    ops: Sequence[UndecodedOp]
     made: Version | None = None
     answered: int | None = None
 
@@ -386,6 +398,7 @@ ServerMessage = (
 )
 
 _client: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
+_push: msgspec.json.Decoder[_UndecodedPush] = msgspec.json.Decoder(_UndecodedPush)
 _server: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 _encoder = msgspec.json.Encoder()
 _HEAD: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,')
@@ -393,6 +406,20 @@ _HEAD: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(push|call|send)"\s*,\s*"ref"
 
 def decode_client(data: bytes | str) -> ClientMessage:
     """Decode a frame of a client. Raises one of NOT_JSON."""
+    return _client.decode(data)
+
+
+def decode_partly(data: bytes) -> ClientMessage:
+    """Decode a frame of a client; large values in the operations of a push stay JSON. Raises one of NOT_JSON."""
+    if len(data) < codec.LARGE:
+        return _client.decode(data)
+    try:
+        push = _push.decode(data)
+        if any(type(op.value) is msgspec.Raw and is_large(op.value) for op in push.ops):
+            ops = [op.read(read_large) for op in push.ops]
+            return Push(push.ref, push.base, ops, push.made, push.answered)
+    except NOT_JSON:
+        pass  # It is another message, or the decoder of all messages says what is wrong.
     return _client.decode(data)
 
 

@@ -5,7 +5,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas.codec import HALF_PAIR
+from plait_schemas import codec
+from plait_schemas.codec import HALF_PAIR, decoded
 from plait_schemas.members import attributes
 from plait_schemas.text import Region, in_order, spliced
 
@@ -13,6 +14,7 @@ __all__ = [
     "Op",
     "Owned",
     "PatchError",
+    "UndecodedOp",
     "apply",
     "check_splice",
     "compact",
@@ -23,6 +25,7 @@ __all__ = [
     "is_index",
     "own",
     "parse",
+    "read_ops",
     "region_of",
     "splice",
     "splice_text",
@@ -58,7 +61,33 @@ class PatchError(ValueError):
     """An operation that does not fit the document it is applied to."""
 
 
+class UndecodedOp(msgspec.Struct, frozen=True):
+    """An operation whose value is still JSON."""
+
+    op: Literal["add", "remove", "replace", "splice"]
+    path: str
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    moved: bool | msgspec.UnsetType = msgspec.UNSET
+    at: int | msgspec.UnsetType = msgspec.UNSET
+    remove: int | msgspec.UnsetType = msgspec.UNSET
+    insert: str | msgspec.UnsetType = msgspec.UNSET
+    own: bool | msgspec.UnsetType = msgspec.UNSET
+
+    def read(self, read_value: Callable[[msgspec.Raw], Any]) -> Op:
+        """Return the operation with the value that `read_value` makes of the JSON."""
+        value = self.value if isinstance(self.value, msgspec.UnsetType) else read_value(self.value)
+        return Op(self.op, self.path, value, self.moved, self.at, self.remove, self.insert, self.own)
+
+
 decode_ops = msgspec.json.Decoder(list[Op]).decode
+_decode_undecoded = msgspec.json.Decoder(list[UndecodedOp]).decode
+
+
+def read_ops(data: bytes) -> list[Op]:
+    """Decode operations that were stored or encoded by this server; large values stay JSON."""
+    if len(data) < codec.LARGE:
+        return decode_ops(data)
+    return [op.read(codec.read_value) for op in _decode_undecoded(data)]
 
 
 def escape(key: str) -> str:
@@ -141,7 +170,10 @@ def _apply(document: Any, parts: list[str], op: Op, owned: Owned) -> Any:
 
 def own(node: Any, owned: Owned) -> Any:
     """Return a copy of a dict or list, to be changed; the node itself if it is already a copy, or not a container."""
-    if isinstance(node, _CONTAINERS) and id(node) not in owned:
+    if type(node) is msgspec.Raw:
+        node = decoded(node)
+        owned[id(node)] = node
+    elif isinstance(node, _CONTAINERS) and id(node) not in owned:
         node = node.copy()
         owned[id(node)] = node
     return node
@@ -309,14 +341,26 @@ class _Run:
 
 
 def find(document: Any, parts: Sequence[str]) -> Any:
-    """Return the value at a place of a document, or of a tree of Structs that stands for one; UNSET for none."""
+    """Return the value at a place of a document, or of a tree of Structs that stands for one; UNSET for none.
+
+    Large parts of the document that are still JSON are decoded on the way, and stored decoded in their containers.
+    """
+    document = decoded(document)
     for part in parts:
         if isinstance(document, dict):
-            document = document.get(part, msgspec.UNSET)
+            node = document.get(part, msgspec.UNSET)
+            if type(node) is msgspec.Raw:
+                document[part] = node = decoded(node)
+            document = node
         elif isinstance(document, list | tuple) and is_index(part) and int(part) < len(document):
-            document = document[int(part)]
+            node = document[int(part)]
+            if type(node) is msgspec.Raw:
+                node = decoded(node)
+                if isinstance(document, list):
+                    document[int(part)] = node
+            document = node
         elif (names := attributes(document)) is not None and part in names:
-            document = getattr(document, names[part])
+            document = decoded(getattr(document, names[part]))
         else:
             return msgspec.UNSET
     return document

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from plait_schemas.codec import decoded
 from plait_schemas.members import attributes
 from plait_schemas.patch import Owned, find, is_index, own, walk
 
@@ -65,7 +66,7 @@ class Shape:
             # The earlier value was most likely an object, too.
             value = {}
         if not parts:
-            self._root = value
+            self._root = decoded(value)
             return
         container = self._own(parts[:-1])
         if isinstance(container, dict):

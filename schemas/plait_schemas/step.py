@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_schemas.codec import decoded
 from plait_schemas.elements import id_of
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, is_index, parse, region_of, splices
 from plait_schemas.shape import Shape
@@ -13,7 +14,7 @@ from plait_schemas.text import UNKNOWN, Region, goes_on, transform_both
 __all__ = ["MOST_REGIONS", "SCALARS", "Step", "is_of", "is_pair", "is_place", "leads_through", "pointer"]
 
 
-_CONTAINERS: Final = (dict, list, tuple, msgspec.Struct)
+_CONTAINERS: Final = (dict, list, tuple, msgspec.Struct, msgspec.Raw)
 SCALARS: Final = (str, int, float, type(None), msgspec.UnsetType)
 """Values that have no members, or are unknown."""
 
@@ -90,8 +91,8 @@ class Step:
             return self.name == "remove"
         if isinstance(self._value, SCALARS) or isinstance(other._value, SCALARS):
             return False
-        id = id_of(self._value)
-        return id is None or id != id_of(other._value)
+        id = id_of(self._decode())
+        return id is None or id != id_of(other._decode())
 
     def ops(self) -> list[Op]:
         """Return the operation; a splice with several regions becomes several."""
@@ -123,7 +124,7 @@ class Step:
         members that others have removed, a missing member is added, or need not be removed.
         """
         rest = inner.parts[len(self.parts) :]
-        if self.is_element or _leads_to_element(self._value, rest, is_end=inner.name == "add"):
+        if self.is_element or _leads_to_element(self._decode(), rest, is_end=inner.name == "add"):
             inner.is_gone = True
             return
         if isinstance(find(self._value, rest[:-1]), dict) and find(self._value, rest) is msgspec.UNSET:
@@ -134,7 +135,7 @@ class Step:
         if self._owned is None:
             self._owned = {}
         try:
-            self._value = apply(self._value, [Op(inner.name, pointer(rest), inner._value)], self._owned)
+            self._value = apply(self._value, [Op(inner.name, pointer(rest), inner._decode())], self._owned)
         except PatchError:
             inner.is_gone = True
 
@@ -148,9 +149,15 @@ class Step:
         if self._owned is None:
             self._owned = {}
         try:
-            self._value = apply(self._value, inner._ops_at(pointer(rest)), self._owned)
+            inner._decode()
+            self._value = apply(self._decode(), inner._ops_at(pointer(rest)), self._owned)
         except PatchError:
             inner.is_gone = True
+
+    def _decode(self) -> Any:
+        """Return its value; a large one is decoded only when it is needed."""
+        self._value = decoded(self._value)
+        return self._value
 
     def look_up(self, shape: Shape, *, has_happened: bool | None = None, is_exact: bool = False) -> None:
         """Find out whether its container is an array.

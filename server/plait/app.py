@@ -371,7 +371,7 @@ class Plait(AgentHost):
         """
         found = self._node.kind(_kind_name(kind))
         work = Fork(found, name, new_name, at=at, limits=self._node.limits)
-        await self._node.fork_thread(work)
+        await self._node.everywhere.fork_thread(work, name, at)
         return self._node.handle(found.cls, work.key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:

@@ -218,6 +218,11 @@ class RateLimiter:
         """Count the accepted message as `count` more messages."""
         self._taken.charge(count)
 
+    def charge_message(self, data: bytes) -> None:
+        """Count the accepted message as more messages if it is large."""
+        if len(data) >= _BYTES_PER_MESSAGE:
+            self._taken.charge(count_extra_messages(data))
+
 
 def count_extra_messages(data: bytes) -> float:
     """Return how many extra messages a message counts as, for reading, decoding and comparing it."""

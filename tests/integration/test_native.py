@@ -182,6 +182,7 @@ async def test_a_client_that_joins_on_a_second_socket_closes_the_first_with_4408
 # Who may come in
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(("path", "code"), [("/threads/nothing/one", 4404), ("/threads/page/", 4404)])
 async def test_a_socket_to_what_is_not_there_is_closed_with_4404(address: str, path: str, code: int) -> None:
     client = NativeClient(address, path, "a")
@@ -191,6 +192,7 @@ async def test_a_socket_to_what_is_not_there_is_closed_with_4404(address: str, p
     await client.close()
 
 
+@pytest.mark.local
 async def test_a_page_of_another_origin_is_closed_with_4403(address: str) -> None:
     client = NativeClient(address, PATH, "a", origin="https://foe.example")
     await client.open(joins=False)

@@ -19,7 +19,7 @@ from plait.store.files import Files
 from plait.store.protocol import ThreadKey
 from plait.store.urls import open_files, open_store
 
-KILLS = 5
+KILLS = 10
 THREADS = 400
 
 

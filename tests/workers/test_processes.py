@@ -1,15 +1,19 @@
 """The parent of several workers starts them, starts them again, replaces them and ends them."""
 
 import os
+import pty
 import signal
+import socket
 import ssl
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT
@@ -49,7 +53,7 @@ api = FastAPI(lifespan=run)
 
 @api.get("/where")
 def find():
-    return {"pid": os.getpid(), "version": VERSION}
+    return {"pid": os.getpid(), "version": VERSION, "place": os.environ.get("PLAIT_WORKER")}
 
 @api.get("/hang")
 async def hang():
@@ -88,6 +92,11 @@ def plait(folder: Path, *arguments: str, **more: str) -> Done:
     return run_command(arguments, cwd=folder, environment={**os.environ, **more})
 
 
+def is_listening(process: psutil.Process) -> bool:
+    """Whether a process accepts connections."""
+    return any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
+
+
 def pids(group: Group) -> set[int]:
     """Return the processes of the workers."""
     return {each.pid for each in group.processes().values()}
@@ -100,6 +109,8 @@ def test_all_workers_accept_on_one_port_and_end_together_without_a_trace(group: 
     seen: set[int] = set()
     group.until(lambda: seen.add(ask(group).json()["pid"]) or seen == pids(group))  # type: ignore[func-returns-value]
     assert sorted(each.name for each in folder.glob("*.db")) == ["game.0.db", "game.1.db"]
+    # A command that the app starts is no worker.
+    assert ask(group).json()["place"] is None
     links = group.folder()
     assert links.stat().st_mode & 0o777 == 0o700
     assert sorted(each.name for each in links.iterdir()) == ["0.0.sock", "0.1.sock", "1.0.sock", "1.1.sock"]
@@ -295,6 +306,25 @@ def test_a_reload_replaces_all_workers_and_refuses_no_connection(group: Group, f
     assert group.end() == 0
 
 
+def test_a_connection_that_a_worker_has_accepted_is_served_before_it_is_replaced(group: Group) -> None:
+    former = group.processes()[0]
+    while True:
+        with socket.create_connection(("127.0.0.1", group.port)) as bare:
+            port = bare.getsockname()[1]
+            if port not in {each.raddr.port for each in former.net_connections("tcp") if each.raddr}:
+                continue
+            group.signal(signal.SIGHUP)
+            group.until(lambda: not is_listening(former))
+            bare.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                bare.recv(1)
+            bare.sendall(b"GET /where HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            bare.settimeout(TIMEOUT)
+            assert b'"pid":%d' % former.pid in b"".join(iter(lambda: bare.recv(4096), b""))
+            break
+    group.until(lambda: group.count_lines("all workers are replaced"))
+
+
 def test_a_reload_of_a_broken_app_keeps_the_workers(group: Group, folder: Path) -> None:
     before = pids(group)
     (folder / "game.py").write_text("nonsense(")
@@ -302,6 +332,27 @@ def test_a_reload_of_a_broken_app_keeps_the_workers(group: Group, folder: Path) 
     group.until(lambda: group.count_lines("the replacement of worker 0 has not started: the reload is given up"))
     assert pids(group) == before
     assert ask(group).json()["version"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_hangup_reloads_while_there_is_a_terminal_and_ends_all_when_it_is_closed(folder: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        command = [sys.executable, "-m", "plait.cli", "serve", "game:api", "--port", "0", "--workers", "2"]
+        os.execv(command[0], command)
+    read_until(terminal, b"plait serves")
+    os.kill(pid, signal.SIGHUP)
+    read_until(terminal, b"all workers are replaced")
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def read_until(file: int, text: bytes) -> None:
+    """Read from a file until a text comes."""
+    found = b""
+    while text not in found:
+        found += os.read(file, 4096)
 
 
 # With other features

@@ -152,7 +152,7 @@ class Connection:
         # Bytes of the messages whose turns have not ended.
         self.backlog = 0
         # Called when all turns have ended.
-        self._on_turns_ended: Callable[[], None] | None = None
+        self._on_turns_ended: Callable[[], object] | None = None
         self._transport = transport
         self._gate = gate
 
@@ -231,7 +231,7 @@ class Connection:
             on_ended, self._on_turns_ended = self._on_turns_ended, None
             on_ended()
 
-    def call_when_turns_end(self, callback: Callable[[], None]) -> None:
+    def call_when_turns_end(self, callback: Callable[[], object]) -> None:
         """Call `callback` when all turns of the connection have ended; at once if none is running or waiting."""
         if self.backlog:
             self._on_turns_ended = callback

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from plait.actor.connection import Connection
 from plait.actor.outcome import Done
 from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
-from plait.instruments.protocol import Instruments, find_outcome
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.limits import Limits
 from plait.store.protocol import ThreadKey
 
@@ -167,8 +167,8 @@ class Turn:
         self.task: asyncio.Task[Any] | None = None
         # The trace of its cause; after it has begun, its own.
         self.trace = trace
-        # When it began to wait.
-        self.since = perf_counter()
+        # When it began to wait, for the instruments.
+        self.since = 0.0 if actor.instruments is NO_INSTRUMENTS else perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
@@ -255,8 +255,10 @@ class Turn:
         self.task = task
         _turn.set(self)
         self.is_running = True
-        instruments, (kind, name), began = self.actor.instruments, self.actor.key, perf_counter()
-        self.trace = instruments.turn_began(kind, name, self.name, began - self.since, self.trace)
+        instruments, began = self.actor.instruments, 0.0
+        if is_told := instruments is not NO_INSTRUMENTS:
+            began = perf_counter()
+            self.trace = instruments.turn_began(*self.actor.key, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None
         exiting: BaseException | None = None
@@ -280,7 +282,8 @@ class Turn:
                 task.uncancel()
         if error is not None or self.loss is not None:
             error = self._find_error(error)
-        instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
+        if is_told:
+            instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
         if exiting is not None:
             raise exiting

@@ -85,11 +85,9 @@ class ThreadIds:
                 raise ValueError(f"thread_ids: {error}") from error
         if (found := self._find_in_header(request) or self._find_in_cookie(request)) is not None:
             return found
+        made = (make_thread_id() for _ in range(_MOST_TRIES))
         # A node may own no thread at all.
-        for _ in range(_MOST_TRIES):
-            if is_ours(id := make_thread_id()):
-                break
-        return id
+        return next(filter(is_ours, made), None) or make_thread_id()
 
     def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:
         """Return the headers by which a client continues a thread; if `is_secure`, the cookie is for https only."""

@@ -138,10 +138,13 @@ class PostgresDirectory:
     async def _create(self, db: Db) -> None:
         if await self._is_there(db):
             return
-        async with db.transaction():
-            await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", self._tables.fill("{nodes}"))
-            if not await self._is_there(db):  # Another node may have been first.
+        try:
+            async with db.transaction():
+                await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", self._tables.fill("{nodes}"))
                 await db.execute(self._tables.fill(_CREATE))
+        except DRIVER_ERRORS:
+            if not await self._is_there(db):  # Otherwise another node was first.
+                raise
 
     async def _is_there(self, db: Db) -> bool:
         return bool(await db.fetchval("SELECT to_regclass($1) IS NOT NULL", self._tables.fill("{shards}")))

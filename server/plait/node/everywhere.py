@@ -5,12 +5,13 @@ from contextlib import aclosing
 from typing import Any
 
 from plait.actor.kind import Kind
+from plait.node.forking import Fork
 from plait.node.importing import Import
 from plait.node.listing import merge_listings
 from plait.node.local_thread import LocalThread, ThreadCalls
 from plait.node.own_threads import OwnThreads
 from plait.node.remote_nodes import RemoteNodes
-from plait.node.remote_requests import Destroy, ExportThread, ImportThread, Listed, ListThreads
+from plait.node.remote_requests import Destroy, ExportThread, ForkThread, ImportThread, Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
 from plait.store.protocol import ThreadKey
 
@@ -61,6 +62,16 @@ class Everywhere:
             await self._node.import_thread(work, replace=replace)
         else:
             await self.nodes.ask(work.key, ImportThread(work.key, replace), upload=work.read_pieces)
+
+    async def fork_thread(self, work: Fork, name: str, at: int | None) -> None:
+        """Fork a thread, as `Node.fork_thread` does. Raises ValueError if the two are kept by different processes."""
+        source, owners = ThreadKey(work.key.kind, name), self.nodes.owners
+        if len(owners.keepers) > 1 and owners.find(work.key) != owners.find(source):
+            raise ValueError(f"{source} and {work.key} belong to different processes: fork to another name")
+        if self._is_here(work.key):
+            await self._node.fork_thread(work)
+        else:
+            await self.nodes.ask(work.key, ForkThread(work.key, name, at))
 
     async def list_threads(self, query: ListThreads) -> AsyncIterator[Listed]:
         """Iterate over the stored threads, a page of each node at a time."""

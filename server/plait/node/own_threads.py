@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
 from plait.actor.kind import Kind
+from plait.node.forking import Fork
 from plait.node.importing import Import
 from plait.node.local_thread import Waker
 from plait.node.remote_requests import Listed, ListThreads
@@ -34,6 +35,10 @@ class OwnThreads(Waker, Protocol):
 
     def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
         """Iterate over the file of a thread of this node."""
+        ...
+
+    async def fork_thread(self, work: Fork) -> None:
+        """Make a thread from another one."""
         ...
 
     async def import_thread(self, work: Import, *, replace: bool) -> None:

@@ -16,6 +16,7 @@ from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
 from plait.errors import CallFailed, Unavailable
+from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
 from plait.node.local_thread import LocalThread, StreamWindow, find_part
 from plait.node.own_threads import OwnThreads
@@ -27,6 +28,7 @@ from plait.node.remote_requests import (
     CallPart,
     Destroy,
     ExportThread,
+    ForkThread,
     ImportThread,
     Interrupt,
     ListThreads,
@@ -138,6 +140,12 @@ class RemoteCalls:
                 return b""
             case ImportThread():
                 await self._import(request, stream)
+                return b""
+            case ForkThread():
+                kind, limits = self._node.find_any_kind(request.key.kind), self._node.limits
+                await self._node.fork_thread(
+                    Fork(kind, request.source, request.key.name, at=request.at, limits=limits)
+                )
                 return b""
             case ReadReport():
                 return await self.reports[request.name]()

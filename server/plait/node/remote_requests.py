@@ -15,6 +15,7 @@ __all__ = [
     "Destroy",
     "Envelope",
     "ExportThread",
+    "ForkThread",
     "ImportThread",
     "Interrupt",
     "ListThreads",
@@ -124,6 +125,13 @@ class ImportThread(OfThread, frozen=True, tag="import"):
     replace: bool
 
 
+class ForkThread(OfThread, frozen=True, tag="fork"):
+    """Make the thread from another one, which the node can read."""
+
+    source: str
+    at: int | None
+
+
 class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     """Return a page of the stored threads of the node: a list of Listed."""
 
@@ -168,6 +176,7 @@ Request = (
     | CallPart
     | ExportThread
     | ImportThread
+    | ForkThread
     | ListThreads
     | ReadReport
 )

@@ -11,7 +11,7 @@ from plait.limits import Limits
 from plait.state.fields import check_fields, make_unknown_field_error
 from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
-from plait.state.types import MOST_OPS, StateType, encode_value, parse_json_error
+from plait.state.types import MOST_OPS, StateType, check_depth, encode_value, parse_json_error
 from plait_schemas.codec import NOT_JSON, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
@@ -39,14 +39,25 @@ def apply_ops(
             return Revision(type_, state=state), ops
         except NotTyped:
             ops = [*_add_omitted(before, ops), *ops]
-    state, document = type_.apply(before.document, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+    tree = _find_tree(type_, before, ops)
+    state, document = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
     if type_.is_plain:
-        return Revision(type_, document=document), ops
+        if type(document) is msgspec.Raw:
+            return Revision(type_, json=bytes(document)), ops
+        is_partial = before.is_partial or msgspec.Raw in [type(op.value) for op in ops]
+        return Revision(type_, document=document, is_partial=is_partial), ops
     if not before.has_state:
         return Revision(type_, state=state), [Op("add", "", state)]
     if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):
         return Revision(type_, json=data, state=state), ops  # A diff may find other splices than these.
     return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
+
+
+def _find_tree(type_: StateType, before: Revision, ops: Sequence[Op]) -> Any:
+    """Return the document to apply operations to; None, without decoding it, if the first one replaces it whole."""
+    if ops and ops[0].path == "" and ops[0].op in ("add", "replace"):
+        return None
+    return before.partial if type_.is_plain else before.document
 
 
 def apply_value(
@@ -71,7 +82,9 @@ def apply_value(
 
 def check_op(op: Op, limits: Limits) -> None:
     """Check the value of an operation, or what it inserts. Raises InvalidState or TooLarge."""
-    if type(op.value) not in _PLAIN_SCALARS:
+    if type(op.value) is msgspec.Raw:
+        check_depth(bytes(op.value), limits, op.path)
+    elif type(op.value) not in _PLAIN_SCALARS:
         encode_value("value", op.value, limits, op.path)
     elif op.insert is not msgspec.UNSET:
         encode_value("text", op.insert, limits, op.path)
@@ -95,7 +108,8 @@ def measure_op(op: Op) -> int:
     """Return about how many bytes an operation may add to a state's JSON."""
     if op.value is msgspec.UNSET:
         return 0 if op.insert is msgspec.UNSET else len(encode_json(op.insert))
-    return len(encode_json(op.value)) + len(op.path) - op.path.rfind("/") + 4
+    size = len(op.value) if type(op.value) is msgspec.Raw else len(encode_json(op.value))
+    return size + len(op.path) - op.path.rfind("/") + 4
 
 
 def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, list[Op]]:

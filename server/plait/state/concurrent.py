@@ -1,6 +1,6 @@
 """The changes that a client had not seen when it sent a push, and the reading of older ones."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,7 +9,7 @@ from plait.errors import Conflict, NotFound
 from plait.state.history import History
 from plait.state.log import ChangeLog
 from plait.store.protocol import ChangeRow
-from plait_schemas.patch import Op, decode_ops
+from plait_schemas.patch import Op
 
 __all__ = ["TOO_OLD", "ConcurrentOp", "ConcurrentOps", "LoadedChanges", "MissingChanges"]
 
@@ -30,10 +30,12 @@ class ConcurrentOps(NamedTuple):
     # The base of that push: each operation is of a later version.
     since: int = 0
 
-    def find_unseen(self, base: int, rows: Iterable[ChangeRow]) -> list[ConcurrentOp]:
+    def find_unseen(
+        self, base: int, rows: Iterable[ChangeRow], read_ops: Callable[[bytes], Iterable[Op]]
+    ) -> list[ConcurrentOp]:
         """Return the operations that a client at the version `base` has not seen, with those of `rows` after them."""
         found = [each for each in self.ops if each.version > base]
-        return found + [ConcurrentOp(op, row.version) for row in rows for op in decode_ops(row.ops)]
+        return found + [ConcurrentOp(op, row.version) for row in rows for op in read_ops(row.ops)]
 
     def back_to(self, version: int) -> "ConcurrentOps":
         """Return a copy without the operations after a version."""

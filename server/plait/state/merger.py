@@ -26,7 +26,7 @@ from plait.state.types import MOST_OPS, StateType
 from plait.store.protocol import ClientRow, Store
 from plait_schemas.codec import encode_json, has_long_integers
 from plait_schemas.messages import Push
-from plait_schemas.patch import Op, decode_ops, without_own
+from plait_schemas.patch import Op, decode_ops, read_ops, without_own
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
@@ -68,7 +68,7 @@ class AcceptedPush(NamedTuple):
 class Merger(Pipeline):
     """Makes the changes of one thread, and merges its clients' pushes with the changes that they had not seen."""
 
-    __slots__ = ("_policy", "clients")
+    __slots__ = ("_policy", "_read_ops", "clients")
 
     def __init__(
         self,
@@ -98,6 +98,8 @@ class Merger(Pipeline):
         )
         # What to do when a push changes a place that others have changed since.
         self._policy: Policy | Resolve = policy
+        # Decodes operations; large values are not decoded, if any JSON fits the type.
+        self._read_ops = read_ops if state_type.is_plain else decode_ops
         # The clients that have joined, and their last pushes.
         self.clients = clients
 
@@ -132,15 +134,15 @@ class Merger(Pipeline):
                 "the state has too many objects and lists, or too long integers, to merge a change made on it"
             )
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
-        theirs = decode_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
-        ops = decode_ops(encoded)  # The values of a diff may be undecoded JSON, or objects of a type.
-        budget, document = Budget(PUSH_BUDGET, charge), current.tree
+        theirs = self._read_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
+        ops = self._read_ops(encoded)  # The values of a diff may be objects of a type.
+        budget, document = Budget(PUSH_BUDGET, charge), current.partial
         budget.charge_rebase(ops, len(theirs))
         budget.charge_ops(ops, document)
         rebased = rebase(ops, theirs, document, budget.charge_places)
         budget.charge_parts(ops, rebased.ops, document)
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
-        made_on = base.tree if callable(policy) else None
+        made_on = base.partial if callable(policy) else None
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
         return self.change(self.ask(merged), source)
 
@@ -188,14 +190,14 @@ class Merger(Pipeline):
         rows = loaded.since(history, after)
         if rows is not None:
             since = (row for row in rows if row.version > made and row.source != source.id)
-            over = (op for row in since for op in decode_ops(row.ops))
+            over = (op for row in since for op in self._read_ops(row.ops))
             if not callable(policy) or loaded.document is not msgspec.UNSET or not may_meet(push.ops, over):
                 return None
         return MissingChanges(after, made if callable(policy) else None)
 
     def _rebase(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> AcceptedPush:
         push, loaded = proposal.push, proposal.loaded
-        document = self.history.current.tree
+        document = self.history.current.partial
         concurrent = self._find_unseen(proposal)
         budget = Budget(PUSH_BUDGET, proposal.charge)
         budget.charge_rebase(push.ops, len(concurrent))
@@ -242,20 +244,20 @@ class Merger(Pipeline):
         if base < unseen.since or any(row.source == source.id for row in rows):
             # The push was made after other pushes of this client, whose places have changed since.
             raise Conflict("the push is based on changes that no longer exist; get the current state and make it again")
-        return unseen.find_unseen(base, rows)
+        return unseen.find_unseen(base, rows, self._read_ops)
 
     def _origins(self, proposal: Proposal, ops: Sequence[Op]) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""
         push, source, _, loaded, charge = proposal
         history = self.history
         rows = loaded.since(history, (push.made or push.base)[1]) or []
-        over = [(op, row.source == source.id) for row in rows for op in decode_ops(row.ops)]
+        over = [(op, row.source == source.id) for row in rows for op in self._read_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
         # These are all changes since the push was made, also those that were charged above: use a separate budget.
         Budget(PUSH_BUDGET, charge).charge_rebase(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
-        return trace(ops, [op for op, _ in over], history.current.tree, own=own)
+        return trace(ops, [op for op, _ in over], history.current.partial, own=own)
 
 
 def _encode_ops(ops: Sequence[Op]) -> bytes:

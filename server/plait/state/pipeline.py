@@ -184,7 +184,7 @@ class Pipeline(CommitQueue):
             text = self._find_text(pointer)
             if text is not None:
                 return self.change(replace(text, plain, pointer, keys), "server")
-        is_in_list = bool(parts) and isinstance(find(self.current.tree, parts[:-1]), list | tuple)
+        is_in_list = bool(parts) and isinstance(find(self.current.partial, parts[:-1]), list | tuple)
         return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
 
     def splice(self, pointer: str, at: int | None, remove: int = 0, insert: str = "") -> Commit:
@@ -305,7 +305,7 @@ class Pipeline(CommitQueue):
         except PatchError as error:
             raise Conflict(str(error), path=pointer) from None
         current = self.current
-        text = find(current.tree, parts)
+        text = find(current.partial, parts)
         if not isinstance(text, str) and current.base is not UNDECODED:
             text = find(current.document, parts)  # An object of another type may be a string in JSON.
         return text if isinstance(text, str) else None

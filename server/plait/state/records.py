@@ -61,6 +61,18 @@ class Records:
             self._on_error(error)
             raise
 
-    def write(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
-        """Store records, as `Pipeline.store` does, which calls `undo`. Raises ValueError and TooLarge."""
-        return self._pipeline.store(records, undo=undo)
+    def write(
+        self,
+        records: Sequence[Record],
+        *,
+        undo: Callable[[], None] | None = None,
+        tell: Callable[[], None] | None = None,
+    ) -> Commit:
+        """Store records, as `Pipeline.store` does, which calls `undo`. Raises ValueError and TooLarge.
+
+        `tell` is called when they are durable, in the order of the writes: it sends the frames that tell of them.
+        """
+        commit = self._pipeline.store(records, undo=undo)
+        if tell is not None:
+            self._pipeline.after(lambda error: tell() if error is None else None)
+        return commit

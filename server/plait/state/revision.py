@@ -4,7 +4,7 @@ from typing import Any
 
 from plait.state.types import UNDECODED, StateType
 from plait.store.protocol import ChangeRow
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json, encode_json, is_large, read_parts
 
 __all__ = ["Revision"]
 
@@ -14,6 +14,7 @@ class Revision:
 
     __slots__ = (
         "_document",
+        "_is_partial",
         "_json",
         "_shown",
         "_type",
@@ -34,6 +35,7 @@ class Revision:
         json: bytes | None = None,
         state: Any = UNDECODED,
         document: Any = UNDECODED,
+        is_partial: bool = False,
     ) -> None:
         self.version = 0
         # The change that made this version, None for one that was loaded.
@@ -51,6 +53,8 @@ class Revision:
         self._json = json
         # A tree of dicts and lists, which must not be changed.
         self._document = document
+        # Whether parts of it may still be JSON.
+        self._is_partial = is_partial
         # An object of the type, which must not be changed; UNDECODED for a plain type.
         self.base = state
         # The object that authors see.
@@ -73,14 +77,28 @@ class Revision:
     @property
     def document(self) -> Any:
         """The state as a tree of dicts and lists, which must not be changed; None when there is no state."""
-        if self._document is UNDECODED:
+        if self._document is UNDECODED or self._is_partial:
             self._document = None if not self.has_state else decode_json(self.require_json())
+            self._is_partial = False
         return self._document
 
     @property
     def tree(self) -> Any:
         """The form in which a place is found at the least cost: the object of the type, or else the document."""
         return self.document if self.base is UNDECODED else self.base
+
+    @property
+    def partial(self) -> Any:
+        """The tree, for `find`, `apply` and `rebase`: large parts of a plain state may be JSON, as msgspec.Raw."""
+        if self._document is UNDECODED and self.base is UNDECODED and self.has_state:
+            json = self.require_json()
+            self._document, self._is_partial = read_parts(json), is_large(json)
+        return self._document if self._is_partial else self.tree
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether large parts of the document may still be JSON."""
+        return self._is_partial
 
     @property
     def state(self) -> Any:

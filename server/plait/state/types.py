@@ -18,8 +18,10 @@ from plait_schemas.codec import (
     UNENCODABLE,
     check_json,
     decode_json,
+    decoded,
     encode_json,
     has_non_finite,
+    is_large,
     nests_deeper,
 )
 from plait_schemas.diff import diff
@@ -33,6 +35,7 @@ __all__ = [
     "TOO_MANY_MOVED",
     "UNDECODED",
     "StateType",
+    "check_depth",
     "check_size",
     "count_moved",
     "encode_value",
@@ -53,8 +56,6 @@ TOO_MANY_MOVED: Final = "the change would move too many elements of arrays: repl
 
 # Operations to apply before the elements that the next ones would move are counted again.
 _AT_ONCE: Final = 100
-# New parts of at least this many bytes are not decoded.
-_LARGE: Final = 16 * 1024
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
@@ -92,6 +93,8 @@ class StateType:
         self.is_immutable = _describes(type_, _never_changes)
         # Whether any JSON value, or any object or array, is a valid state.
         self.is_plain = _describes(type_, _is_plain)
+        # How the JSON of a large plain state begins.
+        self._openings = _find_openings(type_) if self.is_plain else ()
         # The fields of the type, to find unknown ones.
         self._fields = make_plan(type_)
 
@@ -138,6 +141,8 @@ class StateType:
     ) -> tuple[Any, Any]:
         """Return the state after `ops` on `document`, and its document; a plain state is UNDECODED.
 
+        In the document of a plain state, large values of operations may still be JSON; it may itself be one.
+
         Raises InvalidState, for unknown fields as `from_json` does, and PatchError when the operations do not fit, or
         would move more than `most_moved` elements of arrays.
         """
@@ -146,6 +151,9 @@ class StateType:
             check_fields(self._fields, document)
         if self.is_plain and not any(op.path == "" for op in ops):
             return UNDECODED, document
+        if type(document) is msgspec.Raw and bytes(document)[:1] in self._openings:
+            return UNDECODED, document
+        document = decoded(document)
         try:
             state = msgspec.convert(document, self.type, str_keys=True)
         except (msgspec.ValidationError, RecursionError) as error:
@@ -194,6 +202,7 @@ def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
     moved = 0
     for start in range(0, len(ops), _AT_ONCE):
         some = ops[start : start + _AT_ONCE]
+        document = decoded(document)
         moved += count_moved(document, some)
         if moved > most_moved:
             raise PatchError(TOO_MANY_MOVED)
@@ -207,11 +216,16 @@ def encode_value(what: str, value: object, limits: Limits, path: str | None = No
         data = encode_json(value)
     except UNENCODABLE as error:
         raise InvalidState(f"the {what} is not JSON: {error}", path=path) from None
-    if nests_deeper(data, limits.depth - (path or "").count("/")):
-        raise _make_depth_error(limits.depth, path or "")
+    check_depth(data, limits, path or "")
     if b"null" in data and has_non_finite(value):
         raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
     return data
+
+
+def check_depth(data: bytes, limits: Limits, path: str) -> None:
+    """Raise TooLarge if JSON is nested too deep for its place in a state."""
+    if nests_deeper(data, limits.depth - path.count("/")):
+        raise _make_depth_error(limits.depth, path)
 
 
 def check_size(data: bytes, limits: Limits) -> bytes:
@@ -239,7 +253,7 @@ def _read_part(text: bytes, path: str, depth: int) -> Any:
     """Decode a part of a plain state; a large object or array is only checked, as it is stored undecoded."""
     if text[:1] not in (b"{", b"["):
         return _decode(decode_json, text, path)
-    if len(text) < _LARGE:
+    if not is_large(text):
         return _read(decode_json, text, path, depth)
     _read(check_json, text, path, depth)
     return msgspec.Raw(text)
@@ -266,6 +280,16 @@ def _is_plain(info: inspect.Type) -> bool:
             return isinstance(item, inspect.AnyType)
         case _:
             return False
+
+
+def _find_openings(type_: Any) -> tuple[bytes, ...]:
+    match inspect.type_info(type_):
+        case inspect.DictType():
+            return (b"{",)
+        case inspect.ListType():
+            return (b"[",)
+        case _:
+            return (b"{", b"[")
 
 
 def _never_changes(info: inspect.Type, seen: frozenset[type] = frozenset()) -> bool:

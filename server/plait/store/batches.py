@@ -101,6 +101,7 @@ class Batches:
         "_batch_done",
         "_began",
         "_claims",
+        "_had_large",
         "_is_ending",
         "_loop",
         "_next_fence",
@@ -132,6 +133,8 @@ class Batches:
         # The batch that is being written, and the time at which it began.
         self._writing: Mapping[ThreadKey, Group] = {}
         self._began = 0.0
+        # Whether the last batch had large units while others waited.
+        self._had_large = False
         # Done when the batch is done; None if nothing waits for it.
         self._batch_done: asyncio.Future[None] | None = None
         # The fences of the current owners. A fence is never used again.
@@ -277,12 +280,15 @@ class Batches:
         """Remove and return the writes of the next batch, whole units.
 
         If all of them are too large for one transaction, the batch has the small units, and one large unit of each
-        thread in turn.
+        thread in turn. After a batch with large units, small ones are written alone, if there are any.
         """
         batch, self._waiting = self._waiting, {}
         if self._size <= _MOST:
             self._size = 0
+            self._had_large = False
             return batch
+        takes_large = not self._had_large or all(group.sizes[0] >= _LARGE for group in batch.values())
+        self._had_large = takes_large
         taken: dict[ThreadKey, Group] = {}
         # In the next batch, threads that have no large unit in this one come first.
         rest, served = dict[ThreadKey, Group](), dict[ThreadKey, Group]()
@@ -291,7 +297,7 @@ class Batches:
             units, has_large = 0, False
             for size in group.sizes:
                 if size >= _LARGE:
-                    if has_large or (large and large + size > _MOST):
+                    if has_large or not takes_large or (large and large + size > _MOST):
                         break
                     has_large = True
                     large += size

@@ -38,7 +38,7 @@ _STALL = 30.0
 _TICK = 0.1
 # How often a worker that stops listening checks whether connections wait for their first request, and every how many
 # seconds.
-_LOOKS = 50
+_LOOKS = 100
 _SHORT_TICK = 0.02
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8

@@ -61,7 +61,7 @@ class SteppedDirectory:
     async def mark_dead(self, id: str, beats: int) -> bool:
         def work() -> bool:
             node = self.nodes.get(id)
-            if node is None or node.beats != beats:
+            if node is None or node.is_dead or node.beats != beats:
                 return False
             self.nodes[id] = msgspec.structs.replace(node, is_dead=True)
             return True

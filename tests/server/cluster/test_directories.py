@@ -40,8 +40,8 @@ def _finish(work: Any) -> Any:
 
 class TestStepped(DirectoryContract):
     @pytest.fixture
-    async def directory(self) -> AsyncIterator[Any]:
-        yield _Driven(SteppedDirectory(SHARDS))
+    async def directory(self) -> Any:
+        return _Driven(SteppedDirectory(SHARDS))
 
     @pytest.fixture
     async def other(self, directory: Directory) -> Directory:

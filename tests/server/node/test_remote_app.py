@@ -123,7 +123,11 @@ async def test_an_agent_runs_at_the_owner_of_its_thread(nodes: Nodes) -> None:
     assert await app.thread(Desk, name).call("run:answer", Topic("b")) == Topic("B")
 
 
-@pytest.mark.parametrize("attributes", [{"f": print}, {"t": (1, 2)}, {"x": Topic("a")}, [object()]], ids=repr)
+@pytest.mark.parametrize(
+    "attributes",
+    [{"f": print}, {"t": (1, 2)}, {"x": Topic("a")}, [object()]],
+    ids=["function", "tuple", "struct", "object"],
+)
 async def test_an_attribute_that_cannot_travel_is_an_error(nodes: Nodes, attributes: Any) -> None:
     with pytest.raises(TypeError, match=r"the attribute .* cannot be sent to another process"):
         await nodes.apps[0].run("answer", Topic("a"), thread=nodes.name(Desk, 1), attributes=attributes)
@@ -260,7 +264,9 @@ async def test_a_schedule_runs_where_its_thread_is_owned(nodes: Nodes) -> None:
 
 
 async def test_threads_expire_where_they_are_owned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Node.__init__.__kwdefaults__, "expiry_interval", 0.05)
+    defaults = Node.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "expiry_interval", 0.05)
     async with asyncio.timeout(PATIENCE), open_nodes(make) as nodes:
         names = [nodes.name(Fleeting, number % 2, f"f{number}") for number in range(4)]
         for name in names:
@@ -368,3 +374,12 @@ async def test_a_server_is_ready_when_all_workers_are(nodes: Nodes) -> None:
         answer = await http.get("/readyz")
         assert answer.status_code == 503
         assert answer.json()["error"]["message"] == "worker 1 does not answer"
+
+
+async def test_a_thread_of_another_node_is_forked_there(nodes: Nodes) -> None:
+    desk = nodes.handle(Desk, 1)
+    await desk.set_state({"a": 1})
+    forked = await nodes.apps[0].fork_thread(Desk, desk.name, nodes.name(Desk, 1, "other"))
+    assert await forked.state() == {"a": 1}
+    with pytest.raises(ValueError, match="belong to different processes"):
+        await nodes.apps[0].fork_thread(Desk, desk.name, nodes.name(Desk, 0, "other"))

@@ -342,7 +342,7 @@ async def test_a_call_whose_link_is_lost_is_indeterminate(nodes: Nodes) -> None:
         await thread.reached.wait()
         (link,) = nodes.apps[0]._links._dialled.values()
         await link.close()
-        with pytest.raises(Indeterminate, match="worker 1 was lost during a call"):
+        with pytest.raises(Indeterminate, match="another process was lost during a call"):
             await running
         thread.gate.set()
         # The next call makes a new link.
@@ -384,7 +384,7 @@ async def test_a_node_that_stays_away_is_unavailable(nodes: Nodes) -> None:
     async with asyncio.timeout(PATIENCE):
         await nodes.apps[1]._links.stop()
         nodes.apps[0]._links._hold = 0.1
-        with pytest.raises(Unavailable, match="worker 1 is not running"):
+        with pytest.raises(Unavailable, match="the process that owns this thread is not running"):
             await nodes.handle(Node, 1).record()
 
 
@@ -410,4 +410,22 @@ async def test_a_node_that_shuts_down_begins_no_call_but_those_of_turns(nodes: N
         await owner.__aexit__(None, None, None)
         await owner.__aenter__()
         await refused
+        assert await there.state() == ["recorded"] * 2
+
+
+async def test_a_call_that_a_node_has_refused_is_put_again(nodes: Nodes) -> None:
+    there, owner = nodes.handle(Node, 1), nodes.apps[1]
+    async with asyncio.timeout(PATIENCE):
+        await there.record()
+        draining = owner.drain()
+        (link,) = nodes.apps[0]._links._dialled.values()
+        sent = link.sent
+        call = asyncio.create_task(there.record())
+        while link.sent < sent + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not call.done()
+        await draining
+        await owner.__aexit__(None, None, None)
+        await owner.__aenter__()
+        await call
         assert await there.state() == ["recorded"] * 2

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.state.applying import apply_ops
 from plait.state.revision import Revision
 from plait.state.types import StateType
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import LARGE, decode_json, encode_json
+from plait_schemas.patch import Op, find, read_ops
 
 
 class Game(msgspec.Struct, frozen=True):
@@ -113,3 +115,37 @@ def test_the_size_of_a_state_that_has_no_json_yet_is_what_it_was_said_to_be_at_m
     assert revision.size == 100
     assert revision.json == BOARD_JSON
     assert revision.size == len(BOARD_JSON)
+
+
+LARGE_ROWS = [{"id": at} for at in range(LARGE // 4)]
+
+
+def test_neither_a_state_nor_a_large_value_that_replaces_it_is_decoded() -> None:
+    before = Revision(StateType(dict[str, Any]), json=b"undecodable")
+    (op,) = read_ops(encode_json([Op("replace", "", {"rows": LARGE_ROWS})]))
+    after, _ = apply_ops(StateType(dict[str, Any]), before, [op], drops_unknown=False, most_moved=None)
+    assert after.json == encode_json({"rows": LARGE_ROWS})
+    assert after.state == {"rows": LARGE_ROWS}
+
+
+def test_large_parts_of_a_large_state_are_decoded_when_a_place_in_them_is_found() -> None:
+    revision = Revision(StateType(dict[str, Any]), json=encode_json({"rows": LARGE_ROWS, "few": [1], "n": 2}))
+    partial = revision.partial
+    assert [type(each) for each in partial.values()] == [msgspec.Raw, list, int]
+    assert find(partial, ["rows", "1", "id"]) == 1
+    assert partial["rows"] == LARGE_ROWS
+    assert revision.partial is partial
+    assert revision.document == {"rows": LARGE_ROWS, "few": [1], "n": 2}
+    assert revision.partial is revision.document
+
+
+@pytest.mark.parametrize("type_", [dict[str, Any], Any])
+def test_a_change_beside_a_large_part_keeps_it_undecoded_and_leads_to_the_same_state(type_: Any) -> None:
+    state_type = StateType(type_)
+    before = Revision(state_type, json=encode_json({"n": 1}))
+    ops = read_ops(encode_json([Op("add", "/rows", LARGE_ROWS)]))
+    large, _ = apply_ops(state_type, before, ops, drops_unknown=False, most_moved=None)
+    after, _ = apply_ops(state_type, large, [Op("replace", "/n", 2)], drops_unknown=False, most_moved=None)
+    assert type(after.partial["rows"]) is msgspec.Raw
+    assert after.document == {"n": 2, "rows": LARGE_ROWS}
+    assert after.json == encode_json({"n": 2, "rows": LARGE_ROWS})

@@ -100,6 +100,16 @@ async def test_small_writes_do_not_wait_for_large_ones_and_threads_with_large_on
     assert len(engine.written) == 5
 
 
+async def test_after_large_writes_small_ones_are_written_alone_and_then_large_ones_again() -> None:
+    engine = await fill(*([(name, 1, MEGABYTE)] for name in "abc"), [("small", 1, 10)])
+    await engine.submit([write("small", 2, 10)])
+    assert await engine.take() == [("a", 1), ("small", 1)]
+    await engine.submit([write("small", 3, 10)])
+    assert await engine.take() == [("small", 2)]
+    assert await engine.take() == [("b", 1), ("small", 3)]
+    assert await engine.take() == [("c", 1)]
+
+
 async def test_a_small_write_stays_after_a_large_one_of_its_own_thread() -> None:
     engine = await fill([("a", 1, MEGABYTE)], [("b", 1, MEGABYTE)], [("b", 2, 10)], [("a", 2, 10)])
     assert await engine.take() == [("a", 1), ("a", 2)]

@@ -268,6 +268,7 @@ async def test_a_store_waits_until_another_server_has_closed_the_file(path: Path
         log.removeHandler(handler)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_hold_the_lock(path: Path) -> None:
     lock, (runs, running), (ends, ending) = StoreLock(path), os.pipe(), os.pipe()
     if (child := os.fork()) == 0:

@@ -1,6 +1,7 @@
 """Writes the messages of one thread, in order, from one state to the next."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
@@ -80,12 +81,10 @@ class Writer:
         self.state, records = changes.finish()
         self.edits += changes.is_edit
         try:
-            commit = self.actor.records.write(records, undo=take_back)
+            return result, self._write(records, changes.frames, take_back)
         except BaseException:
             self.state, self.edits = before, edits
             raise
-        self.tell(changes.frames)
-        return result, commit
 
     def clear_queue(self) -> list[Record]:
         """Forget what is queued, and return the records that store this."""
@@ -99,25 +98,21 @@ class Writer:
 
     def write_row(self, record: Record, frame: Frame | None, *, undo: Callable[[], None]) -> Commit:
         """Store one record of a message that is being written, and nothing else."""
-        commit = self.actor.records.write([record], undo=undo)
-        if frame is not None:
-            self.tell([frame])
-        return commit
-
-    def tell(self, frames: list[Frame]) -> None:
-        """Pass frames to the viewers when all changes so far are durable."""
-        if not frames or not self.viewers:
-            return
-
-        def hand_on(error: Exception | None) -> None:
-            if error is None:
-                for viewer in tuple(self.viewers):
-                    viewer(frames)
-
-        self.actor.state.after(hand_on)
+        return self._write([record], [] if frame is None else [frame], undo)
 
     def forget(self, taken: Iterable[int], streams: Iterable[Any]) -> None:
         """Record that a run has released messages that it took, and that streams have ended."""
         self.taken.difference_update(taken)
         for stream in streams:
             self.streams.pop(stream.position, None)
+
+    # Inside
+
+    def _write(self, records: Sequence[Record], frames: list[Frame], undo: Callable[[], None]) -> Commit:
+        """Store records, and pass the frames that tell of them to the viewers when they are durable."""
+        tell = partial(self._hand_on, frames) if frames and self.viewers else None
+        return self.actor.records.write(records, undo=undo, tell=tell)
+
+    def _hand_on(self, frames: list[Frame]) -> None:
+        for viewer in tuple(self.viewers):
+            viewer(frames)

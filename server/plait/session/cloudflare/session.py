@@ -18,7 +18,6 @@ from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooMany
 from plait.instruments.protocol import tell_limit
-from plait.limits import count_extra_messages
 from plait.session.cloudflare.calls import CloudflareCalls
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
@@ -194,7 +193,7 @@ class CloudflareSession:
             self._refuse(frame or broken, error)
             return
         if self._limiter is not None:
-            self._limiter.charge(count_extra_messages(data))
+            self._limiter.charge_message(data)
         if broken is not None:
             self._refuse_broken(broken)
             return

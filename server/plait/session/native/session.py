@@ -9,7 +9,6 @@ from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
-from plait.limits import count_extra_messages
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
 from plait.session.native.message_order import MessageOrder
@@ -23,7 +22,7 @@ from plait.state.revision import Revision
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
-from plait_schemas.messages import Join, decode_broken, decode_client, decode_head, encode
+from plait_schemas.messages import Join, decode_broken, decode_client, decode_head, decode_partly, encode
 
 __all__ = ["PlaitSession"]
 
@@ -51,6 +50,7 @@ class PlaitSession:
         "_calls",
         "_client",
         "_connection",
+        "_decode",
         "_follower",
         "_limiter",
         "_loop",
@@ -83,6 +83,8 @@ class PlaitSession:
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._limiter = actor.limits.make_limiter(self._loop.time())
+        # Any JSON fits a plain state, so large values that are pushed to one stay JSON.
+        self._decode = decode_partly if actor.kind.state_type.is_plain else decode_client
         self._follower = follower
         self._calls = Calls(actor, connection, self.send)
         self._messages = MessageOrder()
@@ -146,23 +148,24 @@ class PlaitSession:
         if not is_text:
             if not self._is_limited(None) and self._messages.take():
                 if self._limiter is not None:
-                    self._limiter.charge(count_extra_messages(data))
+                    self._limiter.charge_message(data)
                 self._actor.sockets.receive(self._connection, data)
             return
         try:
-            message = decode_client(data)
+            message = self._decode(data)
         except NOT_JSON as error:
             is_deep = isinstance(error, RecursionError)
             broken = decode_head(data) if is_deep else decode_broken(data)
             if broken is None:
                 self._fail(str(error))
             elif not self._is_limited(broken):
-                self._charge(count_extra_messages(data))
+                if self._limiter is not None:
+                    self._limiter.charge_message(data)
                 self._refuse_broken(broken, self._make_deep() if is_deep else None)
             return
         if not self._is_limited(message):
             if self._limiter is not None:
-                self._limiter.charge(count_extra_messages(data))
+                self._limiter.charge_message(data)
             self._handle(message, len(data))
 
     def _handle(self, message: messages.ClientMessage, size: int) -> None:

@@ -62,9 +62,8 @@ class Links:
             self._server = await self._network.listen(self._answer)
 
     def go_away(self) -> None:
-        """Tell the other nodes to open no further streams here, as this node is shutting down."""
-        if self._server is not None:
-            self._server.close()  # Who dials from now on waits for the next process of this node.
+        """Answer no further links and streams, as this node is shutting down; a new process takes its place."""
+        self._stop_listening()
         for link in self._answered:
             link.put(AWAY, 0)
 
@@ -74,9 +73,7 @@ class Links:
         for dial in dials:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._stop_listening()
         await asyncio.gather(*(link.close() for link in self._all()))
 
     def close_others(self, nodes: Collection[NodeId]) -> None:
@@ -136,6 +133,11 @@ class Links:
         return None
 
     # Inside
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def _all(self) -> tuple[Link, ...]:
         return (*self._dialled.values(), *self._replaced, *self._answered)

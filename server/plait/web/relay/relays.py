@@ -24,7 +24,7 @@ class Relays:
 
     def __init__(self) -> None:
         self._relays: set[Relay] = set()
-        # Done when nothing is relayed; None if nobody waits for that.
+        # Done when nothing is relayed; None if that is not waited for.
         self._ended: asyncio.Future[None] | None = None
 
     def __contains__(self, relay: Relay) -> bool:

@@ -42,7 +42,7 @@ class RemoteRequest:
         self._is_answered = False
 
     async def run(self, app: ASGIApp, scope: Scope) -> None:
-        """Let an app answer the request."""
+        """Have an app answer the request."""
         try:
             await app(scope, self._receive_message, self._send_message)
         except Exception as error:
@@ -111,4 +111,4 @@ class RemoteRequest:
                 self._link.put(LAST_PART if is_end else PART, self._number, piece)
             if is_last:
                 self._is_answered = True
-                self.lose()  # As under a server, the app finds no client any more.
+                self.lose()  # As under a server, the app sees a disconnect.

@@ -39,6 +39,7 @@ __all__ = ["RemoteSocket", "RemoteSocketStream"]
 # The gateway is asked each time after so many bytes whether it has them, and this often before it counts as slow.
 _MOST_MARKS: Final = 4
 _MARKED: Final = AT_ONCE // _MOST_MARKS
+_LEAVING: Final = "the server is shutting down"
 _OPCODES: Final = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, PONG: Opcode.PONG, CLOSED: Opcode.CLOSE}
 
 
@@ -183,10 +184,13 @@ class RemoteSocket:
     def leave(self) -> None:
         """Close the socket after its turns, as its gateway is shutting down."""
         self._reader.stop()
-        if self.place.connection is None:
-            self._go_away()
+        connection = self.place.connection
+        if connection is None:
+            self.close(GOING_AWAY, _LEAVING)
         else:
-            self.place.connection.call_when_turns_end(self._go_away)
+            # The answer of the last turn is given directly after its end.
+            close = partial(connection.close, GOING_AWAY, _LEAVING)
+            connection.call_when_turns_end(partial(asyncio.get_running_loop().call_soon, close))
 
     def disconnect(self) -> None:
         """End, as the peer has disconnected, or the link is lost."""
@@ -194,9 +198,6 @@ class RemoteSocket:
         self.place.leave()
 
     # Inside
-
-    def _go_away(self) -> None:
-        self.close(GOING_AWAY, "the server is shutting down")
 
     def _finish(self) -> None:
         self._link.put(ENDED, self._number)

@@ -78,7 +78,7 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
     if link.is_away or link.is_closed:
         link = await context.links.reach(key, until)
     while True:
-        relayed = _RelayedRequest(link, receive, send, scope["method"])
+        relayed = _RelayedRequest(link, receive, send, scope["method"], first)
         context.relays.add(relayed)
         try:
             await relayed.run(sent, rest, is_whole=is_whole)
@@ -94,7 +94,7 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
 class _RelayedRequest:
     """One request at its gateway."""
 
-    def __init__(self, link: Link, receive: Receive, send: Send, method: str) -> None:
+    def __init__(self, link: Link, receive: Receive, send: Send, method: str, body: bytes) -> None:
         self._link = link
         self._receive = receive
         self._send = send
@@ -103,7 +103,7 @@ class _RelayedRequest:
         self._number = 0
         # Begins to read what the client sends after the first part of the body.
         self._watch: Callable[[], None] = lambda: None
-        self._window = Window()
+        self._window = Window(len(body))
         self._used = SizeCounter()
         # What the owner has sent, and what is waited for.
         self._messages: deque[tuple[int, bytes]] = deque()
@@ -203,21 +203,21 @@ class _RelayedRequest:
 
     async def _upload(self, rest: bytes, *, is_whole: bool) -> None:
         """Send the rest of the body, and whether the client disconnects."""
-        while rest:
-            piece, rest = rest[:PIECE], rest[PIECE:]
-            await self._put_body(piece, is_last=is_whole and not rest)
+        if rest:
+            await self._put_body(rest, is_last=is_whole)
         while True:
             message: Message = await self._receive()
             if message["type"] == "http.disconnect":
                 self._disconnect()
                 return
-            body, is_last = message.get("body", b""), not message.get("more_body", False)
-            for at in range(0, max(len(body), 1), PIECE):
-                await self._put_body(body[at : at + PIECE], is_last=is_last and at + PIECE >= len(body))
+            await self._put_body(message.get("body", b""), is_last=not message.get("more_body", False))
 
-    async def _put_body(self, piece: bytes, *, is_last: bool) -> None:
-        await self._window.take(len(piece))
-        self._link.put(LAST_BODY if is_last else BODY, self._number, piece)
+    async def _put_body(self, body: bytes, *, is_last: bool) -> None:
+        for at in range(0, max(len(body), 1), PIECE):
+            piece = body[at : at + PIECE]
+            await self._window.take(len(piece))
+            is_end = is_last and at + PIECE >= len(body)
+            self._link.put(LAST_BODY if is_end else BODY, self._number, piece)
 
     def _disconnect(self) -> None:
         if not self._is_disconnected:

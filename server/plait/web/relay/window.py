@@ -11,16 +11,16 @@ PIECE: Final = _WINDOW // 2
 
 
 class Window:
-    """The room that a sender has at the receiver: it waits when that, or the link, is full."""
+    """The room of a sender at the receiver, where `sent` bytes are already; it waits for room and for the link."""
 
-    def __init__(self) -> None:
-        self._room = _WINDOW
+    def __init__(self, sent: int = 0) -> None:
+        self._room = _WINDOW - sent
         self._is_link_full = False
         self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
 
     async def take(self, size: int) -> None:
-        """Wait until a piece can be sent; return at once if nobody reads any more."""
+        """Wait until a piece can be sent; return at once if the receiver is gone."""
         while (self._room < size or self._is_link_full) and not self._is_closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

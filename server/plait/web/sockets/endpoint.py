@@ -103,6 +103,8 @@ class _Opening:
         if owners.is_alone or owners.find(key) == owners.node:
             return _HERE
 
+        self._context.node.check_draining()
+
         async def find() -> _Owner:
             return _Owner(await self._context.links.find_link(key))
 
@@ -119,15 +121,13 @@ class _Opening:
     # A thread of this node
 
     async def _join(self, key: ThreadKey, place: Place) -> None:
-        admission, socket = Admission(self._context, self._scope, key, place), None
+        admission, rights, socket = Admission(self._context, self._scope, key, place), None, None
         try:
             # A client of the Cloudflare protocol is checked before its socket is accepted.
             if self._subprotocol is None:
                 rights = await run_unless_disconnected(admission.check(), self._receive)
                 if rights is None:
                     return
-            else:
-                rights = None
         except Exception as error:
             await self._refuse(error)
         else:
@@ -157,7 +157,7 @@ class _Opening:
         finally:
             if socket is None:
                 leave()
-        if socket is None:
+        if socket is None or relayed is None:
             return
         relayed.open(socket, SentScope.of(self._scope, can_ping=socket.can_ping).encode())
         if isinstance(socket, AsgiSocket):
