@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests.fronts import using_fronts
+from tests.postgres import Postgres, private_folder
 from tests.schedules import TIMES, schedules
 
 from plait_schemas.codec import printable
@@ -23,6 +24,13 @@ pytest.register_assert_rewrite(
     "tests.server.rooms",
     "tests.server.fakes",
 )
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server of this session."""
+    with private_folder() as folder, Postgres(folder / "data") as server:
+        yield server
 
 
 @pytest.fixture

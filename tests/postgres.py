@@ -15,7 +15,6 @@ from tests.running import hold_port
 
 __all__ = ["Postgres", "new_schema", "private_folder"]
 
-_BIN: Final = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 # The processes are killed, but never the machine. So nothing is lost that was written to a file.
 _OPTIONS: Final = {
     "listen_addresses": "127.0.0.1",
@@ -23,6 +22,8 @@ _OPTIONS: Final = {
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
+    # In its folder: in /dev/shm, a server that is killed would leave it.
+    "dynamic_shared_memory_type": "mmap",
     "max_connections": "60",
     "autovacuum_naptime": "5",
     "wal_level": "replica",
@@ -39,6 +40,7 @@ class Postgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._held = hold_port()
         self.port: int = self._held.getsockname()[1]
+        self._address = ("-h", "127.0.0.1", "-p", str(self.port))
         self._user = "postgres" if os.geteuid() == 0 else None
 
     def __enter__(self) -> Self:
@@ -54,6 +56,12 @@ class Postgres:
         self._held.close()
 
     @property
+    def pid(self) -> int:
+        """The id of its first process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """The URL of its database."""
         return f"postgresql://plait@127.0.0.1:{self.port}/postgres"
@@ -64,12 +72,11 @@ class Postgres:
         # PostgreSQL does not run as root.
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_BIN / "postgres", "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
+                [_find("postgres"), "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
             )
         deadline = time.monotonic() + 30
-        while subprocess.run(
-            [_BIN / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False
-        ).returncode:
+        is_ready = [_find("pg_isready"), "-q", *self._address]
+        while subprocess.run(is_ready, check=False).returncode:
             assert self._process.poll() is None, log.name
             assert time.monotonic() < deadline, log.name
             time.sleep(0.02)
@@ -100,12 +107,9 @@ class Postgres:
         """Execute SQL, and return what the last statement has found."""
         commands = [part for statement in statements for part in ("-c", statement)]
         command = [
-            _BIN / "psql",
+            _find("psql"),
             "-XAtq",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(self.port),
+            *self._address,
             "-U",
             "plait",
             "postgres",
@@ -113,18 +117,22 @@ class Postgres:
         ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    def make_standby(self, folder: Path, *, name: str = "") -> "Postgres":
-        """Return a standby that follows this server, not yet started; one with a name may be a synchronous one."""
-        standby = Postgres(folder)
-        standby._make_folder()
-        standby._run(
-            "pg_basebackup", "-D", str(folder), "-h", "127.0.0.1", "-p", str(self.port), "-U", "plait", "-c", "fast"
-        )
+    @contextmanager
+    def standby(self, folder: Path) -> Iterator["Postgres"]:
+        """Run a standby that follows this server, under the name `standby`."""
+        found = Postgres(folder)
+        found._make_folder()
+        found._run("pg_basebackup", "-D", str(folder), *self._address, "-U", "plait", "-c", "fast")
         (folder / "standby.signal").touch()
-        follow = f"host=127.0.0.1 port={self.port} user=plait application_name={name or 'standby'}"
         with (folder / "postgresql.auto.conf").open("a") as settings:
-            settings.write(f"primary_conninfo = '{follow}'\n")
-        return standby
+            settings.write(
+                f"primary_conninfo = 'host=127.0.0.1 port={self.port} user=plait application_name=standby'\n"
+            )
+        try:
+            found.start()
+            yield found
+        finally:
+            found.__exit__()
 
     # Inside
 
@@ -135,7 +143,7 @@ class Postgres:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [_BIN / program, *arguments], user=self._user, check=False, capture_output=True, text=True, cwd="/"
+            [_find(program), *arguments], user=self._user, check=False, capture_output=True, text=True, cwd="/"
         )
         assert done.returncode == 0, done.stderr
 
@@ -152,3 +160,8 @@ def private_folder() -> Iterator[Path]:
 def new_schema(url: str, options: str = "") -> str:
     """Return the URL of an empty store in a database, with more options."""
     return f"{url}?schema=s{os.urandom(6).hex()}{options}"
+
+
+def _find(program: str) -> Path:
+    """Return the path of a program of the newest PostgreSQL that is installed."""
+    return max(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"), key=lambda path: int(path.parent.parent.name))

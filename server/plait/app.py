@@ -41,8 +41,6 @@ from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.copying import UNFINISHED, check_finished
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
-from plait.store.sharded import ShardedStore
-from plait.store.sqlite import SqliteStore
 from plait.store.urls import open_shares
 from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
@@ -393,8 +391,9 @@ class Plait(AgentHost):
         The app must not be running. A dry run writes nothing; during one, a server may have the SQLite file open.
         """
         store = self._store
-        if dry_run and isinstance(store, SqliteStore | ShardedStore):
-            store = store.reader()
+        # A store that can be read while a server has it open.
+        if dry_run and (reader := getattr(store, "reader", None)) is not None:
+            store = reader()
         async with store:
             async for each in migrate_all(store, self._node.kinds, dry_run=dry_run):
                 if each[0].kind not in INNER_KINDS:

@@ -14,15 +14,16 @@ from plait.app import Plait
 from plait.cli.cluster import cluster_commands
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
-from plait.cli.options import LoadError, StoredFiles, StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.stores import store_commands
 from plait.cli.threads import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
-from plait.spelling import count
+from plait.spelling import count, hide_password
 from plait.state.history import History
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
+from plait.store.whole import WholeStore
 from plait_schemas.export import find_differing, write
 
 __all__ = ["main"]
@@ -38,18 +39,19 @@ cli.command(cluster_commands)
 
 
 @cli.command
-def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], store: StoreFile = "plait.db") -> None:
+def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], store: StoreName = "plait.db") -> None:
     """Print the stored state of a thread as JSON. A server may have the store open."""
     kind, _, name = thread.partition("/")
     if not kind or not name:
         fail(f"{thread!r} is not a thread; use kind/name, such as game-room/room-1")
     key = ThreadKey(kind, name)
 
-    async def show(file: StoredFiles) -> None:
+    async def show(file: WholeStore) -> None:
         async with file as opened:
             stored = await opened.load(key)
         if stored is None:
-            fail(f"{store} has no thread {key}; `plait threads {store}` lists them")
+            shown = hide_password(store)
+            fail(f"{shown} has no thread {key}; `plait threads {shown}` lists them")
         data = History(key, StateType(Any), stored).durable.json
         print(msgspec.json.format(data or b"null", indent=2).decode())
 
@@ -57,7 +59,7 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
 
 
 @cli.command
-def check(store: StoreFile = "plait.db") -> None:
+def check(store: StoreName = "plait.db") -> None:
     """Read a whole store and list the damaged places. A server may have the store open."""
     damaged = False
     try:
@@ -72,7 +74,7 @@ def check(store: StoreFile = "plait.db") -> None:
 
 
 @cli.command
-def backup(store: StoreFile, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
+def backup(store: StoreName, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
     """Copy a store to a new file, or to as many as it has. A server may have the store open."""
     try:
         print(back_up_store(find_store(store), to))
@@ -81,7 +83,7 @@ def backup(store: StoreFile, to: Annotated[Path, Parameter(help="The file to cre
 
 
 @cli.command
-def restore(backup: Annotated[Path, Parameter(help="A file made by `plait backup`.")], store: StoreFile) -> None:
+def restore(backup: Annotated[Path, Parameter(help="A file made by `plait backup`.")], store: StoreName) -> None:
     """Replace a store with a backup; the old file is kept. No server may have the store open."""
     try:
         print(restore_store(find_store(str(backup)), find_store(store)))

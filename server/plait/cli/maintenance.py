@@ -24,7 +24,7 @@ from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
 
-__all__ = ["back_up_store", "check_store", "describe_thread", "destroy_thread", "restore_store"]
+__all__ = ["back_up_store", "check_store", "describe_thread", "destroy_in_file", "destroy_thread", "restore_store"]
 
 
 def check_store(path: Path) -> Iterator[tuple[str, bool]]:
@@ -120,20 +120,26 @@ def _read_time(at: int | None) -> datetime | None:
     return datetime.fromtimestamp(at / 1e6, UTC) if at else None
 
 
-async def destroy_thread(files: Files, key: ThreadKey) -> str:
-    """Delete a stored thread, and return a summary. Raises NotFound and StoreError."""
+async def destroy_in_file(files: Files, key: ThreadKey) -> str:
+    """Delete a thread of a store that no server has open, and return a summary. Raises NotFound and StoreError."""
     path, number = files.path_of(key), find_file(key, files.count)
     try:
         StoreLock(path).close()
     except StoreError:
         url = f"/threads/{quote(key.kind, safe='')}/{quote(key.name, safe='')}"
         raise StoreError(f"a server has {path} open: send it DELETE {url}, or stop it first") from None
-    async with SqliteStore(path, place=Place(number, files.count)) as store:
+    return await destroy_thread(SqliteStore(path, place=Place(number, files.count)), key, str(path))
+
+
+async def destroy_thread(store: Store, key: ThreadKey, where: str) -> str:
+    """Delete a stored thread, and return a summary. Raises NotFound and StoreError."""
+    async with store:
         fence = await store.claim(key)
         found = await store.find(key)
         if found is None:
-            raise NotFound(f"there is no thread {key} in {path}")
+            raise NotFound(f"there is no thread {key} in {where}")
         await delete_thread(store, key, found, fence=fence)
+        store.release(key, fence)
     return f"{key} is deleted; its on_destroyed was not called"
 
 

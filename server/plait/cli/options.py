@@ -11,28 +11,26 @@ from cyclopts import Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.errors import PlaitError, operator_message
+from plait.spelling import hide_password
 from plait.store.files import Files
-from plait.store.sharded import ShardedStore
-from plait.store.sqlite import SqliteStore
-from plait.store.urls import find_files, open_files
+from plait.store.postgres.url import is_postgres
+from plait.store.urls import find_files, open_files, open_postgres
+from plait.store.whole import WholeStore
 
 __all__ = [
     "LoadError",
-    "StoreFile",
-    "StoredFiles",
+    "StoreName",
     "Target",
     "fail",
     "find_existing",
     "find_store",
     "give_up",
+    "open_shared",
     "show_store",
 ]
 
 Target = Annotated[str, Parameter(help="The app, as module:attribute.")]
-StoredFiles = SqliteStore | ShardedStore
-"""A store in one file or several."""
-
-StoreFile = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
+StoreName = Annotated[str, Parameter(help="The store's SQLite file, or its URL.", env_var="PLAIT_STORE")]
 
 
 class LoadError(Exception):
@@ -46,25 +44,36 @@ class LoadError(Exception):
         self.trace = trace
 
 
-def show_store(show: Callable[[StoredFiles], Coroutine[Any, Any, None]], store: str) -> None:
+def show_store(show: Callable[[WholeStore], Coroutine[Any, Any, None]], store: str) -> None:
     """Run `show` on a store, which a server may have open."""
-    files = find_existing(store)
+    shared = open_shared(store)
+    found = open_files(find_existing(store), readonly=True) if shared is None else shared.reader()
     try:
-        asyncio.run(show(open_files(files, readonly=True)))
+        asyncio.run(show(found))
     except PlaitError as error:
         fail(operator_message(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def open_shared(store: str) -> WholeStore | None:
+    """Return the store of a URL that is not a file's, not opened; None for a file."""
+    try:
+        return open_postgres(store) if is_postgres(store) else None
+    except ValueError as error:
+        fail(str(error))
+
+
 def find_store(store: str) -> Files:
     """Return the files of a store, given as a path or a URL."""
+    if is_postgres(store):
+        fail(f"{hide_password(store)} is not a file: check and back it up with PostgreSQL's pg_amcheck and pg_dump")
     try:
         found = find_files(store) if "://" in store else Files.find(Path(store))
     except (ValueError, PlaitError) as error:
         fail(str(error))
     if found is None:
-        fail(f"{store} is not a store file: use a path, or sqlite:///path")
+        fail(f"{hide_password(store)} is not a store file: use a path, or sqlite:///path")
     return found
 
 

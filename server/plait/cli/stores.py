@@ -2,19 +2,21 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from cyclopts import App, Parameter
 
-from plait.cli.options import fail, find_existing, find_store
+from plait.cli.options import fail, find_existing, find_store, open_shared
 from plait.errors import PlaitError, StoreError, operator_message
-from plait.spelling import count
+from plait.spelling import count, hide_password
 from plait.store.copying import copy_store
 from plait.store.files import Files
 from plait.store.lock import StoreLock
 from plait.store.sqlite_errors import explain
 from plait.store.urls import open_files
+from plait.store.whole import WholeStore
 
 __all__ = ["store_commands"]
 
@@ -27,36 +29,65 @@ _WIDTH: Final = 40
 def copy(
     from_: Annotated[str, Parameter(name="FROM", help="The store's SQLite file, or its URL.")],
     to: Annotated[
-        str, Parameter(name="TO", help="The store to create, such as 'sqlite:///game-4.db?files=4' for four files.")
+        str,
+        Parameter(
+            name="TO",
+            help="The store to create, such as 'sqlite:///game-4.db?files=4' for four files, or a URL of PostgreSQL.",
+        ),
     ],
 ) -> None:
     """Copy a store to a new one, which may have another number of files. No server may have either open.
 
     If it is interrupted, the same command goes on. Each thread is compared with the original.
     """
-    source, target = find_existing(from_), find_store(to)
-    if source.path.resolve() == target.path.resolve():
-        fail(f"{source.path} cannot be copied to itself: name another path")
+    source, target = _find(from_, find_existing), _find(to, find_store)
+    if source.name == target.name:
+        fail(f"{source} cannot be copied to itself: name another store")
     try:
         copied = asyncio.run(_copy(source, target))
     except PlaitError as error:
         fail(operator_message(error))
     except KeyboardInterrupt:
         fail("interrupted; the same command goes on")
-    print(f"{target.path} has the {count(copied, 'thread')} of {source.path}, in {count(target.count, 'file')}")
+    files = "" if target.files is None else f", in {count(target.files.count, 'file')}"
+    print(f"{target} has the {count(copied, 'thread')} of {source}{files}")
 
 
-async def _copy(source: Files, target: Files) -> int:
+class _Copied(NamedTuple):
+    """A store that is copied, or copied to."""
+
+    # None if it is not in files.
+    files: Files | None
+    # Not opened.
+    open: Callable[[], WholeStore]
+    # Identifies it, and is what an operator sees.
+    name: str
+    shown: str
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+def _find(store: str, find_files: Callable[[str], Files]) -> _Copied:
+    """Return a store by its path or URL; `find_files` finds it if it is in files."""
+    if (shared := open_shared(store)) is not None:
+        # Without the password, which is not the store's.
+        return _Copied(None, lambda: shared, hide_password(store), hide_password(store))
+    files = find_files(store)
+    return _Copied(files, lambda: open_files(files), str(files.path.resolve()), str(files.path))
+
+
+async def _copy(source: _Copied, target: _Copied) -> int:
     """Copy a store that no server may write to, and return the number of threads. Raises StoreError."""
     with ExitStack() as locks:
-        for path in source.paths:
+        for path in () if source.files is None else source.files.paths:
             try:
                 locks.enter_context(closing(StoreLock(path)))
             except (StoreError, OSError) as error:
                 raise StoreError(f"cannot lock the store {path}: {explain(error, path)}") from error
         # A copy that is interrupted goes on later, and at its end closing the target writes everything to its files.
-        async with open_files(source, readonly=True) as original, open_files(target) as copied:
-            return await copy_store(original, copied, str(source.path.resolve()), _show)
+        async with source.open().reader() as original, target.open() as copied:
+            return await copy_store(original, copied, source.name, _show)
 
 
 def _show(done: int, total: int) -> None:

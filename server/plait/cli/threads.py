@@ -11,13 +11,15 @@ import msgspec
 from cyclopts import App, Parameter
 
 from plait.cli.loading import load_plait
-from plait.cli.maintenance import describe_thread, destroy_thread
-from plait.cli.options import LoadError, StoredFiles, StoreFile, Target, fail, find_store, give_up, show_store
+from plait.cli.maintenance import describe_thread, destroy_in_file, destroy_thread
+from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, open_shared, show_store
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.export import export_thread
 from plait.node.listing import INNER_KINDS
+from plait.spelling import hide_password
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, ThreadRow
+from plait.store.whole import WholeStore
 
 __all__ = ["threads"]
 
@@ -30,7 +32,7 @@ Name = Annotated[str, Parameter(help="The thread's name.")]
 @threads.default
 @threads.command(name="list")
 def list_threads(
-    store: StoreFile = "plait.db",
+    store: StoreName = "plait.db",
     *,
     kind: Annotated[str | None, Parameter(help="Only threads of this kind.")] = None,
     prefix: Annotated[str, Parameter(help="Only threads whose names begin with this.")] = "",
@@ -40,7 +42,7 @@ def list_threads(
 ) -> None:
     """List the threads of a store: version, when it was created and changed, name. A server may have it open."""
 
-    async def show(file: StoredFiles) -> None:
+    async def show(file: WholeStore) -> None:
         after: ThreadRow | None = None
         async with file as opened:
             while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
@@ -54,10 +56,10 @@ def list_threads(
 
 
 @threads.command
-def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
+def show(kind: Kind, name: Name, store: StoreName = "plait.db") -> None:
     """Print a stored thread as JSON, with its version and epoch. A server may have the store open."""
 
-    async def print_it(file: StoredFiles) -> None:
+    async def print_it(file: WholeStore) -> None:
         async with file as opened:
             print(msgspec.json.format(await describe_thread(opened, ThreadKey(kind, name)), indent=2).decode())
 
@@ -68,13 +70,13 @@ def show(kind: Kind, name: Name, store: StoreFile = "plait.db") -> None:
 def export(
     kind: Kind,
     name: Name,
-    store: StoreFile = "plait.db",
+    store: StoreName = "plait.db",
     *,
     out: Annotated[Path | None, Parameter(help="The file to write. By default it is printed.")] = None,
 ) -> None:
     """Write all of a thread but its history, as lines of JSON. A server may have the store open."""
 
-    async def write(file: StoredFiles) -> None:
+    async def write(file: WholeStore) -> None:
         async with file as opened, aclosing(export_thread(opened, ThreadKey(kind, name))) as lines:
             first = await anext(lines)  # Before the file is made: there may be no such thread.
             with nullcontext(sys.stdout.buffer) if out is None else out.open("wb") as target:
@@ -121,17 +123,19 @@ def import_(
 def destroy(
     kind: Kind,
     name: Name,
-    store: StoreFile = "plait.db",
+    store: StoreName = "plait.db",
     *,
     yes: Annotated[bool, Parameter(help="Do not ask for confirmation.", negative="")] = False,
 ) -> None:
     """Delete a thread without calling its on_destroyed. No server may have the store open."""
-    files, key = find_store(store), ThreadKey(kind, name)
+    shared, key = open_shared(store), ThreadKey(kind, name)
+    files = find_store(store) if shared is None else None
+    where = hide_password(store) if files is None else files.path_of(key)
 
-    async def look(file: StoredFiles) -> None:
+    async def look(file: WholeStore) -> None:
         async with file as opened:
             if await opened.find(key) is None:
-                raise NotFound(f"there is no thread {key} in {files.path_of(key)}")
+                raise NotFound(f"there is no thread {key} in {where}")
 
     show_store(look, store)
     if not yes:
@@ -139,7 +143,10 @@ def destroy(
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             fail("nothing was deleted")
     try:
-        print(asyncio.run(destroy_thread(files, key)))
+        if shared is not None:
+            print(asyncio.run(destroy_thread(shared, key, str(where))))
+        elif files is not None:
+            print(asyncio.run(destroy_in_file(files, key)))
     except PlaitError as error:
         fail(operator_message(error))
 

@@ -153,7 +153,7 @@ class Lifecycle:
                 await self.expiry.prepare()
             parts = self._find_parts(kind)
             if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.FILLING:
-                # It is what an import has left that failed and could not remove it.
+                # It is what an import or a fork has left that failed and could not remove it.
                 await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
                 stored = None
             if stored is not None:

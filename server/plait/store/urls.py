@@ -13,20 +13,21 @@ from plait.store.postgres.url import PostgresUrl, is_postgres
 from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite import SqliteStore, Synchronous
+from plait.store.whole import WholeStore
 
-__all__ = ["find_files", "open_files", "open_share", "open_shares", "open_store"]
+__all__ = ["find_files", "open_files", "open_postgres", "open_share", "open_shares", "open_store"]
 
 
 def open_store(url: str) -> Store:
     """Return the store for a URL; the caller enters it to open it.
 
     The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db`, and `memory://`. The options of the first two are
-    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. The options of
-    `postgresql://user:password@host/database` are those of `PostgresUrl`. Raises ValueError for any other, and StoreError
-    if the store has another count of files.
+    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. Those of
+    `postgresql://user:password@host/database` are in `postgres/url.py`. Raises ValueError for any other, and
+    StoreError if the store has another count of files.
     """
     if is_postgres(url):
-        return _open_postgres(url)
+        return open_postgres(url)
     parts = urlsplit(url)
     if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/") and not parts.query:
         return MemoryStore()
@@ -60,6 +61,16 @@ def open_shares(url: str, count: int) -> Store:
         return open_store(url)
     files, synchronous = found
     return open_files(files, synchronous=synchronous, readonly=files.are_there)
+
+
+def open_postgres(url: str) -> WholeStore:
+    """Return the store in PostgreSQL for a URL; the caller enters it to open it. Raises ValueError."""
+    found = PostgresUrl.parse(url)
+    try:
+        from plait.store.postgres.store import PostgresStore  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ValueError(f"{found} needs asyncpg: pip install 'plait[postgres]'") from None
+    return PostgresStore(found)
 
 
 def find_files(url: str) -> Files | None:
@@ -117,15 +128,6 @@ def _read_url(url: str) -> tuple[Path, int | None, Synchronous] | None:
     if files is not None and not (files.isascii() and files.isdigit() and 1 <= int(files) <= MOST_FILES):
         raise ValueError(f"{url!r}: files must be a whole number from 1 to {MOST_FILES}, not {files!r}")
     return Path(unquote(parts.path[1:])), None if files is None else int(files), cast(Synchronous, synchronous)
-
-
-def _open_postgres(url: str) -> Store:
-    found = PostgresUrl.parse(url)
-    try:
-        from plait.store.postgres.store import PostgresStore  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise ValueError(f"{found} needs asyncpg: pip install 'plait[postgres]'") from None
-    return PostgresStore(found)
 
 
 def _make_error(url: str) -> ValueError:

@@ -1,4 +1,4 @@
-"""Writes batches, and finds out what became of those whose answer was lost."""
+"""Writes batches, and finds out whether a batch is stored if its answer was lost."""
 
 import logging
 import time
@@ -9,7 +9,7 @@ from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
 from plait.store.postgres.connections import Writer
-from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost
+from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost, was_sent
 from plait.store.postgres.heads import Head, Heads
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
@@ -78,10 +78,13 @@ class Committer:
     # Inside
 
     async def _write(self, groups: Mapping[int, Group], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
-        attempt = _Attempt(groups)
+        attempt, is_closed = _Attempt(groups), False
         try:
             async with self._writer.use() as db:
-                await self._try(db, attempt)
+                try:
+                    await self._try(db, attempt)
+                finally:
+                    is_closed = db.is_closed()
         except StoreError as error:  # There is no connection.
             outcomes.update((index, _refuse(group, error)) for index, group in groups.items())
             return
@@ -91,7 +94,7 @@ class Committer:
             for index in groups:
                 self._take(attempt, index, outcomes)
             return
-        if is_lost(cause, is_closed=db.is_closed()):
+        if is_lost(cause, is_closed=is_closed):
             await self._settle(attempt, outcomes, cause, tries)
         elif len(groups) > 1:
             for index, group in groups.items():
@@ -193,7 +196,7 @@ class Committer:
     async def _settle(self, attempt: _Attempt, outcomes: dict[int, Outcome], cause: Exception, tries: int) -> None:
         """Find out which groups are stored, and write the others again."""
         lost = dict(attempt.groups)
-        if attempt.may_be_stored:
+        if attempt.may_be_stored and was_sent(cause):
             found = await self._ask(attempt)
             for index, head in attempt.before.items():
                 key, now = attempt.groups[index].writes[0].key, found.get(index)

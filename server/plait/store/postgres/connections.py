@@ -59,10 +59,14 @@ class Writer:
             await self.wait()
             assert self._db is not None
             db = self._db
-            # Without an answer, it is closed: the caller's statement fails. To cancel it would end a wait for a standby.
+            # Without an answer it is closed, which fails the statement. To cancel that would end a wait for a standby.
             watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
             try:
                 yield db
+            except Exception as error:
+                if is_lost(error):  # Its state may not be known either.
+                    db.terminate()
+                raise
             finally:
                 watch.cancel()
 
@@ -184,8 +188,8 @@ class Readers:
             try:
                 yield db
                 is_usable = True
-            except Exception:
-                is_usable = not db.is_in_transaction()
+            except Exception as error:
+                is_usable = not (is_lost(error) or db.is_closed() or db.is_in_transaction())
                 raise
             finally:
                 if is_usable and self._is_open and not db.is_closed():

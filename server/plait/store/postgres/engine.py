@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import asyncpg
+from asyncpg.connect_utils import SessionAttribute
 
 from plait.errors import StoreError
 from plait.store.postgres.url import PostgresUrl
 
-__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "Unreachable", "explain", "is_lost"]
+__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "Unreachable", "explain", "is_lost", "was_sent"]
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """What the driver raises, apart from errors of arguments."""
@@ -28,6 +29,8 @@ SELECT (SELECT system_identifier FROM pg_control_system()) AS server, {TIMELINE}
     (SELECT stats_reset::text FROM pg_stat_bgwriter) AS recovered,
     current_setting('fsync') = 'on' AS syncs, current_setting('synchronous_standby_names') <> '' AS has_standby
 """
+# The errors of the driver before it sends a statement, when the connection has just been closed.
+_NOT_SENT: Final = ("cannot perform operation", "cannot switch to state")
 # Seconds.
 _CONNECT_TIMEOUT: Final = 5.0
 
@@ -56,11 +59,11 @@ class Engine:
         """Return a new connection. Raises Unreachable."""
         cache = 100 if self.url.has_session else 0
         try:
-            db = await asyncpg.connect(
+            db: Db = await asyncpg.connect(
                 self.url.dsn,
                 timeout=_CONNECT_TIMEOUT,
                 statement_cache_size=cache,
-                target_session_attrs="primary",
+                target_session_attrs=SessionAttribute.primary,
             )
         except TimeoutError as error:
             raise Unreachable(f"the server does not answer within {_CONNECT_TIMEOUT:g} seconds") from error
@@ -106,6 +109,12 @@ def is_lost(error: BaseException, *, is_closed: bool = False) -> bool:
     if isinstance(error, ValueError):  # The driver's errors of arguments are InterfaceErrors, too.
         return False
     return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | asyncio.TimeoutError)
+
+
+def was_sent(error: BaseException) -> bool:
+    """Whether a statement that has failed with a lost connection may have reached the server."""
+    is_internal = isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError)
+    return not (is_internal and str(error).startswith(_NOT_SENT))
 
 
 def explain(error: BaseException) -> str:

@@ -64,7 +64,7 @@ async def export(db: Db, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]
         yield Write(key, epoch, last, last, clients=clients, changed_at=changed_at)
         client = rows[-1]["client"]
     after = ("", "")
-    while records := await load_page(db, tables, key, after, _ROWS, _SIZE):
+    while records := await load_page(db, tables, key, after=after, limit=_ROWS, size=_SIZE):
         yield Write(key, epoch, last, last, records=records, changed_at=changed_at)
         after = records[-1].part, records[-1].key
 
@@ -80,6 +80,6 @@ async def _load_changes(
     """Return changes after a version, at most up to the next snapshot, and that."""
     end = await db.fetchval(tables.fill(_NEXT_SNAPSHOT), thread, after)
     limit = _ROWS if end is None else min(_ROWS, end - after)
-    rows = await load_changes(db, tables, key, after, limit, _SIZE)
+    rows = await load_changes(db, tables, key, after=after, limit=limit, size=_SIZE)
     to = rows[-1].version if rows else after
     return rows, await _load_snapshots(db, tables, thread, after, to)

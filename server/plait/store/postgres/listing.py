@@ -73,7 +73,7 @@ async def load_threads(
     ]
 
 
-async def load_due(db: Db, tables: Tables, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
+async def load_due(db: Db, tables: Tables, *, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
     """Return the threads that are due at `until` or before, the earliest first."""
     first = (0, b"", b"") if after is None else (after.due, *(each.encode() for each in after.key))
     rows = await db.fetch(tables.fill(_DUE), until, *first, limit)
@@ -81,7 +81,7 @@ async def load_due(db: Db, tables: Tables, until: int, after: DueThread | None, 
 
 
 async def load_idle(
-    db: Db, tables: Tables, kind: str, until: int, after: IdleThread | None, limit: int
+    db: Db, tables: Tables, kind: str, *, until: int, after: IdleThread | None, limit: int
 ) -> list[IdleThread]:
     """Return the threads of a kind that have been idle since `until` or before, the longest idle ones first."""
     since, name = after or (-(2**63), "")

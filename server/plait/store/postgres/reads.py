@@ -201,20 +201,22 @@ def _read_range(rows: Sequence[Any], index: int, wanted: RecordRange) -> list[Re
 
 
 async def load_changes(
-    db: Db, tables: Tables, key: ThreadKey, after: int, limit: int, size: int | None
+    db: Db, tables: Tables, key: ThreadKey, *, after: int, limit: int, size: int | None
 ) -> list[ChangeRow]:
     """Return changes after a version, in order."""
-    return await _load_some(db, tables.fill(_AFTER), key, after, limit, size)
+    return await _load_some(db, tables.fill(_AFTER), key, version=after, limit=limit, size=size)
 
 
 async def load_changes_before(
-    db: Db, tables: Tables, key: ThreadKey, version: int, limit: int, size: int | None
+    db: Db, tables: Tables, key: ThreadKey, *, version: int, limit: int, size: int | None
 ) -> list[ChangeRow]:
     """Return changes before a version, newest first."""
-    return await _load_some(db, tables.fill(_BEFORE), key, version, limit, size)
+    return await _load_some(db, tables.fill(_BEFORE), key, version=version, limit=limit, size=size)
 
 
-async def _load_some(db: Db, sql: str, key: ThreadKey, version: int, limit: int, size: int | None) -> list[ChangeRow]:
+async def _load_some(
+    db: Db, sql: str, key: ThreadKey, *, version: int, limit: int, size: int | None
+) -> list[ChangeRow]:
     rows = await db.fetch(sql, *encode(key), version, limit, _ALL if size is None else max(size, 1))
     found = (ChangeRow(version, ops, source.decode(), at) for version, ops, source, at in rows)
     return take_page(found, lambda row: len(row.ops), size)
@@ -251,7 +253,7 @@ async def load_records(
 
 
 async def load_page(
-    db: Db, tables: Tables, key: ThreadKey, after: tuple[str, str], limit: int, size: int
+    db: Db, tables: Tables, key: ThreadKey, *, after: tuple[str, str], limit: int, size: int
 ) -> list[Record]:
     """Return records of all parts after a part and a key."""
     values = (*(each.encode() for each in after), limit, max(size, 1))

@@ -15,7 +15,7 @@ __all__ = ["Tables", "prepare"]
 # - threads has a row for each thread that was claimed; `created_at` is NULL if none is stored. Only claims insert rows.
 # - threads.id: all other rows of a thread have it. A thread that is deleted leaves them, and its row gets another id.
 # - threads.fence: the number of the owner. The sequence is part of it, so that no number is given out twice even if the
-#   row was removed meanwhile.
+#   row was removed in between.
 # - threads.origin: the server and timeline on which the thread was claimed last.
 # - threads.writes: see `Head` in `commits.py`.
 # - threads.version is in no index and no condition of one, so that a change need not touch the indexes.
@@ -55,6 +55,9 @@ _MIGRATIONS: Final = (
     CREATE TABLE {removed} (thread bigint PRIMARY KEY);
     """,
 )
+_FIND_FORMAT: Final = """
+SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
+"""
 _NAME: Final = re.compile(r"\{([a-z]+)\}")
 
 
@@ -63,13 +66,13 @@ class Tables:
 
     def __init__(self, url: PostgresUrl) -> None:
         self.schema = url.schema
-        self._prefix = f'"{url.schema}"."{url.prefix}'
+        self.prefix = url.prefix
         self._filled: dict[str, str] = {}
 
     def fill(self, sql: str) -> str:
         """Return SQL with the names of tables instead of `{threads}` and so on."""
         if (filled := self._filled.get(sql)) is None:
-            filled = self._filled[sql] = _NAME.sub(lambda found: f'{self._prefix}{found[1]}"', sql)
+            filled = self._filled[sql] = _NAME.sub(lambda found: f'"{self.schema}"."{self.prefix}{found[1]}"', sql)
         return filled
 
 
@@ -83,7 +86,7 @@ async def prepare(db: Db, tables: Tables, *, readonly: bool) -> None:
         await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.fill("{format}"))
         found = await _read_format(db, tables)
         if not found:
-            if await db.fetchval("SELECT to_regnamespace(quote_ident($1))", tables.schema) is None:
+            if await db.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", tables.schema) is None:
                 await db.execute(f'CREATE SCHEMA "{tables.schema}"')
             await db.execute(tables.fill("CREATE TABLE {format} (format integer NOT NULL)"))
             await db.execute(tables.fill("INSERT INTO {format} VALUES (0)"))
@@ -94,7 +97,8 @@ async def prepare(db: Db, tables: Tables, *, readonly: bool) -> None:
 
 async def _read_format(db: Db, tables: Tables) -> int:
     """Return the format of the tables, 0 if there are none. Raises StoreError for a newer one."""
-    if await db.fetchval("SELECT to_regclass($1)", tables.fill("{format}")) is None:
+    # Not with to_regclass: in the transaction that has waited for the lock, it would answer from a cache.
+    if await db.fetchval(_FIND_FORMAT, tables.schema, f"{tables.prefix}format") is None:
         return 0
     found: int = await db.fetchval(tables.fill("SELECT format FROM {format}"))
     if found > len(_MIGRATIONS):

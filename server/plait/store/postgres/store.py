@@ -1,7 +1,8 @@
 """A store in PostgreSQL: one connection that writes, with group commit, and a few that read.
 
-`batches.py` decides which writes share a transaction. If it fails, it is repeated for one thread at a time, so that only
-the writes of the thread that caused the failure are refused. If its answer is lost, the store asks what became of it.
+`batches.py` decides which writes share a transaction. If it fails, it is repeated for one thread at a time, so that
+only the writes of the thread that caused the failure are refused. If its answer is lost, the store asks whether it
+is stored.
 """
 
 import asyncio
@@ -147,12 +148,12 @@ class PostgresStore:
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(key, reads.load_changes, key, after, limit, size)
+        return await self._read(key, reads.load_changes, key, after=after, limit=limit, size=size)
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(key, reads.load_changes_before, key, version, limit, size)
+        return await self._read(key, reads.load_changes_before, key, version=version, limit=limit, size=size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self._read(key, reads.load_client, key, client)
@@ -189,7 +190,7 @@ class PostgresStore:
 
             async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
                 with _telling(f"{key} cannot be read"):
-                    return await reads.load_page(db, self._tables, key, after, limit, size)
+                    return await reads.load_page(db, self._tables, key, after=after, limit=limit, size=size)
 
             yield None if stored is None else ThreadView(stored, read)
 
@@ -266,12 +267,14 @@ class PostgresStore:
         )
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
-        return await self._read("the list of due threads", listing.load_due, until, after, limit)
+        return await self._read("the list of due threads", listing.load_due, until=until, after=after, limit=limit)
 
     async def idle_threads(
         self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
     ) -> list[IdleThread]:
-        return await self._read("the list of idle threads", listing.load_idle, kind, until, after, limit)
+        return await self._read(
+            "the list of idle threads", listing.load_idle, kind, until=until, after=after, limit=limit
+        )
 
     async def mark_idle(self, kind: str, at: int) -> None:
         with _telling("the idle threads could not be written"):

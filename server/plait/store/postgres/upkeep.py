@@ -1,4 +1,4 @@
-"""What a store does beside its writes: it saves times of changes, and removes rows that nobody needs."""
+"""Saves the times of changes after their commits, and removes rows that are not needed."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ UPDATE {threads} t SET changed_at = w.at FROM (
     WHERE created_at IS NOT NULL ORDER BY t.id FOR UPDATE OF t
 ) w WHERE t.id = w.id
 """
-# If the number is still that of the owner who has released it, nobody else has claimed the thread.
+# If the number is still that of the owner who has released it, there is no other owner.
 _FORGET: Final = """
 DELETE FROM {threads} t USING unnest($1::bigint[], $2::bigint[]) w (id, fence)
 WHERE t.id = w.id AND t.fence = w.fence AND t.created_at IS NULL

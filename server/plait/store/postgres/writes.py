@@ -53,8 +53,8 @@ FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::integer[]
 WHERE t.id = w.id
 """
 _ADVANCE: Final = """
-UPDATE {threads} t SET version = w.version, writes = t.writes + 1 FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
-WHERE t.id = w.id
+UPDATE {threads} t SET version = w.version, writes = t.writes + 1
+FROM unnest($1::bigint[], $2::bigint[]) w (id, version) WHERE t.id = w.id
 """
 # Apart from those above, as it changes indexes.
 _MARK: Final = """
@@ -99,7 +99,8 @@ WITH bound AS (
             WHERE thread = p.thread) c WHERE size > p.bytes) END) AS version
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) p (thread, version, at, bytes)
 ), oldest AS (
-    SELECT b.thread, (SELECT max(version) FROM {{snapshots}} WHERE thread = b.thread AND version <= b.version) AS version
+    SELECT b.thread, (
+        SELECT max(version) FROM {{snapshots}} WHERE thread = b.thread AND version <= b.version) AS version
     FROM bound b
 ), changes AS (
     DELETE FROM {{changes}} c USING oldest o WHERE c.thread = o.thread AND c.version <= o.version
@@ -114,7 +115,7 @@ DELETE FROM {{clients}} c WHERE c.thread = ANY ($1) AND c.at < $5 - {DAY * CLIEN
 
 
 def columns(rows: Sequence[Sequence[Any]], count: int) -> list[Sequence[Any]]:
-    """Return rows as columns, of which there are `count`."""
+    """Return rows as columns, and `count` empty ones if there are no rows."""
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 

@@ -1,0 +1,140 @@
+"""Durable changes in PostgreSQL and in SQLite: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
+
+Each round measures all stores one after the other, so that what else the machine does is in all of them. A private
+PostgreSQL is started for it, in the same folder as SQLite's file. Exits with 1 if the median ratio breaks an aim.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+import uvloop
+from tests.postgres import Postgres, new_schema, private_folder
+
+from plait.store.protocol import ChangeRow, ClientRow, Prune, Snapshot, Store, ThreadKey, Write
+from plait.store.urls import open_store
+
+__all__ = ["main", "measure"]
+
+# The least ratio of PostgreSQL's changes to SQLite's.
+AIMS: Final = {"64 threads": 0.7, "one at a time": 0.5}
+THREADS: Final = 64
+OPS: Final = b'[{"op":"replace","path":"/text","value":"%s"}]' % (b"x" * 960)
+# Every so many changes, clients' changes come with a snapshot, as those of a state of some kilobytes do.
+SNAPSHOT_EVERY: Final = 16
+
+
+class Rate(NamedTuple):
+    """Changes a second, and the processor time of one, in microseconds, here and in the server."""
+
+    rate: float
+    client: float
+    server: float
+
+
+class Load(NamedTuple):
+    """How many threads are written at once, and how each change is made."""
+
+    threads: int
+    make: Callable[[ThreadKey, int, int], Write]
+
+
+def make_plain(key: ThreadKey, version: int, fence: int) -> Write:
+    """Return a change by the server."""
+    return Write(key, "e", version - 1, version, (ChangeRow(version, OPS, "server", 1),), fence=fence)
+
+
+def make_pushed(key: ThreadKey, version: int, fence: int) -> Write:
+    """Return a change by a client, some with a snapshot."""
+    is_rewritten = version % SNAPSHOT_EVERY == 0
+    return Write(
+        *(key, "e", version - 1, version, (ChangeRow(version, OPS, "c", time.time_ns() // 1000),)),
+        snapshots=(Snapshot(version, OPS),) if is_rewritten else (),
+        prune=Prune(version - 1000) if is_rewritten else None,
+        clients=(ClientRow("c", version, b"[]", time.time_ns() // 1000),),
+        fence=fence,
+    )
+
+
+LOADS: Final = {
+    "64 threads": Load(THREADS, make_plain),
+    "one at a time": Load(1, make_plain),
+    "64 threads, by clients": Load(THREADS, make_pushed),
+    "one at a time, by clients": Load(1, make_pushed),
+}
+
+
+async def measure(store: Store, load: Load, seconds: float, server: psutil.Process | None) -> Rate:
+    """Write for some seconds; each thread waits until its change is durable before it makes the next one."""
+    keys = [ThreadKey("bench", os.urandom(8).hex()) for _ in range(load.threads)]
+    async with store:
+        fences = {key: await store.claim(key) for key in keys}
+        begin = (Write(key, "e", None, 0, snapshots=(Snapshot(0, OPS),), fence=fences[key]) for key in keys)
+        await asyncio.gather(*map(store.submit, begin))
+        used, began, client = _server_time(server), time.perf_counter(), time.process_time()
+        counts = await asyncio.gather(*(_write(store, key, fences[key], load, began + seconds) for key in keys))
+        took, count = time.perf_counter() - began, sum(counts)
+        client, used = time.process_time() - client, _server_time(server) - used
+    return Rate(count / took, client / count * 1e6, used / count * 1e6)
+
+
+async def _write(store: Store, key: ThreadKey, fence: int, load: Load, deadline: float) -> int:
+    version = 0
+    while time.perf_counter() < deadline:
+        version += 1
+        await store.submit(load.make(key, version, fence))
+    return version
+
+
+def _server_time(server: psutil.Process | None) -> float:
+    """Return the processor time of a server with all its processes, those that have ended, too."""
+    if server is None:
+        return 0.0
+    own = server.cpu_times()
+    found = own.user + own.system + own.children_user + own.children_system
+    for child in server.children():
+        times = child.cpu_times()
+        found += times.user + times.system
+    return found
+
+
+def run(folder: Path, rounds: int, seconds: float) -> dict[str, float]:
+    """Print a line for each measurement, and return the median ratios."""
+    ratios: dict[str, list[float]] = {name: [] for name in LOADS}
+    with Postgres(folder / "data") as postgres:
+        postgres.stop()
+        postgres.start(fsync="on", full_page_writes="on", shared_buffers="128MB")
+        server = psutil.Process(postgres.pid)
+        for number in range(rounds):
+            for name, load in LOADS.items():
+                found: list[Rate] = []
+                urls = f"sqlite:///{folder}/{number}-{load.threads}-{name[-3:]}.db", new_schema(postgres.url)
+                for url in urls:
+                    is_file = url.startswith("sqlite")
+                    rate = uvloop.run(measure(open_store(url), load, seconds, None if is_file else server))
+                    cost = f"{rate.client:5.0f} µs" + ("" if is_file else f" + {rate.server:.0f} µs in the server")
+                    print(f"{name:26} {'SQLite' if is_file else 'PostgreSQL':10} {rate.rate:8,.0f}/s  {cost}")
+                    found.append(rate)
+                ratios[name].append(found[1].rate / found[0].rate)
+    return {name: statistics.median(each) for name, each in ratios.items()}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and return whether an aim is broken."""
+    rounds, seconds = (*(float(each) for each in arguments), 3.0, 3.0)[:2]
+    with private_folder() as folder:
+        ratios = run(folder, int(rounds), seconds)
+    for name, ratio in ratios.items():
+        aim = f" (aim {AIMS[name]})" if name in AIMS else ""
+        print(f"{name:26} PostgreSQL has {ratio:.2f} of SQLite's rate{aim}")
+    return int(any(ratios[name] < aim for name, aim in AIMS.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

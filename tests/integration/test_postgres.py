@@ -1,0 +1,168 @@
+"""Apps and commands whose store is in PostgreSQL."""
+
+import asyncio
+import signal
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.commands import Done, run_command
+from tests.failover import failover, wait_for_standby
+from tests.postgres import Postgres, new_schema
+from tests.running import Process, running
+from tests.server.store.test_copying import fill, read
+
+from plait import Plait, Thread, ThreadKey, rpc
+from plait.store.postgres.store import PostgresStore
+from plait.store.postgres.url import PostgresUrl
+from plait_client import Room, connect
+
+PATIENCE = 30.0
+
+
+class Tally(Thread[dict[str, Any]]):
+    """Counts."""
+
+    initial_state = {"n": 0, "seen": []}  # noqa: RUF012
+
+    @rpc
+    async def add(self) -> int:
+        self.set_state(lambda state: {**state, "n": state["n"] + 1})
+        return int(self.state["n"])
+
+
+app = Plait(Tally)
+
+
+def plait(folder: Path, *arguments: str) -> Done:
+    """Run a command to its end."""
+    return run_command(arguments, cwd=folder, environment={})
+
+
+async def add_each(rooms: Iterable[Room[Any]], times: int) -> None:
+    """Have all clients count at once."""
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(times):
+            await asyncio.gather(*(room.call("add") for room in rooms))
+
+
+def is_at(number: int, state: dict[str, Any]) -> bool:
+    """Whether a client has all changes of a round."""
+    return state == {"n": 10 * number + 9, "seen": [number, 9]}
+
+
+async def test_two_clients_of_an_app_see_every_change_through_a_restart_and_a_kill(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    url = new_schema(postgres.url.replace("plait@", "plait:pass-word@"))
+    target = "tests.integration.test_postgres:app"
+    with Process(target, cwd=tmp_path, environment={"PLAIT_STORE": url}) as server:
+        address = f"ws://{server.address}/threads/tally/one"
+        async with connect(address) as first, connect(address) as second:
+            epoch = first.epoch
+            for number, end in enumerate((signal.SIGTERM, signal.SIGKILL, None), 1):
+                # Pushes of both, which are sent again after the kill.
+                async with asyncio.timeout(PATIENCE):
+                    for n in range(10):
+                        await asyncio.gather(first.update("/n", 10 * number + n), second.update("/seen", [number, n]))
+                for room in (first, second):
+                    await room.wait_for(partial(is_at, number), PATIENCE)
+                if end is not None:
+                    await asyncio.to_thread(server.end, end)
+                    server.start()
+            assert first.epoch == second.epoch == epoch
+        async with httpx.AsyncClient() as http:
+            ready = await http.get(f"http://{server.address}/readyz")
+        assert ready.status_code == 200
+        assert ready.json()["durability"].startswith("changes survive")
+        assert "pass-word" not in ready.text
+    assert "pass-word" not in server.log.read_text()
+
+
+async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_with_the_server() -> None:
+    async with failover() as servers:
+        served = Plait(Tally, store=servers.url)
+        async with running(served) as address, connect(f"ws://{address}/threads/tally/one") as room:
+            await add_each([room], 3)
+            epoch = room.epoch
+            wait_for_standby(servers.primary)
+            servers.cut_off()
+            await add_each([room], 2)
+            assert room.state["n"] == 5
+            servers.promote()
+            # No client writes: the server has noticed the failover by itself.
+            await room.wait_for(lambda state: state["n"] == 3, PATIENCE)
+            assert room.epoch != epoch
+            await add_each([room], 1)
+            assert room.state["n"] == 4
+
+
+def test_a_store_is_copied_to_postgresql_and_back_and_is_equal(postgres: Postgres, tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path / "game.db"))
+    url = new_schema(postgres.url)
+    there = plait(tmp_path, "store", "copy", "game.db", url)
+    assert (there.returncode, there.stderr) == (0, "")
+    assert there.stdout == f"{url} has the 62 threads of game.db\n"
+    back = plait(tmp_path, "store", "copy", url, "sqlite:///back.db?files=2")
+    assert (back.returncode, back.stderr) == (0, "")
+    assert asyncio.run(read(tmp_path / "back.db")) == asyncio.run(read(tmp_path / "game.db"))
+    itself = plait(tmp_path, "store", "copy", url, url)
+    assert "cannot be copied to itself" in itself.stderr
+
+
+APP = """
+from plait import Plait, Thread, migrate
+
+class Tally(Thread[dict]):
+    initial_state = {"n": 0}
+    state_version = 2
+
+    @migrate(from_=1)
+    def double(state):
+        return {"n": state["n"] * 2}
+
+app = Plait(Tally, store="%s")
+"""
+
+
+async def test_commands_read_migrate_and_delete_its_threads(postgres: Postgres, tmp_path: Path) -> None:
+    url = new_schema(postgres.url)
+    async with Plait(Tally, store=url) as served:
+        for name in ("one", "two"):
+            await served.thread(Tally, name).set_state({"n": 21, "seen": []})
+
+    async def run(*arguments: str) -> Done:
+        return await asyncio.to_thread(plait, tmp_path, *arguments)
+
+    listed = await run("threads", url)
+    assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["tally/one", "tally/two"]
+    shown = await run("threads", "show", "tally", "one", url)
+    assert '"n": 21' in shown.stdout
+    exported = await run("threads", "export", "tally", "one", url, "--out", "one.jsonl")
+    assert exported.returncode == 0
+    (tmp_path / "tally.py").write_text(APP % url)
+    dry = await run("migrate", "tally:app", "--dry-run")
+    assert "2 to migrate" in dry.stdout
+    done = await run("migrate", "tally:app")
+    assert "2 migrated" in done.stdout
+    assert '"n": 42' in (await run("state", "tally/one", url)).stdout
+    gone = await run("threads", "destroy", "tally", "one", url, "--yes")
+    assert gone.returncode == 0
+    async with PostgresStore(PostgresUrl.parse(url)) as store:
+        assert [row.key for row in await store.threads()] == [ThreadKey("tally", "two")]
+    imported = await run("threads", "import", "tally:app", "one.jsonl")
+    assert imported.returncode == 0, imported.stderr
+
+
+@pytest.mark.parametrize("command", [("check",), ("backup", "copy.db"), ("restore",)])
+def test_commands_for_files_say_what_to_use_instead(tmp_path: Path, command: tuple[str, ...]) -> None:
+    url = "postgresql://ada:pass-word@127.0.0.1:1/game"
+    name, *rest = command
+    arguments = (name, str(tmp_path / "game.db"), url) if name == "restore" else (name, url, *rest)
+    done = plait(tmp_path, *arguments)
+    assert done.returncode == 1
+    assert "pg_dump" in done.stderr
+    assert "pass-word" not in done.stderr
