@@ -15,8 +15,8 @@ from plait import Plait, ThreadKey
 from plait.cluster.gate import OPEN, Gate
 from plait.cluster.owners import NodeId
 from plait.web.context import ServerContext
+from plait.web.relay.folder import Folder
 from plait.web.relay.links import Links
-from plait.web.relay.networks import Folder
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat

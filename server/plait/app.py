@@ -48,10 +48,10 @@ from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.relay.calls import Calls
+from plait.web.relay.folder import Folder
 from plait.web.relay.hooks import NodeHooks
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
-from plait.web.relay.networks import Folder
 from plait.web.relay.owner import Owner
 from plait.web.relay.place import find_place
 from plait.web.site import Site

@@ -15,6 +15,7 @@ from tests.running import Process, hold_port
 from tests.workers.load import Told, check_changes
 
 from plait import ThreadKey
+from plait.cluster.rendezvous import find_winner
 from plait.store.shards import find_shard
 from plait.store.urls import open_store
 
@@ -42,7 +43,7 @@ class Node(Process):
         super().__init__(
             target,
             cwd=cwd,
-            environment={"PLAIT_STORE": store, "PLAIT_NODE_ADDRESS": f"127.0.0.1:{links.port}", **environment},
+            environment={"PLAIT_STORE": store, **environment},
             options=("--cluster", "--node", name, "--listen-nodes", f"127.0.0.1:{listens_at}", *options),
         )
         self.name = name
@@ -66,19 +67,30 @@ class Cluster:
 
     def owners(self) -> list[str]:
         """Return the name of the node that owns each shard; empty for a node that is dead or gone."""
-        sql = (
-            f"SELECT json_agg(coalesce(n.name, '') ORDER BY s.shard) FROM {self._schema}.plait_shards s "
-            f"LEFT JOIN {self._schema}.plait_nodes n ON n.id = s.node AND NOT n.is_dead"
+        names = self._names()
+        return [names.get(id, "") for id in self._owners()]
+
+    def find_names(self, node: str, prefix: str, count: int, *, kind: str = "ledger") -> list[str]:
+        """Return names of threads that a node owns, and keeps while no node comes or goes."""
+        names, owners = self._names(), self._owners()
+        every = (f"{prefix}-{number}" for number in range(100_000))
+        shards = ((name, find_shard(ThreadKey(kind, name))) for name in every)
+        found = (
+            name
+            for name, shard in shards
+            if names.get(owners[shard]) == node and find_winner(shard, names) == owners[shard]
         )
+        return [next(found) for _ in range(count)]
+
+    def _owners(self) -> list[str]:
+        sql = f"SELECT json_agg(node ORDER BY shard) FROM {self._schema}.plait_shards"
         found: list[str] = json.loads(self.postgres.execute(sql))
         return found
 
-    def find_names(self, node: str, prefix: str, count: int, *, kind: str = "ledger") -> list[str]:
-        """Return names of threads that a node owns."""
-        owners = self.owners()
-        names = (f"{prefix}-{number}" for number in range(100_000))
-        found = (name for name in names if owners[find_shard(ThreadKey(kind, name))] == node)
-        return [next(found) for _ in range(count)]
+    def _names(self) -> dict[str, str]:
+        """Return the names of the nodes that are alive, by id."""
+        sql = f"SELECT json_object_agg(id, name) FROM {self._schema}.plait_nodes WHERE NOT is_dead"
+        return json.loads(self.postgres.execute(sql) or "{}") or {}
 
     async def until(self, is_so: Callable[[], object]) -> None:
         """Wait until something is so."""
@@ -125,8 +137,12 @@ async def open_cluster(
     options: Sequence[str] = (),
     target: str = "tests.cluster.apps:app",
     is_shared: bool = True,
+    has_proxies: bool = True,
 ) -> AsyncIterator[Cluster]:
-    """Start nodes with an empty store; by default, wait until each owns some threads."""
+    """Start nodes with an empty store; by default, wait until each owns some threads.
+
+    With `has_proxies`, the nodes reach each other through proxies.
+    """
     store = new_schema(postgres.url)
     async with AsyncExitStack() as stack:
         processes = stack.enter_context(ExitStack())
@@ -145,7 +161,10 @@ async def open_cluster(
                 links=links,
                 engine=engine,
                 listens_at=port,
-                environment=environment or {},
+                environment={
+                    **({"PLAIT_NODE_ADDRESS": f"127.0.0.1:{links.port}"} if has_proxies else {}),
+                    **(environment or {}),
+                },
                 options=options,
                 target=target,
             )

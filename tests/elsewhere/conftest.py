@@ -23,8 +23,8 @@ from plait.node.remote_nodes import Ask, RemoteNodes
 from plait.node.remote_requests import Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
 from plait.web.relay.calls import Calls
+from plait.web.relay.folder import Folder
 from plait.web.relay.links import Links
-from plait.web.relay.networks import Folder
 
 
 class Lines:

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
-from plait.agents.runs import Runs
 from plait.cluster.owners import NotOwner
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import Phase, Slot
+from plait.store.protocol import ThreadKey
 from plait.store.shards import find_shard
 
 __all__ = ["Moving"]
@@ -22,10 +22,23 @@ _MOVED: Final = "the thread moves to another process"
 _GRACE: Final = 2.0
 
 
+class ThreadRuns(Protocol):
+    """The runs of agents."""
+
+    @property
+    def threads(self) -> Collection[ThreadKey]:
+        """The threads with a run, or one that waits."""
+        ...
+
+    def cut_off_thread(self, key: ThreadKey) -> None:
+        """Interrupt the run of a thread, and mark the thread."""
+        ...
+
+
 class Moving:
     """Stops threads that move, after their turns and runs, with `on_stop`; their clients join at the new owner."""
 
-    def __init__(self, lifecycle: Lifecycle, runs: Runs) -> None:
+    def __init__(self, lifecycle: Lifecycle, runs: ThreadRuns) -> None:
         self._lifecycle = lifecycle
         self._runs = runs
         self._tasks: set[asyncio.Task[object]] = set()

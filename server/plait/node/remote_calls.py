@@ -143,9 +143,7 @@ class RemoteCalls:
                 return b""
             case ForkThread():
                 kind, limits = self._node.find_any_kind(request.key.kind), self._node.limits
-                await self._node.fork_thread(
-                    Fork(kind, request.source, request.key.name, at=request.at, limits=limits)
-                )
+                await self._node.fork_thread(Fork(kind, request.source, request.key.name, at=request.at, limits=limits))
                 return b""
             case ReadReport():
                 return await self.reports[request.name]()

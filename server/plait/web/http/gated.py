@@ -8,12 +8,13 @@ from starlette.types import Message, Send
 
 from plait.cluster.gate import OPEN, Gate
 from plait.errors import Unavailable
-from plait.web.context import error_body
 from plait_schemas.codec import encode_json
 
 __all__ = ["gate_send"]
 
-_LOST: Final = encode_json(error_body(Unavailable.code, "this server was cut off from the others; try again"))
+_LOST: Final = encode_json(
+    {"error": {"code": Unavailable.code, "message": "this server was cut off from the others; try again"}}
+)
 _HEADERS: Final = [
     (b"content-type", b"application/json"),
     (b"content-length", b"%d" % len(_LOST)),

@@ -1,18 +1,17 @@
 """The links of a node: those that it has dialled, by node, and those that other nodes have."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import Context
-from typing import Final
+from typing import Final, Protocol
 
 from plait.cluster.owners import NodeId, Owners
 from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 from plait.web.relay.link import AWAY, Link, Opener
-from plait.web.relay.networks import Network
 
-__all__ = ["HOLD", "RETRY", "Links"]
+__all__ = ["HOLD", "RETRY", "Links", "Network"]
 
 HOLD: Final = 8.0
 """Seconds that sockets, requests and calls wait for a node that is away, or for a lost owner."""
@@ -22,6 +21,18 @@ RETRY: Final = 0.05
 
 # Seconds to wait for a connection before it is looked whether another node owns the thread since.
 _GLANCE: Final = 0.25
+
+
+class Network(Protocol):
+    """Connects this node with the others."""
+
+    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
+        """Listen for other nodes; `answer` makes the link of one that has dialled. Raises OSError."""
+        ...
+
+    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
+        """Connect with a node. Raises OSError if it is not there, or is another one than expected."""
+        ...
 
 
 class Links:

@@ -14,7 +14,8 @@ from plait.cluster.place import Place
 from plait.settings import Settings
 from plait.store.protocol import Store
 from plait.store.urls import open_share, open_store
-from plait.web.relay.networks import Folder, Network
+from plait.web.relay.folder import Folder
+from plait.web.relay.links import Network
 from plait.web.relay.tcp import Tcp
 
 __all__ = ["FoundPlace", "find_place"]

@@ -1,27 +1,14 @@
-"""How the nodes of a server, or of a cluster, reach each other: Unix sockets in a folder, or TCP."""
+"""Links between the workers of a server: Unix sockets in a folder."""
 
 import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from plait.cluster.owners import NodeId
 from plait.web.relay.link import Link
 
-__all__ = ["Folder", "Network"]
-
-
-class Network(Protocol):
-    """Connects this node with the others."""
-
-    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
-        """Listen for other nodes; `answer` makes the link of one that has dialled. Raises OSError."""
-        ...
-
-    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
-        """Connect with a node. Raises OSError if it is not there, or is another one than expected."""
-        ...
+__all__ = ["Folder"]
 
 
 class Folder:
