@@ -67,12 +67,12 @@ class Cluster:
 
     def owners(self) -> list[str]:
         """Return the name of the node that owns each shard; empty for a node that is dead or gone."""
-        names = self._names()
+        names = self.names()
         return [names.get(id, "") for id in self._owners()]
 
     def find_names(self, node: str, prefix: str, count: int, *, kind: str = "ledger") -> list[str]:
         """Return names of threads that a node owns, and keeps while no node comes or goes."""
-        names, owners = self._names(), self._owners()
+        names, owners = self.names(), self._owners()
         every = (f"{prefix}-{number}" for number in range(100_000))
         shards = ((name, find_shard(ThreadKey(kind, name))) for name in every)
         found = (
@@ -87,7 +87,7 @@ class Cluster:
         found: list[str] = json.loads(self.postgres.execute(sql))
         return found
 
-    def _names(self) -> dict[str, str]:
+    def names(self) -> dict[str, str]:
         """Return the names of the nodes that are alive, by id."""
         sql = f"SELECT json_object_agg(id, name) FROM {self._schema}.plait_nodes WHERE NOT is_dead"
         return json.loads(self.postgres.execute(sql) or "{}") or {}

@@ -210,14 +210,24 @@ async def test_links_with_mutual_tls_refuse_others(postgres: Postgres, tmp_path:
         (name,) = cluster.find_names("a", "tls", 1)
         async with http(cluster.nodes["b"].address) as web:
             assert (await web.put(f"/threads/ledger/{name}", json={"n": 1})).status_code == 200
-        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
-        context.check_hostname = False
-        context.load_cert_chain(certificates / "else.pem", certificates / "else.key")
-        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.nodes["a"].links.port, ssl=context)
-        # With TLS 1.3, a client learns that its certificate is refused when it reads.
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await reader.readexactly(1)
-        writer.transport.abort()
+        target = next(id for id, name in cluster.names().items() if name == "a")
+
+        async def greet(certificate: str) -> bytes:
+            context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+            context.check_hostname = False
+            context.load_cert_chain(certificates / f"{certificate}.pem", certificates / f"{certificate}.key")
+            port = cluster.nodes["a"].links.port
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+                writer.write(b'{"nonce": "x", "source": "x", "target": "%s"}\n' % target.encode())
+                answer = await reader.readline()
+            except (ssl.SSLError, ConnectionError):
+                return b""
+            writer.transport.abort()
+            return answer
+
+        assert b"proof" in await greet("node")
+        assert await greet("else") == b""
 
 
 async def test_each_worker_of_a_node_is_a_node_itself(postgres: Postgres, tmp_path: Path) -> None:
