@@ -18,10 +18,11 @@ import psutil
 
 from benchmarks.clients import Client, Clients
 from benchmarks.documents import call
-from benchmarks.loads import WARM_UP, Job, Load
-from benchmarks.native import NATIVE_LOADS, Pusher
+from benchmarks.loads import Job, Load
+from benchmarks.native import NATIVE_LOADS
 from benchmarks.protocols import PROTOCOLS
-from benchmarks.results import Clock, Result, cpu_seconds, resident
+from benchmarks.pushes import push
+from benchmarks.results import Result, cpu_seconds, resident
 from benchmarks.servers import ROOT, Recipe, plait, serve
 from benchmarks.wire import text
 from plait.cluster.owners import Worker, Workers
@@ -97,27 +98,9 @@ def name_threads() -> Iterator[str]:
 NAMES = name_threads()
 
 
-def push(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
-    """Clients of one thread each push with `job.window` pushes in flight; counts acks."""
-    everyone = clients.join(f"/agents/bench-agent/{next(NAMES)}" for _ in range(job.sockets))
-    pushers = {client: Pusher(clients, client) for client in everyone}
-    half, count = job.window // 2, 0
-    due = dict.fromkeys(everyone, half)
-
-    def touched(client: Client) -> None:
-        nonlocal count
-        while pushers[client].answers >= due[client]:
-            due[client] += half
-            count += half
-            pushers[client].send(half)
-
-    for pusher in pushers.values():
-        pusher.send(job.window)
-    clock = Clock(server)
-    clients.run(lambda: clock.seconds >= WARM_UP, touched=touched)
-    count, clock = 0, Clock(server)
-    clients.run(lambda: clock.seconds >= job.seconds, touched=touched)
-    return clock.result(count)
+def push_relayed(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
+    """Push to threads of worker 0."""
+    return push(clients, job, server, NAMES)
 
 
 def measure(setup: Setup, load: Load, **settings: float) -> Cost:
@@ -187,7 +170,8 @@ def main() -> int:
         two = stack.enter_context(start(folder, is_relayed=True))
         local_size, size = (weigh(each, IDLE) for each in (one, two))
         loads = (
-            ("push, 32 threads", PUSH_AIM, push, {"sockets": 32, "window": 8}),
+            ("push, 32 threads", PUSH_AIM, push_relayed, {"sockets": 32, "window": 8}),
+            ("push, a writer and a reader", PUSH_AIM, NATIVE_LOADS["burst"], {}),
             (
                 "delivery, 300 sockets",
                 DELIVERY_AIM,
@@ -202,7 +186,7 @@ def main() -> int:
             local, relayed = min(each[0].total for each in rounds), min((each[1] for each in rounds), key=_total)
             detail = f"{local:.1f} µs, {relayed.owner:.1f} + {relayed.total - relayed.owner:.1f} µs"
             show(title, relayed.total / local, aim, "", detail)
-            if load is not push:
+            if aim is DELIVERY_AIM:
                 show("delivery, the owner's part", relayed.owner / local, OWNER_AIM, "", detail)
         local_calls, calls = (min(time_calls(each) for _ in range(options.rounds)) for each in (one, two))
         show("call that changes the state, p50", calls - local_calls, LATENCY_AIM, " ms", f"{local_calls:.2f} ms")

@@ -55,7 +55,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[None]:
     with using_fronts() as fronts:
         yield
     assert fronts, "the test has served no app: mark it with `local`"
-    assert all(front.sent for front in fronts), "nothing was sent over a link"
+    assert any(front.sent for front in fronts), "nothing was sent over a link"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from plait_schemas import codec
-from plait_schemas.codec import NOT_JSON, complete_pairs, is_large, read_large
+from plait_schemas.codec import NOT_JSON, complete_pairs, read_large
 from plait_schemas.conversation import Item
-from plait_schemas.patch import Op, UndecodedOp
+from plait_schemas.patch import Op, read_op
 
 __all__ = [
     "SUBPROTOCOL",
@@ -96,11 +96,11 @@ class Push(_Frame, frozen=True):
 
 
 class _UndecodedPush(_Frame, frozen=True, tag="push"):
-    """A push, with values that are still JSON."""
+    """A push with operations that are still JSON."""
 
     ref: int
     base: Version
-    ops: Sequence[UndecodedOp]
+    ops: Sequence[msgspec.Raw]
     made: Version | None = None
     answered: int | None = None
 
@@ -415,8 +415,8 @@ def decode_partly(data: bytes) -> ClientMessage:
         return _client.decode(data)
     try:
         push = _push.decode(data)
-        if any(type(op.value) is msgspec.Raw and is_large(op.value) for op in push.ops):
-            ops = [op.read(read_large) for op in push.ops]
+        if max(map(len, push.ops), default=0) >= codec.LARGE:
+            ops = [read_op(text, read_large) for text in push.ops]
             return Push(push.ref, push.base, ops, push.made, push.answered)
     except NOT_JSON:
         pass  # It is another message, or the decoder of all messages says what is wrong.

@@ -14,7 +14,6 @@ __all__ = [
     "Op",
     "Owned",
     "PatchError",
-    "UndecodedOp",
     "apply",
     "check_splice",
     "compact",
@@ -25,6 +24,7 @@ __all__ = [
     "is_index",
     "own",
     "parse",
+    "read_op",
     "read_ops",
     "region_of",
     "splice",
@@ -61,7 +61,7 @@ class PatchError(ValueError):
     """An operation that does not fit the document it is applied to."""
 
 
-class UndecodedOp(msgspec.Struct, frozen=True):
+class _UndecodedOp(msgspec.Struct, frozen=True):
     """An operation whose value is still JSON."""
 
     op: Literal["add", "remove", "replace", "splice"]
@@ -73,21 +73,27 @@ class UndecodedOp(msgspec.Struct, frozen=True):
     insert: str | msgspec.UnsetType = msgspec.UNSET
     own: bool | msgspec.UnsetType = msgspec.UNSET
 
-    def read(self, read_value: Callable[[msgspec.Raw], Any]) -> Op:
-        """Return the operation with the value that `read_value` makes of the JSON."""
-        value = self.value if isinstance(self.value, msgspec.UnsetType) else read_value(self.value)
-        return Op(self.op, self.path, value, self.moved, self.at, self.remove, self.insert, self.own)
-
 
 decode_ops = msgspec.json.Decoder(list[Op]).decode
-_decode_undecoded = msgspec.json.Decoder(list[UndecodedOp]).decode
+_decode_op = msgspec.json.Decoder(Op).decode
+_decode_undecoded = msgspec.json.Decoder(_UndecodedOp).decode
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def read_ops(data: bytes) -> list[Op]:
     """Decode operations that were stored or encoded by this server; large values stay JSON."""
     if len(data) < codec.LARGE:
         return decode_ops(data)
-    return [op.read(codec.read_value) for op in _decode_undecoded(data)]
+    return [read_op(text, codec.read_value) for text in _split(data)]
+
+
+def read_op(text: msgspec.Raw, read_value: Callable[[msgspec.Raw], Any]) -> Op:
+    """Decode an operation; if it is large, its value is what `read_value` makes of the JSON."""
+    if len(text) < codec.LARGE:
+        return _decode_op(text)
+    op = _decode_undecoded(text)
+    value = op.value if isinstance(op.value, msgspec.UnsetType) else read_value(op.value)
+    return Op(op.op, op.path, value, op.moved, op.at, op.remove, op.insert, op.own)
 
 
 def escape(key: str) -> str:

@@ -54,8 +54,9 @@ class TextDiff:
         # By JSON pointer: a text, and its members or elements. First those of the previous text, then of this one.
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
-        # The budgets that are left for comparing texts and aligning lists.
-        self._texts, self._lists = TextComparison(), Budget()
+        # The budgets that are left for comparing texts and aligning lists; None before the first text or list.
+        self._texts: TextComparison | None = None
+        self._lists: Budget | None = None
 
     def diff(self, old: bytes, new: bytes, read: Read, *, most: int | None = None) -> list[Op]:
         """Return the operations that turn the JSON text `old` into `new`; none if both mean the same.
@@ -66,7 +67,7 @@ class TextDiff:
         if it raises nothing. Raises msgspec.DecodeError when `new` is not structured as JSON.
         """
         self._known, self._kept = self._kept, {}
-        self._texts, self._lists = TextComparison(), Budget()
+        self._texts = self._lists = None
         ops = BoundedOps(most)
         try:
             ops.expect(1)
@@ -105,8 +106,14 @@ class TextDiff:
             ops.append(Op("replace", path, value))
             return
         before = decode_json(old)
-        if encode_json(value) != encode_json(before):
-            ops.extend(replace(before, value, path, self._keys, self._texts))
+        if encode_json(value) == encode_json(before):
+            return
+        if self._keys is None:
+            ops.append(Op("replace", path, value))
+            return
+        if self._texts is None:
+            self._texts = TextComparison()
+        ops.extend(replace(before, value, path, self._keys, self._texts))
 
     def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
         return self._known[path][1] if self._is_known(text, path) else split(text)
@@ -152,6 +159,8 @@ class TextDiff:
             if _have_one_id(before, after, key):
                 self._diff(before, after, f"{path}/{start}", read, ops)
                 return
+        if self._lists is None:
+            self._lists = Budget()
         found = edits(_Lists(old, elements, start, tail, key), start + tail, self._lists)
         if found is None:
             ops.append(Op("replace", path, read(new, path)))

@@ -169,6 +169,8 @@ class Plait(AgentHost):
         self._is_running = True
         try:
             await self._startup.run(is_first=self._is_first)
+            if self._cluster is None and not self._owners.is_alone:
+                await self._links.start()
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -181,6 +183,7 @@ class Plait(AgentHost):
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._calls.stop()
+            await self._owner.finish(self.settings.shutdown_timeout)
             await self._links.stop()
             await self._owner.stop()
             await self._context.heartbeat.stop()
@@ -413,13 +416,14 @@ class Plait(AgentHost):
             await check_finished(self._store)
 
     async def _join(self) -> None:
-        """Listen for other nodes, and become a node. Raises Unavailable and StoreError."""
+        """Become a node of a cluster, if this is one. Raises Unavailable and StoreError."""
+        if self._cluster is None:
+            return
         try:
             await self._links.start()
         except OSError as error:
             raise Unavailable(f"cannot listen for other nodes: {error.strerror or error}") from error
-        if self._cluster is not None:
-            await self._cluster.start()
+        await self._cluster.start()
 
     async def _leave(self, cluster: ClusterOwners) -> None:
         """Give all threads to the other nodes, and then shut down."""

@@ -15,6 +15,7 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.actor.turn import current_turn
 from plait.agents.agent import AgentMethod
+from plait.errors import Unavailable
 from plait.node.everywhere import Everywhere
 from plait.node.local_thread import LocalThread, ThreadCalls
 from plait.node.node import Node
@@ -31,6 +32,7 @@ class Lines:
     """The links between a node and one that owns nothing."""
 
     def __init__(self, node: Node, folder: str) -> None:
+        self._node = node
         asker, owner = OneOwner(0), OneOwner(1)
         answers = Calls(Links(owner, Folder(1, folder), {}), node.calls)
         self.owner = Links(owner, Folder(1, folder), answers.openers)
@@ -50,6 +52,8 @@ class Lines:
 
     async def open(self) -> None:
         if not self.is_open:
+            if not self._node.is_serving:  # Nothing would close the links.
+                raise Unavailable("plait is not running")
             self.is_open = True
             await self.owner.start()
 
@@ -65,13 +69,9 @@ class FixedNodes(RemoteNodes):
 
     line: Lines
 
-    @property  # type: ignore[override]
-    def peers(self) -> Lines:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.line
-
-    @peers.setter
-    def peers(self, _: object) -> None:
-        pass
+    def __setattr__(self, name: str, value: object) -> None:
+        """Keep the line when an app that starts sets its own links."""
+        super().__setattr__(name, getattr(self, "line", None) if name == "peers" else value)
 
 
 class AskedThread(RemoteThread):
@@ -118,7 +118,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, lines: list[Lines]) -> Iterator[N
     def init_asked(node: Node, *args: Any, **kwargs: Any) -> None:
         init(node, *args, **kwargs)
         nodes = FixedNodes(OneOwner(), Chains("elsewhere", node.limits, node.instruments))
-        nodes.line = line = Lines(node, folder)
+        nodes.line = nodes.peers = line = Lines(node, folder)
         lines.append(line)
         node.everywhere = FromElsewhere(node, nodes)
         node.line = line  # type: ignore[attr-defined]

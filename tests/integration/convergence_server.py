@@ -11,7 +11,14 @@ from tests.running import Process
 
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Server"]
+__all__ = ["Server", "get_state"]
+
+
+async def get_state(address: str, key: ThreadKey) -> tuple[str, Any]:
+    """Return epoch and version of a thread, with a colon between, and its state."""
+    async with http(address) as client:
+        answer = await client.get(f"/threads/{key}")
+    return answer.headers["etag"].strip('"'), answer.json()
 
 
 class Server:
@@ -52,9 +59,7 @@ class Server:
 
     async def get(self, key: ThreadKey) -> tuple[str, Any]:
         """Return epoch and version of a thread, with a colon between, and its state."""
-        async with http(self.address) as client:
-            answer = await client.get(f"/threads/{key}")
-        return answer.headers["etag"].strip('"'), answer.json()
+        return await get_state(self.address, key)
 
     def _kill_and_start(self) -> None:
         self._process.end(signal.SIGKILL)

@@ -27,6 +27,7 @@ MCP_SERVERS = {
 # Connections
 
 
+@pytest.mark.relayed
 async def test_ready_resolves_when_identity_and_state_have_come(agents: Agents) -> None:
     result = await agents.play("connecting", "ready")
     frames = result.pop("frames")
@@ -56,6 +57,7 @@ async def test_the_name_in_the_identity_is_the_one_that_the_client_gave(agents: 
     assert result == {"before": names, "after": names}
 
 
+@pytest.mark.relayed
 async def test_an_encoded_name_is_decoded_and_stays_so_over_a_reconnect(agents: Agents) -> None:
     names = ["a%2Fb", "c%3Fd%23e", "with%20space"]
     result = await agents.play("connecting", "names", names=names)
@@ -158,11 +160,13 @@ async def test_two_sockets_with_one_id_both_work(agents: Agents) -> None:
 # States
 
 
+@pytest.mark.relayed
 async def test_a_state_set_by_an_rpc_reaches_all_and_the_caller_before_its_result(agents: Agents) -> None:
     result = await agents.play("states", "from_server")
     assert result == {"result": 3, "atResult": {"n": 3}, "types": ["cf_agent_state", "rpc"], "other": {"n": 3}}
 
 
+@pytest.mark.relayed
 async def test_a_state_set_by_a_client_reaches_the_others_and_not_its_sender(agents: Agents) -> None:
     state = {"n": 1, "text": "Grüße, 世界 🎉"}
     result = await agents.play("states", "from_client")
@@ -182,22 +186,26 @@ async def test_any_json_value_is_a_state(agents: Agents) -> None:
         assert type(kept["stored"]) is type(value)
 
 
+@pytest.mark.relayed
 async def test_a_state_written_before_the_socket_is_open_reaches_everybody(agents: Agents) -> None:
     state = {"by": "the one that was early"}
     assert await agents.play("states", "before_open") == {"sender": state, "other": state, "stored": state}
 
 
+@pytest.mark.relayed
 async def test_a_state_that_is_stored_in_another_form_is_sent_back(agents: Agents) -> None:
     state = {"points": 4}
     assert await agents.play("states", "normal_form") == {"sender": state, "other": state, "stored": state}
 
 
+@pytest.mark.relayed
 async def test_fast_typing_brings_no_state_back(agents: Agents) -> None:
     last = {"text": "x" * 50}
     result = await agents.play("states", "typing", count=50)
     assert result == {"back": [], "sender": last, "other": last, "seen": 50}
 
 
+@pytest.mark.relayed
 async def test_clients_that_write_at_the_same_moment_never_end_different_from_the_server(agents: Agents) -> None:
     result = await agents.play("states", "race", rounds=200)
     assert result["wrong"] == []
@@ -221,6 +229,7 @@ async def test_the_first_writes_of_readers_in_a_crowd_double_nothing(agents: Age
     assert result["lost"] <= 5
 
 
+@pytest.mark.relayed
 async def test_a_crowd_that_writes_and_calls_at_once_ends_with_one_state(agents: Agents) -> None:
     assert await agents.play("states", "crowd", clients=5, bursts=10, writes=10) == []
 
@@ -285,6 +294,7 @@ async def test_a_call_made_before_the_socket_is_open_is_answered(agents: Agents)
     assert await agents.play("rpcs", "before_open") == "early"
 
 
+@pytest.mark.relayed
 async def test_many_calls_at_once_get_each_its_own_result(agents: Agents) -> None:
     assert await agents.play("rpcs", "many", count=300) == list(range(300))
 
@@ -331,12 +341,14 @@ async def test_a_stream_that_fails_brings_its_chunks_and_then_one_error(
     assert result["outcome"] == error
 
 
+@pytest.mark.relayed
 async def test_chunks_and_states_of_a_stream_come_in_the_order_in_which_they_were_made(agents: Agents) -> None:
     result = await agents.play("rpcs", "stream_with_states", upto=4)
     # Setting the state that there is changes nothing, so that the first chunk has no state before it.
     assert result == [0, {"n": 1}, 1, {"n": 2}, 2, {"n": 3}, 3, "end"]
 
 
+@pytest.mark.relayed
 async def test_two_streams_of_one_connection_do_not_mix(agents: Agents) -> None:
     assert await agents.play("rpcs", "two_streams", upto=100) == [list(range(100))] * 2
 
@@ -370,6 +382,7 @@ async def test_an_agent_of_the_app_runs_by_a_call(agents_package: Path) -> None:
 # Messages
 
 
+@pytest.mark.relayed
 async def test_messages_that_are_not_the_protocols_reach_on_message_as_they_are(agents: Agents) -> None:
     texts = [
         "hello",
@@ -396,6 +409,7 @@ async def test_messages_that_are_not_the_protocols_reach_on_message_as_they_are(
     }
 
 
+@pytest.mark.relayed
 async def test_a_broadcast_brings_json_text_and_bytes_to_everybody(agents: Agents) -> None:
     messages = [{"type": "shout", "text": "hé"}, "hé", {"binary": list("hé".encode())}]
     assert await agents.play("messages", "broadcast") == [messages, messages]

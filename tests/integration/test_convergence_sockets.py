@@ -1,4 +1,4 @@
-"""The same over sockets: clients in Python, a network that fails, and a server that is killed."""
+"""The same over sockets: clients in Python, a network that fails, and a server that is killed, or loses its links."""
 
 import asyncio
 import logging
@@ -6,20 +6,22 @@ import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pytest
+from tests.fronts import Front, using_fronts
 from tests.integration.convergence import World
 from tests.integration.convergence_app import KINDS
 from tests.integration.convergence_log import Logs, canonical, logs
 from tests.integration.convergence_player import Player
 from tests.integration.convergence_proxy import Proxy
-from tests.integration.convergence_server import Server
+from tests.integration.convergence_server import Server, get_state
 from tests.integration.socket_client import TIMEOUT
 from tests.integration.test_convergence import Schedule
+from tests.running import running
 from tests.schedules import SEED, TIMES, schedules
 
-from plait import Thread
+from plait import Plait, Thread
 from plait.store.protocol import ThreadKey
 from plait_client import connect
 
@@ -27,12 +29,42 @@ log = logging.getLogger(__name__)
 
 SCHEDULES: Final = schedules(12)
 LANES: Final = 3
+RELAYED: Final = schedules(len(KINDS))
+
+
+class Served(Protocol):
+    """A server that is hurt and comes back."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def restart(self) -> None: ...
+
+    async def get(self, key: ThreadKey) -> tuple[str, Any]: ...
+
+
+class Linked:
+    """A gateway, whose links are lost when it is hurt, and the owner of all threads, in this process."""
+
+    def __init__(self, address: str, front: Front) -> None:
+        self._address = address
+        self._front = front
+        self.port = int(address.rpartition(":")[2])
+
+    async def restart(self) -> None:
+        """Lose the links, and listen for others."""
+        await self._front.app._links.stop()
+        await self._front.app._links.start()
+
+    async def get(self, key: ThreadKey) -> tuple[str, Any]:
+        """Return epoch and version of a thread, with a colon between, and its state."""
+        return await get_state(self._address, key)
 
 
 class Game:
     """One schedule: what happens, on one thread of a server."""
 
-    def __init__(self, server: Server, kind: type[Thread[Any]], seed: int) -> None:
+    def __init__(self, server: Served, kind: type[Thread[Any]], seed: int) -> None:
         self.key = ThreadKey(kind._kind.name, f"schedule-{seed}")
         self.seed = seed
         self.world = World(kind, [])
@@ -124,21 +156,46 @@ async def test_clients_on_sockets_end_with_the_state_of_a_server_that_is_killed(
     _check_that_much_happened([game for lane in lanes for game in lane.result()])
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300 * TIMES)
+async def test_clients_of_a_gateway_end_with_the_state_of_the_owner_whatever_links_are_lost(tmp_path: Path) -> None:
+    log.warning("PLAIT_SEED=%d", SEED)
+    store = tmp_path / "pads.db"
+    with using_fronts() as fronts:
+        async with running(Plait(*KINDS, store=f"sqlite:///{store}", limits=None)) as address:
+            (front,) = fronts
+            linked = Linked(address, front)
+            games = [Game(linked, KINDS[index % len(KINDS)], SEED + index) for index in range(RELAYED)]
+            await _play_all(games)
+    log.warning("%d messages over links", front.sent)
+    assert front.sent > len([outcome for game in games for outcome in game.outcomes])
+    await _check_all(games, store)
+    _check_that_much_happened(games)
+
+
 async def _play(folder: Path, lane: int) -> list[Game]:
     """Play some schedules on a server of their own, and check them when it has ended."""
-    games: list[Game] = []
     async with Server(folder) as server:
-        for index in range(lane, SCHEDULES, LANES):
-            games.append(Game(server, KINDS[index // LANES % len(KINDS)], SEED + index))
-            try:
-                await games[-1].play()
-            except Exception as error:
-                error.add_note(f"schedule {SEED + index}")
-                raise
-    async with logs(server.store) as found:
+        indices = range(lane, SCHEDULES, LANES)
+        games = [Game(server, KINDS[index // LANES % len(KINDS)], SEED + index) for index in indices]
+        await _play_all(games)
+    await _check_all(games, server.store)
+    return games
+
+
+async def _play_all(games: Sequence[Game]) -> None:
+    for game in games:
+        try:
+            await game.play()
+        except Exception as error:
+            error.add_note(f"schedule {game.seed}")
+            raise
+
+
+async def _check_all(games: Sequence[Game], store: Path) -> None:
+    async with logs(store) as found:
         for game in games:
             await game.check(found)
-    return games
 
 
 def _check_that_much_happened(games: Sequence[Game]) -> None:

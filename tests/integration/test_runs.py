@@ -23,37 +23,38 @@ class Desk(Thread[dict[str, str]]):
     values = Values()
 
 
-app = Plait(Desk, store=MemoryStore(), secret="of the test")
+def make_app() -> Plait:
+    """Return an app with agents that count, talk and tell."""
+    app = Plait(Desk, store=MemoryStore(), secret="of the test")
 
+    @app.agent("count", thread=Desk)
+    async def count(ctx: Context, by: int) -> int:
+        total: int = await ctx.thread.values.get("total", 0) + by
+        await ctx.thread.values.set("total", total)
+        return total
 
-@app.agent("count", thread=Desk)
-async def count(ctx: Context, by: int) -> int:
-    total: int = await ctx.thread.values.get("total", 0) + by
-    await ctx.thread.values.set("total", total)
-    return total
+    @app.agent("talk", thread=Desk)
+    async def talk(ctx: Context, words: int) -> str:
+        for number in range(words):
+            ctx.thread.append("/answer", f"{number} ")
+            await ctx.checkpoint()
+        return "done"
 
+    @app.agent("tell", thread=Desk)
+    async def tell(ctx: Context) -> AsyncIterator[int]:
+        number = 0
+        ctx.thread.append("/answer", "listen")
+        while True:
+            yield number
+            number += 1
+            await asyncio.sleep(0)
 
-@app.agent("talk", thread=Desk)
-async def talk(ctx: Context, words: int) -> str:
-    for number in range(words):
-        ctx.thread.append("/answer", f"{number} ")
-        await ctx.checkpoint()
-    return "done"
-
-
-@app.agent("tell", thread=Desk)
-async def tell(ctx: Context) -> AsyncIterator[int]:
-    number = 0
-    ctx.thread.append("/answer", "listen")
-    while True:
-        yield number
-        number += 1
-        await asyncio.sleep(0)
+    return app
 
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    async with running(app) as address:
+    async with running(make_app()) as address:
         yield f"ws://{address}/threads/desk"
 
 

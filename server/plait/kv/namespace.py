@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -56,6 +56,8 @@ _decode_ttl: Final = msgspec.json.Decoder(float | None).decode
 
 class Entries(Part["Namespace"]):
     """Gives handles the methods of a namespace."""
+
+    reading: ClassVar = frozenset({"read", "keys", "stats"})
 
     def bind(self, actor: ThreadActor) -> "Namespace":
         thread: Namespace = actor.thread

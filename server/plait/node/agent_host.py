@@ -192,9 +192,9 @@ class AgentHost:
         """
         if action == "destroy" and not self._node.kind(key.kind).cls.clients_may_destroy:
             return False
-        if not is_of_another(None if principal is None else principal.id, key.name):
+        if all(agent.kind.name != key.kind for agent in self._runs.agents.values()):
             return True
-        return all(agent.kind.name != key.kind for agent in self._runs.agents.values())
+        return not is_of_another(None if principal is None else principal.id, key.name)
 
     def _find_agent(self, name: str) -> Agent:
         agent = self._runs.agents.get(name)

@@ -15,7 +15,7 @@ from plait.actor.outcome import make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
-from plait.errors import CallFailed, Unavailable
+from plait.errors import CallFailed, Indeterminate
 from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
 from plait.node.local_thread import LocalThread, StreamWindow, find_part
@@ -110,8 +110,9 @@ class RemoteCalls:
             return None
         try:
             result = await self._do(request, stream)
-        except asyncio.CancelledError:
-            return _make_reply(waiting, encode_error(Unavailable("the call was cancelled"), key), is_error=True)
+        except asyncio.CancelledError:  # The caller has left, or this node has to end.
+            cut = Indeterminate("the call was cut off, and it is not known whether it has been done")
+            return _make_reply(waiting, encode_error(cut, key), is_error=True)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # Such as Interrupted, which the caller raises again.

@@ -1,4 +1,4 @@
-"""Keeps a client's messages in order until they can be handled."""
+"""Keeps a client's messages in order: until they can be handled, and when some are refused and sent again."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from plait.actor.transport import Cancellable, Transport
 from plait.errors import PlaitError
 from plait_schemas.codes import INTERNAL_ERROR
 
-__all__ = ["ReceiveQueue"]
+__all__ = ["MessageOrder", "ReceiveQueue"]
 
 # The number and the bytes of waiting messages at which reading is paused.
 _WAITING: Final = 64
@@ -122,3 +122,36 @@ class ReceiveQueue:
     @property
     def _is_full(self) -> bool:
         return self._size >= _BYTES or (self._messages is not None and len(self._messages) >= _WAITING)
+
+
+class MessageOrder:
+    """Accepts messages in order if the client counts them; other clients lose refused messages."""
+
+    __slots__ = ("_is_counted", "_next", "taken")
+
+    def __init__(self) -> None:
+        # How many messages were accepted.
+        self.taken = 0
+        self._next = 1
+        self._is_counted = False
+
+    def expect(self, number: int) -> None:
+        """Set the number of the next message, for a client that counts and resends its messages."""
+        if not self._is_counted:
+            self.taken = number - 1
+        self._next = number
+        self._is_counted = True
+
+    def take(self) -> bool:
+        """Accept a message; return False if it was accepted before or an earlier one is missing."""
+        is_next = self._next == self.taken + 1
+        self._next += 1
+        self.taken += is_next
+        return is_next
+
+    def refuse(self) -> int | None:
+        """Refuse a message; return how many were accepted before it, or None if the client does not count."""
+        if self._is_counted:
+            self._next += 1
+            return self.taken
+        return None

@@ -52,7 +52,7 @@ class Commit:
         self.is_done = False
         # The outcome of the write in the store; None for a write that is not submitted.
         self.outcome: asyncio.Future[int] | None = None
-        # For the instruments: its trace, and when it was made; None if it made no version.
+        # For the instruments: its trace, and when it was made; None if there are none, or it made no version.
         self.trace: object = None
         self.began: float | None = None
         # The turn that has made the change, until the outcome is known.

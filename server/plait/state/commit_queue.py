@@ -201,7 +201,7 @@ class CommitQueue:
             # The callbacks run outside of the context of the turn that has made the change.
             commit.outcome.add_done_callback(partial(self._on_stored, commit), context=Context())
         # Count only after submitting, so that nothing comes between `history.append` and the store.
-        if write.changes:
+        if write.changes and self._instruments is not NO_INSTRUMENTS:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
             parent = self._find_trace(self._instruments, source) if isinstance(source, str) else source.trace
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()

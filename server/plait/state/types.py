@@ -105,7 +105,10 @@ class StateType:
         fields are refused, or dropped with `drops_unknown`. Raises InvalidState or TooLarge.
         """
         if self.is_plain:
-            return UNDECODED, check_size(data.strip(), limits)
+            data = data.strip()
+            if data[:1] not in self._openings:
+                self.read(data, limits)  # It may be an array where the type is an object.
+            return UNDECODED, check_size(data, limits)
         try:
             state = self.read(data, limits)
         except InvalidState:

@@ -15,6 +15,8 @@ from tests.running import running
 from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey
 from plait.adapters.ag_ui import AgUi
 
+pytestmark = pytest.mark.relayed
+
 
 @pytest.mark.parametrize(
     ("content", "path"),
@@ -52,6 +54,7 @@ async def test_an_interrupt_is_read_as_elsewhere(served: Served, content: bytes,
     assert (elsewhere.status_code, elsewhere.json()) == (422, answer.json())
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("method", "path"),
     [("POST", "nobody/one"), ("GET", "writer/one"), ("POST", "writer"), ("POST", "writer/one/more"), ("GET", "")],

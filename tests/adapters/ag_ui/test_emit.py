@@ -17,6 +17,8 @@ from tests.told import check_internal
 from plait import Context, MemoryStore, Plait, Store, Thread
 from plait.adapters.ag_ui import AgUi, emit
 
+pytestmark = pytest.mark.relayed
+
 
 class Note(Thread[dict[str, Any]]):
     initial_state = {"n": 0}  # noqa: RUF012

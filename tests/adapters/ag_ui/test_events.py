@@ -20,6 +20,8 @@ from tests.running import running
 from plait import Connection, Context, Limits, MemoryStore, Plait, Thread, ThreadKey
 from plait.adapters.ag_ui import AgUi
 
+pytestmark = pytest.mark.relayed
+
 # Ids, and coming back
 
 
@@ -270,6 +272,7 @@ async def test_the_thread_and_its_answer_survive_a_restart(tmp_path: Path) -> No
             assert await viewer.rest() == ["RUN_ERROR"]
 
 
+@pytest.mark.local
 async def test_it_can_be_mounted_only_at_a_path(served: Served) -> None:
     for path in ("", "/", "ag-ui", "/ag-ui/"):
         with pytest.raises(ValueError, match="is not a path to mount at"):
@@ -296,6 +299,7 @@ async def test_a_run_that_is_cut_off_by_a_shutdown_keeps_what_it_had_and_its_str
         assert (await served.app.thread(Conversation, "one").state()).answer == "a"
 
 
+@pytest.mark.local
 async def test_it_is_served_in_an_app_that_is_mounted_elsewhere_and_told_to_instruments() -> None:
     app = make_app(store=MemoryStore(), metrics=True)
     outer = Starlette(routes=[Mount("/api", app)], lifespan=app.lifespan)

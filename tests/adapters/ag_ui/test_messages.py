@@ -18,6 +18,8 @@ from tests.running import running
 from plait import Context, Limits, Message, Messages, Plait, Thread
 from plait.adapters.ag_ui import AgUi
 
+pytestmark = pytest.mark.relayed
+
 
 class Desk(Thread[dict[str, str]]):
     initial_state = {"answer": ""}  # noqa: RUF012

@@ -14,7 +14,9 @@ from tests.server.rooms import Client
 
 from plait import CallFailed, Indeterminate, Plait, StoreError, Thread, Unavailable, rpc
 from plait.actor.actor import Actor
+from plait.kv.kv import KVStats
 from plait.store.protocol import ThreadKey
+from plait.web.relay.link import Link
 
 PATIENCE = 20.0
 
@@ -360,14 +362,37 @@ async def test_a_read_whose_link_is_lost_is_repeated() -> None:
             await asyncio.sleep(0)
         reading = asyncio.create_task(room.state())
         (link,) = nodes.apps[0]._links._dialled.values()
-        sent = link.sent
-        while link.sent == sent:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await wait_for_message(link)
         await link.close()
         with pytest.raises(Indeterminate):
             await recording
         theirs.resume()
         assert await reading == ["recorded"] * 2
+
+
+@pytest.mark.parametrize("read", ["get", "keys", "stats"])
+async def test_a_read_of_kv_whose_link_is_lost_is_repeated(read: str) -> None:
+    async with open_troubled() as (nodes, _, theirs):
+        kv, namespace = nodes.apps[0].kv, nodes.name_of("plait-kv", 1)
+        await kv.set(namespace, "key", 1)
+        theirs.is_held = True
+        setting = asyncio.create_task(kv.set(namespace, "key", 2))
+        (link,) = nodes.apps[0]._links._dialled.values()
+        await wait_for_message(link)
+        reading = asyncio.create_task(kv.get(namespace, "key") if read == "get" else getattr(kv, read)(namespace))
+        await wait_for_message(link)
+        await link.close()
+        with pytest.raises(Indeterminate):
+            await setting
+        theirs.resume()
+        found = await reading
+        assert (found.data if read == "get" else found) == {"get": 2, "keys": ["key"], "stats": KVStats(1, 1)}[read]
+
+
+async def wait_for_message(link: Link) -> None:
+    sent = link.sent
+    while link.sent == sent:  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 async def test_a_call_waits_for_a_node_that_comes_back(nodes: Nodes) -> None:
@@ -417,7 +442,8 @@ async def test_a_call_that_a_node_has_refused_is_put_again(nodes: Nodes) -> None
     there, owner = nodes.handle(Node, 1), nodes.apps[1]
     async with asyncio.timeout(PATIENCE):
         await there.record()
-        draining = owner.drain()
+        # The caller has not read yet that the node is away.
+        draining = owner._node.drain(PATIENCE)
         (link,) = nodes.apps[0]._links._dialled.values()
         sent = link.sent
         call = asyncio.create_task(there.record())
@@ -429,3 +455,27 @@ async def test_a_call_that_a_node_has_refused_is_put_again(nodes: Nodes) -> None
         await owner.__aenter__()
         await call
         assert await there.state() == ["recorded"] * 2
+
+
+async def test_a_change_that_a_node_could_not_store_before_its_end_is_indeterminate() -> None:
+    stores = TroubledStore(), TroubledStore()
+
+    def make_hasty() -> Plait:
+        return Plait(Node, store="memory://", shutdown_timeout=0.1)
+
+    async with asyncio.timeout(PATIENCE), open_nodes(make_hasty, stores=stores) as nodes:
+        there, owner = nodes.handle(Node, 1), nodes.apps[1]
+        await there.record()
+        actor = await find_actor(nodes, nodes.name(Node, 1), 1)
+        stores[1].is_held = True
+        changing = asyncio.create_task(there.set_state(["changed"]))
+        while actor.state.current.version < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        stopping = asyncio.create_task(owner.__aexit__(None, None, None))
+        try:
+            with pytest.raises(Indeterminate):
+                await changing
+        finally:
+            stores[1].resume()
+            await stopping
+            await owner.__aenter__()

@@ -231,6 +231,23 @@ def test_an_error_says_where_as_a_json_pointer(data: bytes, path: str) -> None:
     assert "$" not in str(caught.value)
 
 
+@pytest.mark.parametrize("data", [b"[]", b" [1]", b"3", b"null", b'[{"a":"' + 20_000 * b"a" + b'"}]'])
+@pytest.mark.parametrize("type_", [dict, dict[str, Any]])
+def test_a_state_of_dicts_is_no_other_json(type_: Any, data: bytes) -> None:
+    with pytest.raises(InvalidState, match="Expected `object`"):
+        push(type_, data)
+    with pytest.raises(InvalidState, match="Expected `object`"):
+        set_state(type_, msgspec.json.decode(data))
+
+
+@pytest.mark.parametrize("data", [b"{}", b"3", b'{"a":"' + 20_000 * b"a" + b'"}'])
+def test_a_state_of_a_list_is_no_other_json(data: bytes) -> None:
+    with pytest.raises(InvalidState, match="Expected `array`"):
+        push(list, data)
+    with pytest.raises(InvalidState, match="Expected `array`"):
+        set_state(list, msgspec.json.decode(data))
+
+
 class Slashed(msgspec.Struct):
     value: int = msgspec.field(name="a/b")
 

@@ -3,9 +3,12 @@
 import asyncio
 from asyncio import StreamReader, StreamWriter
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 __all__ = ["CuttingProxy"]
+
+# In the text of the statement with which a store asks for the outcome of a write.
+_QUESTION: Final = b"1099511627776"
 
 
 class CuttingProxy:
@@ -17,9 +20,20 @@ class CuttingProxy:
         self.fuse: int | None = None
         self.is_late = False
         self.cuts = 0
+        # How many statements have arrived after the store had asked for their outcome.
+        self.arrived_late = 0
         # Whether new connections are refused.
         self.is_closed = False
         self._target = port
+        # A statement that has not arrived yet, with its connection to the server.
+        self._held: tuple[bytes, StreamWriter] | None = None
+        # Set when the server has answered the one that was held back last.
+        self._is_answered = asyncio.Event()
+        # The connection on which one has arrived late.
+        self._late: StreamWriter | None = None
+        # The name of the prepared question, and whether it has been asked.
+        self._question = b""
+        self._is_asked = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._pairs: set[tuple[StreamWriter, StreamWriter]] = set()
 
@@ -52,12 +66,33 @@ class CuttingProxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _carry(
-        self, source: StreamReader, target: StreamWriter, pair: tuple[StreamWriter, StreamWriter], *, is_request: bool
+        self,
+        source: StreamReader,
+        target: StreamWriter,
+        pair: tuple[StreamWriter, StreamWriter],
+        *,
+        is_request: bool,
     ) -> None:
+        is_in_transaction = False
         try:
             while data := await source.read(65536):
                 if self.fuse is not None and self.fuse < len(data):
-                    await self._cut(data[: self.fuse], data, target, pair, is_request=is_request)
+                    self._cut(
+                        self.fuse, data, target, pair, is_held=is_request and self.is_late and not is_in_transaction
+                    )
+                    return
+                if is_request:
+                    is_in_transaction = b"COMMIT" not in data and (b"BEGIN" in data or is_in_transaction)
+                    if _QUESTION in data:  # It is prepared, under a name that ends with a zero.
+                        self._question = data[5 : data.index(b"\0", 5)]
+                    elif data.startswith(b"B") and self._question and self._question in data:
+                        self._is_asked = True
+                elif self._is_asked:  # The answer to the question: the statement arrives before the store has it.
+                    self._is_asked = False
+                    await self._deliver()
+                if pair[1] is self._late:
+                    self._is_answered.set()
+                if target.is_closing():
                     return
                 if self.fuse is not None:
                     self.fuse -= len(data)
@@ -66,25 +101,29 @@ class CuttingProxy:
         except OSError:
             pass
         finally:
-            target.close()
+            if self._held is None or self._held[1] is not target:
+                target.close()
 
-    async def _cut(
-        self,
-        part: bytes,
-        data: bytes,
-        target: StreamWriter,
-        pair: tuple[StreamWriter, StreamWriter],
-        *,
-        is_request: bool,
+    def _cut(
+        self, at: int, data: bytes, target: StreamWriter, pair: tuple[StreamWriter, StreamWriter], *, is_held: bool
     ) -> None:
+        """Cut a connection in `data`, which may be held back. Inside of a transaction it is not, as that has locks."""
         self.fuse = None
         self.cuts += 1
         near, far = pair
         near.transport.abort()
-        if is_request and self.is_late:
-            # It was on its way, and arrives when the store has already asked whether it is stored.
-            await asyncio.sleep(0.03)
-            far.write(data)
+        if is_held:
+            self._held, self._is_asked = (data, far), False
         else:
-            target.write(part)
-        far.close()
+            target.write(data[:at])
+            far.close()
+
+    async def _deliver(self) -> None:
+        """Give the server the statement that was held back, and wait until it has answered."""
+        if self._held is not None:
+            (data, self._late), self._held = self._held, None
+            self._is_answered.clear()
+            self._late.write(data)
+            await self._is_answered.wait()
+            self.arrived_late += 1
+            self._late.close()

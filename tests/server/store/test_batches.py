@@ -361,6 +361,18 @@ async def test_while_an_engine_is_asked_for_a_number_no_earlier_owner_can_write(
     assert await second == 2
 
 
+async def test_when_all_claims_end_waiting_writes_are_refused_and_what_is_being_written_is_not() -> None:
+    engine = Engine()
+    fence = await engine.batches.claim(ROOM)
+    owned = [msgspec.structs.replace(each, fence=fence) for each in (beginning(), change(1), change(2))]
+    futures = await engine.submit(*([each] for each in owned[:2]))
+    engine.batches.end_claims()
+    futures.append(engine.batches.submit(owned[2]))
+    await engine.finish()
+    assert await outcomes(futures) == [None, Fenced, Fenced]
+    assert await engine.batches.claim(ROOM) > fence
+
+
 def written(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
     """Return the outcomes of a batch that is stored."""
     done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()

@@ -102,12 +102,14 @@ async def test_a_write_whose_answer_is_lost_is_stored_once_or_refused_and_never_
         writing = Writing(store, dice)
         await writing.begin()
         for _ in range(schedules(60)):
-            proxy.fuse = dice.randrange(1, 1500)
+            proxy.fuse = dice.randrange(1, 8000)
             while proxy.fuse is not None:
                 await asyncio.gather(*(writing.write(key) for key in KEYS if dice.random() < 0.7))
             await writing.check()
-        log.warning("%d writes, %d connections cut, %d refused", writing.count, proxy.cuts, writing.refused)
+        counts = writing.count, proxy.cuts, proxy.arrived_late, writing.refused
+        log.warning("%d writes, %d connections cut, %d statements late, %d refused", *counts)
         assert proxy.cuts >= 60
+        assert (proxy.arrived_late > 0) is is_late
         # A write that was lost is made again.
         assert writing.refused <= writing.count // 50
 

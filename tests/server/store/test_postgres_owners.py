@@ -128,6 +128,7 @@ async def test_two_stores_that_both_write_the_same_threads_at_once_do_not_hang(p
             ]
             assert await outcomes(stale) == [Fenced] * len(keys)
             assert await outcomes(fresh) == [None] * len(keys)
+    assert postgres.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'") == "0"
 
 
 async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_owns_takes_no_room(

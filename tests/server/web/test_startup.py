@@ -1,6 +1,10 @@
 """The functions that an app runs when it starts."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
+from tests.server.nodes import Nodes, make_node
 
 from plait import MemoryStore, Plait, Thread, Unavailable
 from plait.cluster.owners import Worker
@@ -70,6 +74,27 @@ async def test_of_several_workers_only_the_first_process_runs_a_function_once(
     app.on_startup(lambda: ran.append("once"), once=True)
     async with app:
         assert ran == expected
+
+
+async def test_other_nodes_use_the_threads_of_a_node_after_its_functions(tmp_path: Path) -> None:
+    here, there = (make_node(lambda: Plait(Room, store="memory://"), number, 2, tmp_path) for number in range(2))
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @there.on_startup
+    async def prepare() -> None:
+        begun.set()
+        await gate.wait()
+
+    async with here:
+        starting = asyncio.create_task(there.__aenter__())
+        await begun.wait()
+        here._links._hold = 0.1
+        with pytest.raises(Unavailable):
+            await Nodes([here, there]).handle(Room, 1).state()
+        gate.set()
+        await starting
+        assert await Nodes([here, there]).handle(Room, 1).state() == {"n": 0}
+        await there.__aexit__(None, None, None)
 
 
 def test_what_is_no_function_is_refused() -> None:

@@ -11,12 +11,11 @@ from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, T
 from plait.instruments.protocol import tell_limit
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
-from plait.session.native.message_order import MessageOrder
 from plait.session.native.opened import OpenedParts
 from plait.session.native.pushes import Pushes
 from plait.session.native.sends import Sends
 from plait.session.native.tokens import Tokens
-from plait.session.receive_queue import ReceiveQueue
+from plait.session.receive_queue import MessageOrder, ReceiveQueue
 from plait.state.push_log import ClientPushes
 from plait.state.revision import Revision
 from plait_schemas import messages

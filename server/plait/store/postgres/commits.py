@@ -33,6 +33,8 @@ UPDATE {{threads}} t SET writes = t.writes + {_QUESTION} FROM (
 ) locked WHERE t.id = locked.id
 RETURNING t.id, t.epoch, t.version, t.fence, t.writes, t.kind, t.name
 """
+# A connection that is lost must not keep its locks for as long as the server takes to notice that.
+_BEGIN: Final = "BEGIN; SET LOCAL {}; SET LOCAL idle_in_transaction_session_timeout TO '3s'"
 # How often a batch is written that was lost before it was stored.
 _TRIES: Final = 2
 _NEXT_IDS: Final = "SELECT nextval('{ids}') FROM generate_series(1, $1)"
@@ -106,7 +108,7 @@ class Committer:
         if self._engine.url.has_session and self._plan(attempt):
             await self._write_plain(db, attempt)
             return
-        await db.execute(f"BEGIN; SET LOCAL synchronous_commit TO {'on' if self._engine.url.is_synchronous else 'off'}")
+        await db.execute(_BEGIN.format(self._engine.commit_setting))
         try:
             if self._plan(attempt):
                 await self._write_plain(db, attempt)

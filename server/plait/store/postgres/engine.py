@@ -55,6 +55,11 @@ class Engine:
         # Whether the server waits for the disk at all.
         self.syncs = True
 
+    @property
+    def commit_setting(self) -> str:
+        """The setting of a session or a transaction that says what a commit waits for."""
+        return f"synchronous_commit TO {'on' if self.url.is_synchronous else 'off'}"
+
     async def connect(self) -> Db:
         """Return a new connection. Raises Unreachable."""
         cache = 100 if self.url.has_session else 0
@@ -72,7 +77,7 @@ class Engine:
         try:
             await self.identify(db)
             if self.url.has_session:
-                await db.execute(f"SET synchronous_commit TO {'on' if self.url.is_synchronous else 'off'}")
+                await db.execute(f"SET {self.commit_setting}")
         except DRIVER_ERRORS as error:
             db.terminate()
             raise Unreachable(explain(error)) from error

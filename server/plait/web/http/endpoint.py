@@ -59,7 +59,7 @@ class Endpoint:
         context.endpoints.append(self._answer_relayed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, answer = self._make_request(scope, receive, send), self._answer
+        request, answer = self._make_request(scope, receive, send), self._answer_here
         context = self._context
         if not context.owners.is_alone:
             try:
@@ -90,7 +90,11 @@ class Endpoint:
 
     async def _answer_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that a gateway has relayed."""
-        await self._observe(self._make_request(scope, receive, send), send, self._answer)
+        await self._observe(self._make_request(scope, receive, send), send, self._answer_here)
+
+    async def _answer_here(self, request: Request, headers: Headers) -> Response:
+        self._context.node.check_draining()
+        return await self._answer(request, headers)
 
     async def _observe(self, request: LimitedRequest, send: Send, answer: Answer) -> None:
         scope = request.scope
@@ -116,7 +120,6 @@ class Endpoint:
     async def _serve(self, request: LimitedRequest, send: Send, place: ThreadKey | None, answer: Answer) -> None:
         headers: Headers = []
         try:
-            self._context.node.check_draining()
             response = await answer(request, headers)
         except ClientDisconnect:
             return

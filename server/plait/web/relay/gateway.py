@@ -32,7 +32,7 @@ from plait.web.relay.messages import (
     unpack_owner,
 )
 from plait.web.relay.relays import Relays
-from plait.web.sockets.open_socket import OpenSocket
+from plait.web.sockets.pending_join import OpenSocket
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["RelayedSocket"]

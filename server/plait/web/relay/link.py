@@ -36,6 +36,7 @@ _CAST_LENGTH: Final = 4
 
 _HEADER: Final = struct.Struct("<IBI")
 _SINGLE: Final = struct.Struct("<IBII")
+_NUMBER: Final = struct.Struct("<I")
 _HIGH_WATER: Final = 4 * 1024 * 1024
 _STREAMS: Final = 1 << 32
 # Seconds that the other node gets to read the last messages.
@@ -112,12 +113,21 @@ class Link(asyncio.Protocol):
         """Whether the link is lost."""
         return self._transport is None or self._transport.is_closing()
 
+    @property
+    def descriptor(self) -> int:
+        """The number of the socket's file descriptor; -1 if it is closed."""
+        number: int = -1 if self._transport is None else self._transport.get_extra_info("socket").fileno()
+        return number
+
     def open(self, kind: int, data: bytes, stream: Stream) -> int:
         """Begin a stream with its first message, and return its number."""
         number = self._last_number
         while number in self._streams or number == self._last_number:
             number = (number + 1) % _STREAMS
         self._last_number = number
+        if self._lost.done():  # Since the caller has got the link.
+            self._loop.call_soon(self._lose, stream)
+            return number
         self._streams[number] = stream
         self.put(kind, number, data)
         if self.is_full:
@@ -250,7 +260,8 @@ class Link(asyncio.Protocol):
             payload = data[at + 1 : at + 1 + data[at]]
             at += 1 + len(payload)
         frame = Frame(data[at:], is_text=kind != _CAST_BINARY)
-        for number in struct.unpack_from(f"<{count}I", data):
+        # Most frames are for one stream, such as answers.
+        for number in _NUMBER.unpack_from(data) if count == 1 else struct.unpack_from(f"<{count}I", data):
             if (stream := self._streams.get(number)) is not None:
                 try:
                     stream.deliver(frame, payload)

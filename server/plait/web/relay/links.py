@@ -1,10 +1,12 @@
 """The links of a node: those that it has dialled, by node, and those that other nodes have."""
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import Context
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from plait.cluster.owners import NodeId, Owners
 from plait.errors import Unavailable
@@ -56,6 +58,7 @@ class Links:
         self._answered: set[Link] = set()
         # Messages sent on links that have ended.
         self._sent = 0
+        _made.add(self)
 
     @property
     def sent(self) -> int:
@@ -80,7 +83,7 @@ class Links:
 
     async def stop(self) -> None:
         """Stop listening and close all links; their streams are lost."""
-        dials, self._dials = list(self._dials.values()), {}
+        dials = list(self._dials.values())
         for dial in dials:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
@@ -117,14 +120,16 @@ class Links:
     async def reach(self, key: ThreadKey, until: float, *, may_be_away: bool = False) -> Link:
         """Return the link to the node that owns a thread, which may be this one; wait while its owner is lost.
 
-        Raises Unavailable if that lasts until a time of the loop.
+        Raises Unavailable at a time of the loop, `until`, and after it even if there is a link: it is called again when
+        the node at its other end does not own the thread.
         """
-        while True:
+        while asyncio.get_running_loop().time() < until:
             if (node := self._owners.find(key)) is not None:
                 link = self.find(node, may_be_away=may_be_away) or await self._dial(node)
                 if link is not None:
                     return link
             await _pause(until)
+        raise _make_away()
 
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
         """Remember what a node has said that does not own a thread: which node does, if it knows."""
@@ -143,6 +148,16 @@ class Links:
             node = owners.find(key)
         return None
 
+    def leave_to_parent(self) -> None:
+        """Close the sockets in a forked child, in which the other nodes would take this one for alive after its end."""
+        sockets = () if self._server is None else self._server.sockets
+        numbers = [*(each.fileno() for each in sockets), *(link.descriptor for link in self._all())]
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for number in numbers:
+            if number >= 0:
+                os.dup2(nothing, number, inheritable=False)  # The child's copy of the loop may close the number, too.
+        os.close(nothing)
+
     # Inside
 
     def _stop_listening(self) -> None:
@@ -160,7 +175,7 @@ class Links:
             work = self._connect(node)
             dial = asyncio.create_task(work, name=f"plait link to {node}", context=Context())
             self._dials[node] = dial
-            dial.add_done_callback(lambda _: self._dials.pop(node, None))
+            dial.add_done_callback(lambda _: self._dials.pop(node))
         await asyncio.wait([dial], timeout=_GLANCE)
         return dial.result() if dial.done() and not dial.cancelled() else None
 
@@ -169,6 +184,8 @@ class Links:
         with suppress(OSError):
             gate = self._owners.gate
             link = await self._network.dial(node, lambda: Link({}, self._end, gate=gate, node=node))
+            if link.is_closed:
+                return None
             if (former := self._dialled.get(node)) is not None:
                 self._replaced.add(former)
             self._dialled[node] = link
@@ -187,8 +204,24 @@ class Links:
         self._dialled = {node: each for node, each in self._dialled.items() if each is not link}
 
 
+def _make_away() -> Unavailable:
+    return Unavailable("the process that owns this thread is not running; try again later")
+
+
 async def _pause(until: float) -> None:
     """Wait before the next attempt. Raises Unavailable if the time is over."""
     if asyncio.get_running_loop().time() + RETRY >= until:
-        raise Unavailable("the process that owns this thread is not running; try again later")
+        raise _make_away()
     await asyncio.sleep(RETRY)
+
+
+_made: Final[WeakSet[Links]] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for links in tuple(_made):
+        links.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

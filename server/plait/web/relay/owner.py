@@ -26,8 +26,15 @@ class Owner:
         self._context = context
         # The `app` of requests.
         self._app = app
+        # All tasks, and those that answer requests.
         self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Task[None]] = set()
         self.openers: dict[int, Opener] = {OPEN: self._open_socket, REQUEST: self._open_request}
+
+    async def finish(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds until all requests are answered, as a server does for its own ones."""
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=timeout)
 
     async def stop(self) -> None:
         """Cancel the tasks, and wait for them."""
@@ -57,7 +64,9 @@ class Owner:
             link.put(TAKEN, number)
         scope = {**sent.make(), "app": self._app, THREAD: sent.thread}
         request = RemoteRequest(link, number, sent.body, is_whole=sent.is_whole)
-        self._run(request.run(self._context.endpoints[sent.endpoint], scope))
+        task = self._run(request.run(self._context.endpoints[sent.endpoint], scope))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
         return request
 
     def _take(self, link: Link, number: int, key: ThreadKey) -> bool:
@@ -69,7 +78,8 @@ class Owner:
             return False
         return True
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name="plait relay")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

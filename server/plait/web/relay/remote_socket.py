@@ -29,7 +29,7 @@ from plait.web.relay.messages import (
     pack_close,
     unpack_close,
 )
-from plait.web.sockets.open_socket import Place
+from plait.web.sockets.pending_join import Place
 from plait.web.sockets.reader import Reader
 from plait.web.sockets.socket import ABNORMAL, AT_ONCE
 from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR

@@ -150,8 +150,9 @@ class _RelayedRequest:
             self._disconnect()
 
     def cut_off(self) -> None:
-        """End the answer."""
-        self._disconnect()
+        """End the answer, as if the link was lost."""
+        self._messages.append((LOST, b""))
+        self._arrived.set()
 
     # Inside
 
@@ -179,8 +180,8 @@ class _RelayedRequest:
                     if used := self._used.use(len(data)):
                         self._link.put(ROOM, self._number, pack_size(used))
                 else:
-                    await self._fail(is_lost=kind != FAILED)
-                    return True
+                    await self._fail(is_lost=kind == LOST)
+                    return kind == FAILED
             self._arrived.clear()
             await self._arrived.wait()
 

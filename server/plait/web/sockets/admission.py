@@ -22,8 +22,7 @@ from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, as_final_refusal, as_get, as_refusal, find_traceparent, with_token
-from plait.web.sockets.open_socket import OpenSocket, Place
-from plait.web.sockets.pending_join import PendingJoin
+from plait.web.sockets.pending_join import OpenSocket, PendingJoin, Place
 from plait.web.sockets.socket import ABNORMAL
 from plait_schemas.codes import INTERNAL_ERROR
 from plait_schemas.messages import SUBPROTOCOL

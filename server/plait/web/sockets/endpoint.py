@@ -22,8 +22,7 @@ from plait.web.sockets.admission import Admission, close_refused, join_in_task, 
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.heartbeat import Heartbeat
-from plait.web.sockets.open_socket import Place
-from plait.web.sockets.pending_join import run_unless_disconnected
+from plait.web.sockets.pending_join import Place, run_unless_disconnected
 from plait.web.sockets.socket import Socket
 from plait.web.thread_urls import read_address
 from plait_schemas.messages import SUBPROTOCOL

@@ -1,17 +1,18 @@
-"""A socket between its opening and its join."""
+"""A socket that has been accepted, what it holds, and its time until it joins."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
 
 from starlette.types import Receive
 
+from plait.actor.connection import Connection
 from plait.actor.transport import Frame, Receiver, Transport
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY
 from plait_schemas.messages import Error, Join, decode_client, encode
 
-__all__ = ["PendingJoin", "run_unless_disconnected"]
+__all__ = ["OpenSocket", "PendingJoin", "Place", "run_unless_disconnected"]
 
 T = TypeVar("T")
 
@@ -117,3 +118,34 @@ class PendingJoin:
     def _refuse(self, message: str) -> None:
         self._transport.send(Frame(encode(Error("bad_frame", message))))
         self._transport.close(BAD_FRAME, message)
+
+
+class OpenSocket(Transport, Protocol):
+    """A socket that has been accepted, here or at a gateway."""
+
+    def attach(self, receiver: Receiver) -> None:
+        """Pass the peer's messages to `receiver` from now on; nothing is read before the first call."""
+        ...
+
+
+class Place:
+    """What a socket holds until its turns have ended; then `left` is called. It keeps no reference to the opening."""
+
+    __slots__ = ("_left", "connection", "joining")
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+        # The connection, after the socket has begun to join.
+        self.connection: Connection | None = None
+        # The task that joins it, which is cancelled if the peer disconnects.
+        self.joining: asyncio.Task[Any] | None = None
+
+    def leave(self) -> None:
+        """Cancel the join, and call `left` when the socket's turns have ended."""
+        joining, self.joining = self.joining, None
+        if joining is not None:
+            joining.cancel()
+        if self.connection is None:
+            self._left()
+        else:
+            self.connection.call_when_turns_end(self._left)

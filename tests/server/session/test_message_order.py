@@ -1,6 +1,6 @@
 import random
 
-from plait.session.native.message_order import MessageOrder
+from plait.session.receive_queue import MessageOrder
 
 
 def test_messages_are_taken_one_after_the_other() -> None:

@@ -1,0 +1,3 @@
+"""Namespaces, used from another node."""
+
+from tests.server.kv.test_kv import *

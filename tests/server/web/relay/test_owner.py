@@ -1,0 +1,114 @@
+"""Relayed requests when their gateway or their node shuts down."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message
+from tests.server.nodes import open_nodes
+
+from plait import Plait, Thread, ThreadKey
+
+PATIENCE = 20.0
+PIECE = b"x" * 30_000
+COUNT = 20
+
+
+class Page(Thread[dict[str, Any]]):
+    """Answers with more than a link carries ahead."""
+
+    initial_state = {"n": 0}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def on_request(self, request: Request) -> Response:
+        if request.url.path.endswith("hold"):
+            self.entered.set()
+            await self.gate.wait()
+        return StreamingResponse(self._pour())
+
+    async def _pour(self) -> AsyncIterator[bytes]:
+        for _ in range(COUNT):
+            yield PIECE
+
+
+class Reader:
+    """A client that reads the answer when it may."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = b""
+        self.has_begun = asyncio.Event()
+        self.gate = asyncio.Event()
+        self._is_sent = False
+
+    async def ask(self, app: Plait, path: str, method: str = "GET") -> None:
+        """Send a request, and read the whole answer."""
+        scope = {
+            "type": "http",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "headers": [(b"host", b"localhost")],
+        }
+        await app(scope, self._receive, self._send)
+
+    async def _receive(self) -> Message:
+        if not self._is_sent:
+            self._is_sent = True
+            return {"type": "http.request"}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.body += message["body"]
+            self.has_begun.set()
+            await self.gate.wait()
+
+
+async def test_a_relayed_answer_that_has_begun_is_sent_whole_when_its_node_shuts_down() -> None:
+    async with asyncio.timeout(PATIENCE), open_nodes(lambda: Plait(Page, store="memory://")) as nodes:
+        gateway, owner = nodes.apps
+        await nodes.handle(Page, 1).set_state({"n": 1})
+        reader = Reader()
+        reading = asyncio.create_task(reader.ask(gateway, f"/threads/page/{nodes.name(Page, 1)}/pour"))
+        await reader.has_begun.wait()
+        await owner.drain()
+        stopping = asyncio.create_task(owner.__aexit__(None, None, None))
+        while owner._node._loop is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        reader.gate.set()
+        await reading
+        await stopping
+        await owner.__aenter__()
+        assert (reader.status, len(reader.body)) == (200, COUNT * len(PIECE))
+
+
+@pytest.mark.parametrize(("method", "wanted"), [("GET", (503, "unavailable")), ("POST", (500, "indeterminate"))])
+async def test_a_gateway_that_ends_before_the_answer_says_what_is_known(method: str, wanted: tuple[int, str]) -> None:
+    def make() -> Plait:
+        return Plait(Page, store="memory://", shutdown_timeout=0.2)
+
+    async with asyncio.timeout(PATIENCE), open_nodes(make) as nodes:
+        gateway, owner = nodes.apps
+        name = nodes.name(Page, 1)
+        await nodes.handle(Page, 1).set_state({"n": 1})
+        page: Any = (await owner._node.actor(ThreadKey("page", name))).thread
+        reader = Reader()
+        reader.gate.set()
+        asking = asyncio.create_task(reader.ask(gateway, f"/threads/page/{name}/hold", method))
+        await page.entered.wait()
+        await gateway.drain()
+        page.gate.set()
+        await asking
+        assert (reader.status, json.loads(reader.body)["error"]["code"]) == wanted
