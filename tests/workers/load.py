@@ -13,7 +13,7 @@ import httpx
 import msgspec
 from tests.integration.socket_client import TIMEOUT, http
 
-from plait_client import CallError, Disconnected, Room, connect
+from plait_client import CallError, Disconnected, Refused, Room, Unanswered, connect
 
 __all__ = ["Load", "Told", "check_changes", "check_stored"]
 
@@ -28,6 +28,8 @@ class Told:
         # By thread: the version of each acknowledged change, by its writer and number; and the newest of them.
         self.acks: defaultdict[str, dict[tuple[str, int], int]] = defaultdict(dict)
         self.newest: defaultdict[str, int] = defaultdict(int)
+        # The changes that were refused, as the store was away.
+        self.refused: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
         self.reads = 0
         # When the last answer came, and the longest time without one since `begin_outage`.
         self._last = time.monotonic()
@@ -131,7 +133,17 @@ class Load:
         number = 0
         while not self._is_ending:
             number += 1
-            self._told.ack(thread, writer, number, await room.update(f"/{writer}", number))
+            try:
+                version = await room.update(f"/{writer}", number)
+            except Refused as error:
+                if error.code not in ("store_error", "unavailable"):
+                    raise
+                self._told.refused[thread].add((writer, number))
+                await asyncio.sleep(_PAUSE)
+            except Unanswered:
+                await asyncio.sleep(_PAUSE)
+            else:
+                self._told.ack(thread, writer, number, version)
 
     async def _read(self, thread: str, room: Room[dict[str, int]]) -> None:
         while not self._is_ending:
@@ -141,7 +153,7 @@ class Load:
             except Disconnected:
                 await asyncio.sleep(_PAUSE)
             except CallError as error:
-                if error.code not in ("unavailable", "indeterminate"):
+                if error.code not in ("unavailable", "indeterminate", "store_error"):
                     raise
                 await asyncio.sleep(_PAUSE)
             else:
@@ -190,4 +202,5 @@ def check_changes(rows: Sequence[tuple[int, bytes]], thread: str, told: Told, sh
     # A client that has joined again is told of its last push with the version of the join.
     lost = [change for change, version in told.acks[thread].items() if stored.get(change, version + 1) > version]
     assert not lost, f"{thread} lost acknowledged changes: {lost}"
+    assert not told.refused[thread] & stored.keys(), f"{thread} stored refused changes"
     assert shown == state
