@@ -31,8 +31,8 @@ class Told:
         # The changes that were refused, as the store was away.
         self.refused: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
         self.reads = 0
-        # When the last answer came, and the longest time without one since `begin_outage`.
-        self._last = time.monotonic()
+        # When the last answer of each thread came, and the longest time without one since `begin_outage`.
+        self._last: dict[str, float] = {}
         self.outage = 0.0
 
     @property
@@ -45,21 +45,22 @@ class Told:
         assert (writer, number) not in self.acks[thread]
         self.acks[thread][writer, number] = version
         self.newest[thread] = max(self.newest[thread], version)
-        self._answered()
+        self._answered(thread)
 
     def read(self, thread: str, version: int, newest: int) -> None:
         """Log an answer to a reader that had seen the ack of a version before it asked."""
         assert version >= newest, f"{thread}: read version {version} after the ack of version {newest}"
         self.reads += 1
-        self._answered()
+        self._answered(thread)
 
     def begin_outage(self) -> None:
-        """Measure the longest time without an answer from here on."""
+        """Measure the longest time in which a thread gives no answer, from here on."""
         self.outage = 0.0
 
-    def _answered(self) -> None:
+    def _answered(self, thread: str) -> None:
         now = time.monotonic()
-        self._last, self.outage = now, max(self.outage, now - self._last)
+        self.outage = max(self.outage, now - self._last.get(thread, now))
+        self._last[thread] = now
 
 
 class Load:
