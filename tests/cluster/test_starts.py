@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.nodes import open_cluster
@@ -139,22 +140,22 @@ async def test_status_tells_of_nodes_beats_shards_epochs_and_links(postgres: Pos
         async with connect(f"ws://{cluster.nodes['b'].address}/threads/ledger/{name}") as room:
             await room.update("/n", 1)
 
-            def read() -> dict[str, dict[str, object]]:
+            def read() -> Any:
                 code, text = run_plait("cluster", "status", cluster.store, "--json")
                 assert code == 0, text
-                return json.loads(text)  # type: ignore[no-any-return]
+                return json.loads(text)
 
             def are_linked() -> bool:
-                return {each["name"]: each["links"] for each in read()["nodes"]} == {"a": ["b"], "b": ["a"]}  # type: ignore[index]
+                return {each["name"]: each["links"] for each in read()["nodes"]} == {"a": ["b"], "b": ["a"]}
 
             await cluster.until(are_linked)
             found = await asyncio.to_thread(read)
-            first = found["nodes"][0]  # type: ignore[index]
+            first = found["nodes"][0]
             assert first["state"] == "alive"
             assert first["beats"] > 1
             assert first["versions"] == {"ledger": 1, "place": 1}
-            assert {each["node"] for each in found["shards"]} == {"a", "b"}  # type: ignore[index]
-            assert all(each["epoch"] > 0 for each in found["shards"])  # type: ignore[index]
+            assert {each["node"] for each in found["shards"]} == {"a", "b"}
+            assert all(each["epoch"] > 0 for each in found["shards"])
         code, text = await asyncio.to_thread(run_plait, "cluster", "status", cluster.store)
         assert code == 0
         assert "2 nodes, 1024 shards, 0 without an owner" in text

@@ -83,7 +83,7 @@ class Directory(AbstractAsyncContextManager["Directory"], Protocol):
         ...
 
     async def remove(self, id: str) -> None:
-        """Remove a node that is stopping or dead, and owns nothing any more."""
+        """Remove a node that is stopping or dead, and owns no shard."""
         ...
 
     async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:

@@ -62,7 +62,7 @@ class LeaseGate:
         self._waiting.append(callback)
 
     def tell(self) -> None:
-        """Call back those who wait, if the lease holds. Called after each beat."""
+        """Call the waiting callbacks, if the lease holds. Called after each beat."""
         if self._waiting and self.is_open:
             waiting, self._waiting = self._waiting, []
             for callback in waiting:

@@ -37,7 +37,7 @@ class Moves(NamedTuple):
 
     # Ends the use of shards, before they are given away: nothing wakes there, and everything written is durable.
     vacate: Callable[[Collection[int]], Awaitable[None]]
-    # Sends those who want shards to the node that owns them since now.
+    # Records that another node owns shards from now on.
     leave: Callable[[Collection[int], str], None]
     # Drops all threads at once: the node is dead for the others.
     lose: Callable[[], None]
@@ -145,14 +145,14 @@ class Member:
     async def give_all(self) -> None:
         """Give all shards to the other nodes, some at a time, before this node stops. Raises StoreError."""
         self.is_leaving = True
-        await self.beat()  # Nobody gives shards to this node from now on.
+        await self.beat()  # The other nodes give this one no shards from now on.
         while self._owned:
             self.view = view = await self._directory.read()
             await self._recall(view)
             busy = self._moves.find_busy()
             some = sorted(self._owned, key=busy.__contains__)[:_GIVEN_AT_ONCE]
             targets = self._find_targets(view, some)
-            if not targets:  # Nobody can take them: they stay with a node that is removed.
+            if not targets:  # No node can take them: they stay with a node that is removed.
                 await self._moves.vacate(list(self._owned))
                 return
             await self._give(targets)
@@ -234,7 +234,7 @@ class Member:
         await self._moves.vacate(targets)
         by_node: dict[str, dict[int, int]] = defaultdict(dict)
         for shard, to in targets.items():
-            if shard in self._owned:  # Otherwise the node has died meanwhile.
+            if shard in self._owned:  # Otherwise the node was marked as dead.
                 by_node[to][shard] = self._owned[shard]
         for to, shards in by_node.items():
             given = await self._directory.give(self.record.id, shards, to)

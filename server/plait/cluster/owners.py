@@ -55,7 +55,7 @@ class Owners(Protocol):
 
     @property
     def server(self) -> Mapping[NodeId, int]:
-        """The nodes that are one server for those who watch it, with their numbers."""
+        """The nodes that are one server in metrics and readiness, with their numbers."""
         ...
 
     @property
@@ -140,7 +140,7 @@ class Workers:
     """The owners of threads among workers; `files` is how many files the store has."""
 
     is_alone = False
-    # Nobody else has threads of its files.
+    # No other worker has threads of its files.
     is_first = True
     gate: Gate = OPEN
 

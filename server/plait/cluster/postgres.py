@@ -112,7 +112,7 @@ class PostgresDirectory:
         return bool(await self._fetch(_MARK, id, beats))
 
     async def remove(self, id: str) -> None:
-        """Remove a node that is stopping or dead, and owns nothing any more."""
+        """Remove a node that is stopping or dead, and owns no shard."""
         await self._fetch(_REMOVE, id)
 
     async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:

@@ -68,7 +68,7 @@ class Moving:
             await asyncio.wait(self._tasks)
 
     async def vacate(self, shards: Collection[int], timeout: float) -> None:
-        """Stop the threads of some shards, of which none is woken any more; cancel what runs after `timeout` seconds.
+        """Stop the threads of shards in which no thread wakes; cancel turns that still run after `timeout` seconds.
 
         Afterwards everything that they have written is durable, or lost.
         """

@@ -11,7 +11,7 @@ from plait.errors import StoreError
 T = TypeVar("T")
 
 Outcome = Literal["done", "refused", "unanswered"]
-"""What becomes of a call: it is done, or it is not done and fails, or it is done and its answer is lost."""
+"""The outcome of a call: it is done, or it is not done and fails, or it is done and its answer is lost."""
 
 
 class _Pause:

@@ -14,7 +14,7 @@ __all__ = ["Folder"]
 class Folder:
     """Links the workers of a server: worker `n` listens on the socket `<folder>/<n>.<app>.sock`.
 
-    The folder belongs to the user that runs the workers, and to nobody else.
+    Only the user that runs the workers may use the folder.
     """
 
     def __init__(self, node: NodeId, folder: str | Path) -> None:
