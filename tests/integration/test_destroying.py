@@ -20,8 +20,9 @@ class Board(Thread[Any]):
     """A board with a call that can hold up its turns."""
 
     initial_state: Any = 0
-    is_held = asyncio.Event()
-    is_waiting = asyncio.Event()
+    # Each test has its own.
+    is_held: asyncio.Event
+    is_waiting: asyncio.Event
 
     @rpc
     async def wait(self) -> None:
@@ -40,6 +41,7 @@ def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bo
 
 @pytest.fixture
 async def app(tmp_path: Path) -> Plait:
+    Board.is_held, Board.is_waiting = asyncio.Event(), asyncio.Event()
     return Plait(Board, store=f"sqlite:///{tmp_path}/plait.db", authorize=authorize)
 
 

@@ -69,16 +69,13 @@ def _join_cluster(settings: Settings, given: Store | None, place: Place, version
 
 
 def _share_files(settings: Settings, given: Store | None, worker: Worker) -> FoundPlace:
-    if given is None:
-        # A former process of this worker may still be finishing its turns and `on_stop` hooks.
-        patience = _PATIENCE + 2 * settings.shutdown_timeout
-        store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
-    elif given.is_shared:
-        store, files = given, worker.count
-    else:
+    if given is not None:
         raise ValueError(
             f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
             "that each worker opens files of its own, or start one worker"
         )
+    # A former process of this worker may still be finishing its turns and `on_stop` hooks.
+    patience = _PATIENCE + 2 * settings.shutdown_timeout
+    store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
     owners = Workers(worker.number, worker.count, files)
     return FoundPlace(store, owners, Folder(worker.number, worker.folder))
