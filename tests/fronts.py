@@ -6,7 +6,7 @@ Suites run once more in `tests/relayed` with a front before each app that `runni
 import copy
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -14,8 +14,11 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait import Plait, ThreadKey
+from plait.cluster.gate import OPEN, Gate
+from plait.cluster.owners import NodeId, NotOwner
 from plait.web.context import ServerContext
 from plait.web.http.endpoint import Endpoint
+from plait.web.relay.folder import Folder
 from plait.web.relay.links import Links
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
@@ -35,13 +38,24 @@ class _Use:
 class OneOwner:
     """Two nodes; one owns every thread."""
 
-    count = 2
+    is_alone = False
+    is_first = True
+    keepers: Sequence[NodeId] = (_GATEWAY, _OWNER)
+    gate: Gate = OPEN
 
-    def __init__(self, node: int) -> None:
-        self.node = node
+    def __init__(self, node: int = _GATEWAY) -> None:
+        self.node: NodeId = node
+        self.server: Mapping[NodeId, int] = {node: 0}
 
-    def find(self, key: ThreadKey) -> int:
+    def find(self, key: ThreadKey) -> NodeId | None:
         return _OWNER
+
+    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
+        pass
+
+    def check(self, key: ThreadKey) -> None:
+        if self.node != _OWNER:
+            raise NotOwner("another node owns every thread")
 
 
 class Front:
@@ -52,8 +66,8 @@ class Front:
         self._folder = tempfile.mkdtemp(prefix="plait-")
         # The app, too, gets links, for as long as it runs.
         self._former = app._owners, app._links
-        app._owners = app._context.owners = OneOwner(_OWNER)
-        app._links = app._context.links = Links(_OWNER, self._folder, app._openers)
+        owners = app._owners = app._context.owners = OneOwner(_OWNER)
+        app._links = app._context.links = Links(owners, Folder(_OWNER, self._folder), app._openers)
         settings = app.settings
         self.context = context = ServerContext(
             app._node,
@@ -62,8 +76,8 @@ class Front:
             hosts=app._context.hosts,
             compatibility=app._compatibility,
             runs=app._runs,
-            owners=OneOwner(_GATEWAY),
-            links=Links(_GATEWAY, self._folder, {}),
+            owners=(gateway := OneOwner(_GATEWAY)),
+            links=Links(gateway, Folder(_GATEWAY, self._folder), {}),
             shutdown_timeout=settings.shutdown_timeout,
         )
         context.lists_kinds = app._context.lists_kinds

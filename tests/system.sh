@@ -7,6 +7,7 @@ command -v /usr/bin/chromium >/dev/null || packages+=(chromium)
 command -v openssl >/dev/null || packages+=(openssl)
 command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)
+command -v systemd-analyze >/dev/null || packages+=(systemd)
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || packages+=(postgresql)
 [ ${#packages[@]} -eq 0 ] && exit 0
 

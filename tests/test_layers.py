@@ -61,6 +61,7 @@ LAZY = {
     ("plait.instruments.prometheus", "prometheus_client"),
     ("plait.cli.serving", "watchfiles"),
     ("plait.store.urls", "plait.store.postgres.store"),
+    ("plait.cluster.directories", "plait.cluster.postgres"),
 }
 
 PACKAGES = sorted({each for row in LAYERS for each in row if "." in each} | {"plait_schemas"})

@@ -1,5 +1,6 @@
 """Plait: the ASGI application, which combines threads, store, limits and authentication."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
-from plait.cluster.owners import ALONE, Owners, Worker, Workers
-from plait.errors import PlaitError
+from plait.cluster.cluster_owners import ClusterOwners
+from plait.cluster.owners import Worker, Workers
+from plait.errors import PlaitError, Unavailable
 from plait.instruments.combining import combine_instruments
 from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
@@ -39,16 +41,19 @@ from plait.state.compatibility import Compatibility
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.copying import UNFINISHED, check_finished
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
-from plait.store.urls import open_share, open_shares, open_store
+from plait.store.urls import open_shares
 from plait.web.addresses import Addresses
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.relay.calls import Calls
+from plait.web.relay.folder import Folder
+from plait.web.relay.hooks import NodeHooks
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
 from plait.web.relay.owner import Owner
+from plait.web.relay.place import find_place
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -59,8 +64,6 @@ __all__ = ["Plait"]
 
 F = TypeVar("F", bound=Callable[[], Any])
 
-# Seconds that a worker waits for its former process, beyond the time that this may take to shut down.
-_PATIENCE: Final = 30.0
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -108,15 +111,18 @@ class Plait(AgentHost):
         )
         settings = self.settings = given.with_environment()
         warn_of_unknown_variables()
-        worker = Worker.from_environment()
-        with as_setting_error("store"):
-            given_store = None if settings.store or isinstance(store, str) else store
-            self._store, owners = _find_store(settings, given_store, worker)
-        # The streams that other nodes may open here, by the kind of their first message.
-        self._openers: dict[int, Opener] = {}
-        self._links = Links(owners.node, "" if worker is None else worker.folder, self._openers)
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
+        worker = Worker.from_environment()
+        versions = {kind.name: kind.state_version for kind in self._kinds}
+        with as_setting_error("store"):
+            given_store = None if settings.store or isinstance(store, str) else store
+            self._store, owners, self._network = find_place(settings, given_store, worker, versions)
+        # The node of this process, if its store is shared.
+        self._cluster = owners if isinstance(owners, ClusterOwners) else None
+        # The streams that other nodes may open here, by the kind of their first message.
+        self._openers: dict[int, Opener] = {}
+        self._links = Links(owners, self._network, self._openers)
         try:
             shown = Metrics() if settings.metrics else None
         except ModuleNotFoundError:
@@ -136,6 +142,9 @@ class Plait(AgentHost):
         self._node.calls.reports = self._site.reports
         self._owner = Owner(self._context, self._site.asgi)
         self._openers.update(self._owner.openers)
+        if self._cluster is not None:
+            self._cluster.hooks = NodeHooks(self._context, settings.shutdown_timeout)
+        self._leaving: asyncio.Task[None] | None = None
         self._is_running = False
 
     # Running
@@ -147,7 +156,9 @@ class Plait(AgentHost):
         try:
             await self._check_finished()
             await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
+            await self._join()
         except BaseException:
+            await self._links.stop()
             await self._store.__aexit__(None, None, None)
             raise
         await self._node.remove_incomplete()
@@ -158,7 +169,7 @@ class Plait(AgentHost):
         self._is_running = True
         try:
             await self._startup.run(is_first=self._is_first)
-            if self._owners.count > 1:
+            if self._cluster is None and not self._owners.is_alone:
                 await self._links.start()
         except BaseException:
             await self.__aexit__(None, None, None)
@@ -176,13 +187,15 @@ class Plait(AgentHost):
             await self._links.stop()
             await self._owner.stop()
             await self._context.heartbeat.stop()
+            if self._cluster is not None:
+                await self._cluster.stop()
         finally:
             self._is_running = False
             await self._store.__aexit__(None, None, None)
 
     async def check_store(self) -> None:
         """Open and close the store; the first worker also creates the others' files. Raises StoreError."""
-        if self._owners.count > 1 and self._is_first and self.settings.store:
+        if isinstance(self._owners, Workers) and self._is_first and self.settings.store:
             async with open_shares(self.settings.store, self._owners.count) as store:
                 await check_finished(store)
         async with self._store:
@@ -224,8 +237,12 @@ class Plait(AgentHost):
         A server calls this when it is told to stop, and keeps listening until the returned awaitable is done, so that
         clients are told to try again. You need not await it. Leaving the app ends everything else.
         """
-        self._links.go_away()
-        return self._context.shutdown()
+        if self._cluster is None or self._cluster.is_alone:
+            self._links.go_away()
+            return self._context.shutdown()
+        if self._leaving is None or self._leaving.done():
+            self._leaving = asyncio.create_task(self._leave(self._cluster), name="plait leaves the cluster")
+        return self._leaving
 
     @overload
     def on_startup(self, function: F, *, once: bool = False) -> F: ...
@@ -252,7 +269,8 @@ class Plait(AgentHost):
         secret.
         """
         self._site.listen(host, warns=self._is_first)
-        self._links.app = number
+        if isinstance(self._network, Folder):
+            self._network.app = number
         self._context.lists_kinds = self._node.failures.shows_text = in_development
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()
@@ -397,6 +415,23 @@ class Plait(AgentHost):
         if self._owners.find(UNFINISHED) == self._owners.node:
             await check_finished(self._store)
 
+    async def _join(self) -> None:
+        """Become a node of a cluster, if this is one. Raises Unavailable and StoreError."""
+        if self._cluster is None:
+            return
+        try:
+            await self._links.start()
+        except OSError as error:
+            raise Unavailable(f"cannot listen for other nodes: {error.strerror or error}") from error
+        await self._cluster.start()
+
+    async def _leave(self, cluster: ClusterOwners) -> None:
+        """Give all threads to the other nodes, and then shut down."""
+        self._node.moving.set_deadline(self.settings.shutdown_timeout)
+        await cluster.give_all()
+        self._links.go_away()
+        await self._context.shutdown()
+
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings
         with as_setting_error("allowed_origins"):
@@ -414,21 +449,6 @@ class Plait(AgentHost):
             links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
-
-
-def _find_store(settings: Settings, given: Store | None, worker: Worker | None) -> tuple[Store, Owners]:
-    """Return the store of this process, and the owners of the threads in it. Raises ValueError and StoreError."""
-    if worker is None:
-        return open_store(settings.store) if given is None else given, ALONE
-    if given is not None:
-        raise ValueError(
-            f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
-            "that each worker opens files of its own, or start one worker"
-        )
-    # A former process of this worker may still be finishing its turns and `on_stop` hooks.
-    patience = _PATIENCE + 2 * settings.shutdown_timeout
-    store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
-    return store, Workers(worker.number, worker.count, files)
 
 
 def _make_query(

@@ -28,8 +28,16 @@ log = logging.getLogger("plait.settings")
 
 COMMAND_VARIABLES: Final = frozenset(
     {
+        "PLAIT_CLUSTER",
+        "PLAIT_CLUSTER_CA",
+        "PLAIT_CLUSTER_CERTIFICATE",
+        "PLAIT_CLUSTER_KEY",
+        "PLAIT_CLUSTER_SECRET",
         "PLAIT_HOST",
+        "PLAIT_LISTEN_NODES",
         "PLAIT_LOG_LEVEL",
+        "PLAIT_NODE",
+        "PLAIT_NODE_ADDRESS",
         "PLAIT_PORT",
         "PLAIT_PROXY_HEADERS",
         "PLAIT_TLS_CERTIFICATE",

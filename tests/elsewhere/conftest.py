@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from tests.fronts import OneOwner
 
 from plait import ThreadKey
 from plait.actor.kind import Kind
@@ -23,17 +24,8 @@ from plait.node.remote_nodes import Ask, RemoteNodes
 from plait.node.remote_requests import Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
 from plait.web.relay.calls import Calls
+from plait.web.relay.folder import Folder
 from plait.web.relay.links import Links
-
-
-class OneOwner:
-    """Two nodes; the second one owns every thread."""
-
-    node = 0
-    count = 2
-
-    def find(self, key: ThreadKey) -> int:
-        return 1
 
 
 class Lines:
@@ -41,9 +33,10 @@ class Lines:
 
     def __init__(self, node: Node, folder: str) -> None:
         self._node = node
-        answers = Calls(Links(1, folder, {}), node.calls)
-        self.owner = Links(1, folder, answers.openers)
-        self.asker = Links(0, folder, {}, hold=2.0)
+        asker, owner = OneOwner(0), OneOwner(1)
+        answers = Calls(Links(owner, Folder(1, folder), {}), node.calls)
+        self.owner = Links(owner, Folder(1, folder), answers.openers)
+        self.asker = Links(asker, Folder(0, folder), {}, hold=2.0)
         self.answers = answers
         self.calls = Calls(self.asker, node.calls)
         self.is_open = False
@@ -101,7 +94,7 @@ class FromElsewhere(Everywhere):
         own = LocalThread(self._node, kind, key)
         if current_turn() is not None:
             return own
-        asked = AskedThread(self.nodes, kind, key, 1, self._node.limits)
+        asked = AskedThread(self.nodes, kind, key, self._node.limits)
         asked.own = own
         return asked
 

@@ -24,6 +24,7 @@ from tests.running import Process, hold_port
 from tests.server.owning import submit
 
 from plait.cli.main import cli
+from plait.cluster.place import VARIABLES
 from plait.settings import COMMAND_VARIABLES
 from plait.state.history import replay_document
 from plait.store.protocol import Snapshot, ThreadKey, Write
@@ -906,7 +907,7 @@ def test_the_variables_of_the_commands_are_known_to_the_settings() -> None:
     ]
     arguments = [each for group in groups for command in group for each in command.assemble_argument_collection()]
     variables = {variable for each in arguments for variable in each.parameter.env_var or ()}
-    assert variables | {"PLAIT_WORKER"} == COMMAND_VARIABLES | {"PLAIT_STORE"}
+    assert variables | {"PLAIT_WORKER", *VARIABLES.values()} == COMMAND_VARIABLES | {"PLAIT_STORE"}
 
 
 def test_the_command_says_what_there_is(folder: Path) -> None:

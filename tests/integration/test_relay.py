@@ -171,6 +171,7 @@ async def test_an_owner_that_goes_away_keeps_its_sockets_and_gets_no_other(front
 async def test_a_node_that_does_not_own_a_thread_refuses_its_sockets_and_requests(fronts: list[Front]) -> None:
     async with serving(fronts) as (address, front, _), http(address) as web:
         front.app._context.owners = OneOwner(7)
+        front.context.links._hold = 0.3
         client = NativeClient(address, PATH, "a")
         with pytest.raises(Closed):
             await client.join()
@@ -379,7 +380,8 @@ async def test_a_new_run_is_in_a_thread_of_its_gateway_and_others_travel(fronts:
     async with running(app) as address:
         (front,) = fronts
         ours, theirs = Workers(0, 2, 2), Workers(1, 2, 2)
-        front.context.owners, app._context.owners = ours, theirs
+        front.context.owners = front.context.links._owners = ours
+        app._context.owners = theirs
         sent = front.sent
         for _ in range(8):
             async with http(address) as web:
@@ -387,7 +389,7 @@ async def test_a_new_run_is_in_a_thread_of_its_gateway_and_others_travel(fronts:
                 assert ours.find(ThreadKey("page", found)) == 0
                 assert front.sent == sent
         front.context.owners = app._context.owners = OneOwner(1)
-        front.context.owners = OneOwner(0)
+        front.context.owners = front.context.links._owners = OneOwner(0)
         async with http(address) as web:
             answers = [await web.post("/run/name") for _ in range(2)]
             assert answers[0].json() == answers[1].json()

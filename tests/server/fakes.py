@@ -302,7 +302,7 @@ class TroubledStore:
     ) -> tuple[int, StoredThread | None]:
         return await claim_then_load(self, key, records)
 
-    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
         self._on_claims_lost = on_lost
 
     def release(self, key: ThreadKey, fence: int) -> None:

@@ -13,9 +13,9 @@ import httpx
 import msgspec
 from tests.integration.socket_client import TIMEOUT, http
 
-from plait_client import CallError, Disconnected, Room, connect
+from plait_client import CallError, Disconnected, Refused, Room, Unanswered, connect
 
-__all__ = ["Load", "Told", "check_stored"]
+__all__ = ["Load", "Told", "check_changes", "check_stored"]
 
 # Seconds before a reader asks again after there was no answer.
 _PAUSE = 0.05
@@ -28,9 +28,11 @@ class Told:
         # By thread: the version of each acknowledged change, by its writer and number; and the newest of them.
         self.acks: defaultdict[str, dict[tuple[str, int], int]] = defaultdict(dict)
         self.newest: defaultdict[str, int] = defaultdict(int)
+        # The changes that were refused, as the store was away.
+        self.refused: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
         self.reads = 0
-        # When the last answer came, and the longest time without one since `begin_outage`.
-        self._last = time.monotonic()
+        # When the last answer of each thread came, and the longest time without one since `begin_outage`.
+        self._last: dict[str, float] = {}
         self.outage = 0.0
 
     @property
@@ -43,28 +45,32 @@ class Told:
         assert (writer, number) not in self.acks[thread]
         self.acks[thread][writer, number] = version
         self.newest[thread] = max(self.newest[thread], version)
-        self._answered()
+        self._answered(thread)
 
     def read(self, thread: str, version: int, newest: int) -> None:
         """Log an answer to a reader that had seen the ack of a version before it asked."""
         assert version >= newest, f"{thread}: read version {version} after the ack of version {newest}"
         self.reads += 1
-        self._answered()
+        self._answered(thread)
 
     def begin_outage(self) -> None:
-        """Measure the longest time without an answer from here on."""
+        """Measure the longest time in which a thread gives no answer, from here on."""
         self.outage = 0.0
 
-    def _answered(self) -> None:
+    def _answered(self, thread: str) -> None:
         now = time.monotonic()
-        self._last, self.outage = now, max(self.outage, now - self._last)
+        self.outage = max(self.outage, now - self._last.get(thread, now))
+        self._last[thread] = now
 
 
 class Load:
-    """Writers, readers on sockets and readers by HTTP of some threads, from `async with` to its end."""
+    """Writers, readers on sockets and readers by HTTP of some threads, from `async with` to its end.
 
-    def __init__(self, address: str, threads: Sequence[str], told: Told) -> None:
-        self._address = address
+    The clients of each thread are at all addresses in turn.
+    """
+
+    def __init__(self, addresses: Sequence[str], threads: Sequence[str], told: Told) -> None:
+        self._addresses = addresses
         self._threads = threads
         self._told = told
         self._stack = AsyncExitStack()
@@ -75,11 +81,13 @@ class Load:
     async def __aenter__(self) -> "Load":
         for thread in self._threads:
             for number in range(2):
-                room = await self._open(thread, f"{thread}-{number}")
+                room = await self._open(thread, f"{thread}-{number}", number)
                 self._begin(self._write(thread, f"w{number}", room))
-            self._begin(self._read(thread, await self._open(thread, f"{thread}-reader")))
-        web = await self._stack.enter_async_context(http(self._address))
-        self._begin(self._get(web))
+            for number in range(len(self._addresses)):
+                self._begin(self._read(thread, await self._open(thread, f"{thread}-reader{number}", number)))
+        for address in self._addresses:
+            web = await self._stack.enter_async_context(http(address))
+            self._begin(self._get(web))
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -116,8 +124,8 @@ class Load:
     def _begin(self, work: Any) -> None:
         self._tasks.append(asyncio.create_task(work))
 
-    async def _open(self, thread: str, client: str) -> Room[dict[str, int]]:
-        url = f"ws://{self._address}/threads/ledger/{thread}"
+    async def _open(self, thread: str, client: str, number: int) -> Room[dict[str, int]]:
+        url = f"ws://{self._addresses[number % len(self._addresses)]}/threads/ledger/{thread}"
         room = await self._stack.enter_async_context(connect(url, client=client, open_timeout=TIMEOUT))
         self._rooms.append((thread, room))
         return room
@@ -126,7 +134,17 @@ class Load:
         number = 0
         while not self._is_ending:
             number += 1
-            self._told.ack(thread, writer, number, await room.update(f"/{writer}", number))
+            try:
+                version = await room.update(f"/{writer}", number)
+            except Refused as error:
+                if error.code not in ("store_error", "unavailable"):
+                    raise
+                self._told.refused[thread].add((writer, number))
+                await asyncio.sleep(_PAUSE)
+            except Unanswered:
+                await asyncio.sleep(_PAUSE)
+            else:
+                self._told.ack(thread, writer, number, version)
 
     async def _read(self, thread: str, room: Room[dict[str, int]]) -> None:
         while not self._is_ending:
@@ -136,7 +154,7 @@ class Load:
             except Disconnected:
                 await asyncio.sleep(_PAUSE)
             except CallError as error:
-                if error.code not in ("unavailable", "indeterminate"):
+                if error.code not in ("unavailable", "indeterminate", "store_error"):
                     raise
                 await asyncio.sleep(_PAUSE)
             else:
@@ -166,6 +184,11 @@ def check_stored(path: Path, thread: str, told: Told, shown: dict[str, int]) -> 
             "SELECT version, ops FROM changes WHERE thread = (SELECT id FROM threads WHERE name = ?) ORDER BY version",
             (thread,),
         ).fetchall()
+    check_changes(rows, thread, told, shown)
+
+
+def check_changes(rows: Sequence[tuple[int, bytes]], thread: str, told: Told, shown: dict[str, int]) -> None:
+    """Check that the stored changes of a thread have each acknowledged one once, and make what the clients show."""
     stored: dict[tuple[str, int], int] = {}
     state: dict[str, int] = {}
     versions = [version for version, _ in rows]
@@ -180,4 +203,5 @@ def check_stored(path: Path, thread: str, told: Told, shown: dict[str, int]) -> 
     # A client that has joined again is told of its last push with the version of the join.
     lost = [change for change, version in told.acks[thread].items() if stored.get(change, version + 1) > version]
     assert not lost, f"{thread} lost acknowledged changes: {lost}"
+    assert not told.refused[thread] & stored.keys(), f"{thread} stored refused changes"
     assert shown == state

@@ -99,7 +99,7 @@ async def test_a_reload_loses_nothing_and_has_the_clients_join_again(tmp_path: P
     with Group("tests.workers.apps:app", cwd=tmp_path, count=COUNT) as group:
         names = [*find_names(0, 0, 2), *find_names(0, 1, 2)]
         told = Told()
-        async with Load(group.address, names, told) as load:
+        async with Load([group.address], names, told) as load:
             async with opened_at_each(group, names[0]) as clients:
                 group.signal(signal.SIGHUP)
                 await asyncio.to_thread(group.until, lambda: group.count_lines("all workers are replaced"))
@@ -122,7 +122,7 @@ async def test_killed_workers_and_parents_lose_nothing_that_was_acknowledged(tmp
         for schedule in range(rounds):
             fault, owner, told = FAULTS[schedule % len(FAULTS)], chance.randrange(COUNT), Told()
             threads = find_names(schedule, owner, 3)
-            async with Load(group.address, threads, told) as load:
+            async with Load([group.address], threads, told) as load:
                 async with opened_at_each(group, threads[0]) as clients:
                     await load.until(lambda told=told: told.acknowledged > LEAST / 4)  # type: ignore[misc]
                     await asyncio.sleep(chance.uniform(0, 0.3))

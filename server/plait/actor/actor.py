@@ -387,12 +387,11 @@ class Actor:
         self.state.close()
         self.cancel_turns()
 
-    def drop(self, reason: str, *, is_awake: bool) -> None:
+    def drop(self, error: PlaitError, *, is_awake: bool) -> None:
         """Close the sockets at once, so that their clients reconnect, and refuse further changes.
 
         The turns of a thread that is awake are cancelled, except for `on_close`.
         """
-        error = Unavailable(reason)
         self.timer.stop()
         self.sockets.close(error)
         self.state.close()

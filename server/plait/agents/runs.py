@@ -224,6 +224,17 @@ class Runs:
         context = find_context()
         return self._is_within(current_turn(), None if context is None else context._run)
 
+    @property
+    def threads(self) -> list[ThreadKey]:
+        """The threads with a run, or one that waits."""
+        return [actor.key for actor in self._queues]
+
+    def cut_off_thread(self, key: ThreadKey) -> None:
+        """Interrupt the run of a thread, and mark the thread, as it moves to another node."""
+        for run in self._active:
+            if run.actor.key == key and not run.is_over:
+                run.cut_off()
+
     def refuse(self) -> None:
         """Refuse further runs, except those that a turn or a run calls, as the server is shutting down.
 

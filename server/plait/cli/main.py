@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
+from plait.cli.cluster import cluster_commands
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, show_store
@@ -34,6 +35,7 @@ cli.command(dev)
 cli.command(demo)
 cli.command(threads)
 cli.command(store_commands)
+cli.command(cluster_commands)
 
 
 @cli.command

@@ -20,6 +20,7 @@ from plait.cli.listening import bind, check_tls, make_authority
 from plait.cli.loading import check_target, find_plaits, load
 from plait.cli.options import LoadError, Target, fail, give_up
 from plait.cluster.owners import Worker
+from plait.cluster.place import VARIABLES, Place
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
@@ -74,6 +75,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         `listen` returns the listening socket, and `started` is called with its port after the start.
         """
         app, plaits = self._load()
+        if Place.from_environment() is not None and len(plaits) > 1:
+            fail("a node of a cluster serves one Plait: give each a server of its own")
         if control is not None:
             # What the app starts, such as a `plait` command, is not this worker.
             Worker.leave_environment()
@@ -146,12 +149,23 @@ def serve_command(
         str, Parameter(help="Addresses of trusted proxies, comma-separated.", env_var="PLAIT_TRUSTED_PROXIES")
     ] = "127.0.0.1",
     metrics: Annotated[bool, Parameter(help="Serve metrics for Prometheus at /metrics.", negative="")] = False,
+    cluster: Annotated[
+        bool, Parameter(help="Serve with others on the same store.", env_var=VARIABLES["cluster"], negative="")
+    ] = False,
+    node: Annotated[str, Parameter(help="The name of this node of the cluster.", env_var=VARIABLES["node"])] = "",
+    listen_nodes: Annotated[
+        str, Parameter(help="host:port at which the other nodes reach this one.", env_var=VARIABLES["listen"])
+    ] = "",
     development: Annotated[bool, Parameter(show=False, negative="")] = False,
 ) -> None:
     """Serve an app: a Plait, or an ASGI app in which one is mounted."""
     check_tls(tls_certificate, tls_key)
     if metrics:
         os.environ["PLAIT_METRICS"] = "true"
+    if cluster:
+        _set_place(node, listen_nodes)
+    elif node or listen_nodes:
+        fail("--node and --listen-nodes are for a node of a cluster: add --cluster")
     service = Service(
         target=target,
         host=host,
@@ -200,6 +214,15 @@ def demo(*, host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1, l
         fail("the examples are not installed")
     service = Service(target="examples.demo:app", host=host, log_level=log_level, folder=str(folder))
     _serve(service, port, workers)
+
+
+def _set_place(node: str, listen_nodes: str) -> None:
+    """Tell the app, and the workers, which node of a cluster they are; fail if that is not possible."""
+    os.environ |= {VARIABLES["cluster"]: "true", VARIABLES["node"]: node, VARIABLES["listen"]: listen_nodes}
+    try:
+        Place.from_environment()
+    except ValueError as error:
+        fail(str(error))
 
 
 def _serve(service: Service, port: int, workers: int) -> None:

@@ -5,40 +5,100 @@ file, and a file to a worker, so every worker finds each owner by itself.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, Self
 
 import msgspec
 
+from plait.cluster.gate import OPEN, Gate
+from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 from plait.store.shards import find_file
+from plait_schemas import codes
 
-__all__ = ["ALONE", "Owners", "Worker", "Workers"]
+__all__ = ["ALONE", "NodeId", "NotOwner", "Owners", "Worker", "Workers"]
 
 _VARIABLE: Final = "PLAIT_WORKER"
+
+
+NodeId = int | str
+"""The number of a worker, or the id of a node of a cluster."""
+
+
+class NotOwner(Unavailable):
+    """Another node serves the thread: `owner`, if it is known. Clients that join again reach it."""
+
+    close_code = codes.GOING_AWAY
+
+    def __init__(self, message: str, owner: NodeId | None = None) -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class Owners(Protocol):
     """Finds the owners of threads."""
 
-    # The number of this node.
-    node: int
-    # How many nodes there are.
-    count: int
+    @property
+    def node(self) -> NodeId:
+        """This node."""
+        ...
 
-    def find(self, key: ThreadKey) -> int:
-        """Return the number of the node that owns a thread. Answers at once."""
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other node can own a thread."""
+        ...
+
+    @property
+    def keepers(self) -> Sequence[NodeId]:
+        """The nodes whose stores have all threads together."""
+        ...
+
+    @property
+    def server(self) -> Mapping[NodeId, int]:
+        """The nodes that are one server in metrics and readiness, with their numbers."""
+        ...
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other node had threads awake when this one started."""
+        ...
+
+    @property
+    def gate(self) -> Gate:
+        """What leaves this node asks here first."""
+        ...
+
+    def find(self, key: ThreadKey) -> NodeId | None:
+        """Return the node that owns a thread, from memory; None while its owner is lost."""
+        ...
+
+    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
+        """Remember who owns a thread: a node that was asked has said so. None: it does not know."""
+        ...
+
+    def check(self, key: ThreadKey) -> None:
+        """Raise NotOwner unless this node owns a thread."""
         ...
 
 
 class _Alone:
     """A process that owns every thread."""
 
-    node = 0
-    count = 1
+    node: NodeId = 0
+    is_alone = True
+    is_first = True
+    keepers: Sequence[NodeId] = (0,)
+    server: Mapping[NodeId, int] = {0: 0}
+    gate: Gate = OPEN
 
-    def find(self, key: ThreadKey) -> int:
+    def find(self, key: ThreadKey) -> NodeId | None:
         return 0
+
+    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
+        pass
+
+    def check(self, key: ThreadKey) -> None:
+        pass
 
 
 ALONE: Final = _Alone()
@@ -79,11 +139,26 @@ class Worker(msgspec.Struct, frozen=True):
 class Workers:
     """The owners of threads among workers; `files` is how many files the store has."""
 
+    is_alone = False
+    # No other worker has threads of its files.
+    is_first = True
+    gate: Gate = OPEN
+
     def __init__(self, node: int, count: int, files: int) -> None:
-        self.node = node
+        self.node: NodeId = node
         self.count = count
+        self.keepers: Sequence[NodeId] = range(count)
+        self.server: Mapping[NodeId, int] = {number: number for number in range(count)}
         self._files = files
 
-    def find(self, key: ThreadKey) -> int:
+    def find(self, key: ThreadKey) -> NodeId | None:
         """Return the number of the worker that owns a thread."""
         return find_file(key, self._files) % self.count
+
+    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
+        """Do nothing, as owners of files never change."""
+
+    def check(self, key: ThreadKey) -> None:
+        """Raise NotOwner unless this worker owns a thread."""
+        if (owner := self.find(key)) != self.node:
+            raise NotOwner(f"worker {self.node} does not own {key}, but worker {owner}", owner)

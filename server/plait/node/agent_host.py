@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
@@ -28,6 +28,9 @@ __all__ = ["AgentHost"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound=Listener)
+
+# A node that owns few threads finds an id of its own in so many.
+_MOST_IDS: Final = 2000
 
 Target = str | Handle | Thread[Any] | ThreadKey
 """A thread: its name, a handle to it, itself, or its key."""
@@ -213,11 +216,10 @@ class AgentHost:
         return key
 
     def _make_id(self, kind: str) -> str:
-        """Return the id of a new thread of this node."""
+        """Return the id of a new thread, of this node unless that owns none."""
         owners = self._owners
-        while owners.find(ThreadKey(kind, id := make_thread_id())) != owners.node:
-            pass
-        return id
+        ids = (make_thread_id() for _ in range(_MOST_IDS))
+        return next((id for id in ids if owners.find(ThreadKey(kind, id)) == owners.node), make_thread_id())
 
 
 def _key_of(thread: Handle | Thread[Any] | ThreadKey) -> ThreadKey:

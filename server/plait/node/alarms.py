@@ -41,7 +41,7 @@ class Alarms:
     """Asks the store which threads of some kinds are due, and calls `wake` for those that are asleep.
 
     `wake` returns False for a thread that is not stored. `is_up` tells whether a thread is awake, or about to be, or
-    falls asleep and will `tell`.
+    falls asleep and will `tell`; and `owns`, whether it is one of this node.
 
     It has read the times up to a horizon, at most `interval` seconds ahead, and is told those of threads that go to
     sleep. A thread that is awake has a timer of its own.
@@ -53,6 +53,7 @@ class Alarms:
         store: Store,
         wake: Callable[[ThreadKey], Awaitable[bool]],
         is_up: Callable[[ThreadKey], bool],
+        owns: Callable[[ThreadKey], bool] = lambda key: True,
         *,
         interval: float,
     ) -> None:
@@ -60,6 +61,7 @@ class Alarms:
         self._store = store
         self._wake = wake
         self._is_up = is_up
+        self._owns = owns
         self._interval = interval
         # A heap of threads to wake before the horizon, and the last one that was read, if there are more before it.
         self._known: list[DueThread] = []
@@ -90,6 +92,11 @@ class Alarms:
         if tasks:
             await asyncio.wait(tasks)
         self._task = None
+
+    def read_again(self) -> None:
+        """Read all due threads from the store again, as this node owns others since now."""
+        self._known, self._horizon, self._cursor = [], 0, None
+        self._changed.set()
 
     def tell(self, key: ThreadKey, *, due: int, wakes_at: int) -> None:
         """Record that a thread has gone to sleep, when it is due, and when it can begin its work."""
@@ -155,7 +162,7 @@ class Alarms:
         self._cursor = None if is_all else found[-1]
         self._horizon = until if is_all else found[-1].due
         for each in found:
-            if each.key.kind in self._kinds and each.due != INCOMPLETE:
+            if each.key.kind in self._kinds and each.due != INCOMPLETE and self._owns(each.key):
                 self._know(each)
 
     def _know(self, thread: DueThread) -> None:
@@ -170,6 +177,9 @@ class Alarms:
 
     async def _begin(self, key: ThreadKey) -> None:
         """Begin to wake a thread that is asleep."""
+        if not self._owns(key):  # It has moved to another node, which reads it from the store.
+            self._resting.pop(key, None)
+            return
         if self._is_up(key):
             # It may fail to wake, and is then read from the store again.
             self._resting.pop(key, None)

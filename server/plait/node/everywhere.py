@@ -27,9 +27,9 @@ class Everywhere:
 
     def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
         """Return the calls of a thread."""
-        if (owner := self._find_owner(key)) is None:
+        if self._is_here(key):
             return LocalThread(self._node, kind, key)
-        return RemoteThread(self.nodes, kind, key, owner, self._node.limits)
+        return RemoteThread(self.nodes, kind, key, self._node.limits)
 
     async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a part of a thread, even of a kind that plait itself uses."""
@@ -41,45 +41,44 @@ class Everywhere:
 
     async def destroy(self, key: ThreadKey) -> None:
         """Destroy a thread, as `Node.destroy` does."""
-        if (owner := self._find_owner(key)) is None:
+        if self._is_here(key):
             await self._node.destroy(key)
         else:
-            await self.nodes.ask(owner, Destroy(key))
+            await self.nodes.ask(key, Destroy(key))
 
     async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
         """Iterate over the file of a thread, as `Node.export_thread` does."""
-        owner = self._find_owner(key)
-        if owner is None:
+        if self._is_here(key):
             found = self._node.export_thread(key)
         else:
-            found = self.nodes.stream(owner, ExportThread(key), reads=True)
+            found = self.nodes.stream(key, ExportThread(key), reads=True)
         async with aclosing(found):
             async for lines in found:
                 yield lines
 
     async def import_thread(self, work: Import, *, replace: bool) -> None:
         """Store an exported thread, as `Node.import_thread` does."""
-        if (owner := self._find_owner(work.key)) is None:
+        if self._is_here(work.key):
             await self._node.import_thread(work, replace=replace)
         else:
-            await self.nodes.ask(owner, ImportThread(work.key, replace), upload=work.read_pieces)
+            await self.nodes.ask(work.key, ImportThread(work.key, replace), upload=work.read_pieces)
 
     async def fork_thread(self, work: Fork, name: str, at: int | None) -> None:
-        """Fork a thread, as `Node.fork_thread` does. Raises ValueError if the two belong to different processes."""
-        source = ThreadKey(work.key.kind, name)
-        if (owner := self._find_owner(work.key)) != self._find_owner(source):
+        """Fork a thread, as `Node.fork_thread` does. Raises ValueError if the two are kept by different processes."""
+        source, owners = ThreadKey(work.key.kind, name), self.nodes.owners
+        if len(owners.keepers) > 1 and owners.find(work.key) != owners.find(source):
             raise ValueError(f"{source} and {work.key} belong to different processes: fork to another name")
-        if owner is None:
+        if self._is_here(work.key):
             await self._node.fork_thread(work)
         else:
-            await self.nodes.ask(owner, ForkThread(source, work.key.name, at))
+            await self.nodes.ask(work.key, ForkThread(work.key, name, at))
 
     async def list_threads(self, query: ListThreads) -> AsyncIterator[Listed]:
         """Iterate over the stored threads, a page of each node at a time."""
         owners = self.nodes.owners
         listings = [
             self._node.list_own(query) if node == owners.node else self.nodes.list(node, query)
-            for node in range(owners.count)
+            for node in owners.keepers
         ]
         async for listed in merge_listings(listings, query.order, query.limit):
             yield listed
@@ -89,7 +88,7 @@ class Everywhere:
         async for listed in self.list_threads(ListThreads(kind=kind, has_inner=True)):
             yield listed.row.key.name
 
-    def _find_owner(self, key: ThreadKey) -> int | None:
-        """Return the node that owns a thread; None for this one."""
+    def _is_here(self, key: ThreadKey) -> bool:
+        """Whether this node owns a thread."""
         owners = self.nodes.owners
-        return owner if owners.count > 1 and (owner := owners.find(key)) != owners.node else None
+        return owners.is_alone or owners.find(key) == owners.node

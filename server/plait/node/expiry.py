@@ -22,7 +22,8 @@ class Expiry:
     """Asks the store for expired threads every `interval` seconds, and calls `expire` for each.
 
     `expire` also gets the time since which the thread must be idle. `rest` is called for a thread whose idle time could
-    not be stored, until it returns True.
+    not be stored, until it returns True. `owns` tells which threads are this node's; `is_first`, whether no other node
+    had threads awake at its start.
 
     A thread is idle since its last socket or turn. The store keeps that time while the thread is asleep.
     """
@@ -34,6 +35,8 @@ class Expiry:
         expire: Callable[[ThreadKey, int], Awaitable[object]],
         rest: Callable[[ThreadKey], Awaitable[bool]],
         *,
+        owns: Callable[[ThreadKey], bool] = lambda key: True,
+        is_first: Callable[[], bool] = lambda: True,
         interval: float,
     ) -> None:
         # The seconds after which threads expire, by kind.
@@ -41,6 +44,8 @@ class Expiry:
         self._store = store
         self._expire = expire
         self._rest = rest
+        self._owns = owns
+        self._is_first = is_first
         # Sleeping threads whose idle time could not be stored.
         self._unmarked: set[ThreadKey] = set()
         self._interval = interval
@@ -84,7 +89,7 @@ class Expiry:
     # Inside
 
     async def _mark(self) -> None:
-        for kind in self._kinds:
+        for kind in self._kinds if self._is_first() else ():  # Otherwise other nodes have threads awake.
             await self._store.mark_idle(kind, time.time_ns() // 1000)
 
     async def _run(self) -> None:
@@ -113,7 +118,7 @@ class Expiry:
     async def _expire_due(self, kind: str, until: int) -> None:
         after: IdleThread | None = None
         while due := await self._store.idle_threads(kind, until=until, after=after, limit=_AT_ONCE):
-            keys = [ThreadKey(kind, each.name) for each in due]
+            keys = [key for each in due if self._owns(key := ThreadKey(kind, each.name))]
             outcomes = await asyncio.gather(*(self._expire(key, until) for key in keys), return_exceptions=True)
             for key, outcome in zip(keys, outcomes, strict=True):
                 if isinstance(outcome, BaseException):

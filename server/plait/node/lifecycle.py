@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
@@ -45,6 +45,8 @@ log = logging.getLogger("plait.node")
 
 T = TypeVar("T")
 
+_MAY_BE_LOST: Final = Unavailable("the store may have lost changes")
+
 
 MakeActor = Callable[[ThreadKey, Kind, StoredThread | None, int], Actor]
 """Makes the actor of a thread from its stored data and the number of its owner."""
@@ -66,10 +68,14 @@ class Lifecycle:
         *,
         events: Events,
         instruments: Instruments,
+        owns: Callable[[ThreadKey], bool] = lambda key: True,
+        is_first: Callable[[], bool] = lambda: True,
         expiry_interval: float,
     ) -> None:
         self.threads = Threads(self._on_asleep)
-        self.expiry = Expiry(kinds.values(), store, self.expire, self.mark_idle, interval=expiry_interval)
+        self.expiry = Expiry(
+            kinds.values(), store, self.expire, self.mark_idle, owns=owns, is_first=is_first, interval=expiry_interval
+        )
         # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
         self._kinds = kinds
@@ -78,6 +84,7 @@ class Lifecycle:
         self._alarms = alarms
         self._events = events
         self._instruments = instruments
+        self._owns = owns
         # The parts of each kind, after a thread of the kind has woken.
         self._parts: dict[str, Mapping[str, Part[Any]]] = {}
         # How often all claims have ended at once.
@@ -112,7 +119,7 @@ class Lifecycle:
             await self._start(slot, actor)
             if losses != self._losses:  # What was loaded before may be lost.
                 actor.abort()
-                raise StoreError(f"{slot.key} must be loaded again: the store may have lost changes")
+                raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
         except BaseException:
             self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.
             raise
@@ -263,22 +270,22 @@ class Lifecycle:
             log.error("%s; the thread is loaded again", operator_message(error), extra=about(actor.key))
             is_in_doubt = isinstance(error, Indeterminate)
             reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
-        self.evict(actor, reason)
+        self.evict(actor, Unavailable(reason))
         self._store.release(actor.key, actor.state.history.fence)
         self.expiry.remember(actor.key)
 
-    def drop_all(self) -> None:
-        """Drop all threads, because their claims have ended: the store may have lost durable changes."""
+    def drop_all(self, error: PlaitError = _MAY_BE_LOST) -> None:
+        """Drop all threads, as they are no longer this node's, or the store may have lost durable changes."""
         self._losses += 1
         for actor in self.threads.actors(*Phase):
-            self.evict(actor, "the store may have lost changes")
+            self.evict(actor, error)
             self.expiry.remember(actor.key)
 
-    def evict(self, actor: Actor, reason: str) -> None:
+    def evict(self, actor: Actor, error: PlaitError) -> None:
         """Close the sockets, cancel the turns, and refuse the changes of a thread, which goes to sleep."""
         slot = self.threads.find(actor.key)
         is_awake = slot.phase is Phase.AWAKE and slot.actor is actor
-        actor.drop(reason, is_awake=is_awake)
+        actor.drop(error, is_awake=is_awake)
         if is_awake:  # Otherwise the task that wakes, stops or destroys it continues.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
 
@@ -306,22 +313,28 @@ class Lifecycle:
     # Filling
 
     async def remove_incomplete(self) -> None:
-        """Delete what imports and forks have stored that did not end before a crash. No thread may be awake."""
+        """Delete what imports and forks have left that did not end before a crash, in threads that this node owns."""
+        after: DueThread | None = None
         try:
-            while found := await self._store.due_threads(until=INCOMPLETE):
-                await asyncio.gather(*(self._remove_incomplete(each) for each in found))
+            while found := await self._store.due_threads(until=INCOMPLETE, after=after):
+                slots = [self.threads.find(each.key) for each in found if self._owns(each.key)]
+                # Others are being imported or forked now.
+                asleep = [slot for slot in slots if slot.phase is Phase.ASLEEP]
+                await asyncio.gather(*map(self._begin_removal, asleep))
+                after = found[-1]
         except StoreError as error:
             log.warning("what is left of imports and forks could not be removed: %s", operator_message(error))
 
-    async def _remove_incomplete(self, thread: DueThread) -> None:
-        slot = Slot(thread.key)
+    async def _begin_removal(self, slot: Slot) -> None:
+        task = start_task(self._remove_incomplete(slot), f"remove {slot.key}")
+        self.threads.begin(slot, Phase.STOPPING, task)
+        await _wait_for(task)
+
+    async def _remove_incomplete(self, slot: Slot) -> None:
         await self._claim(slot)
-        try:
-            found = await self._store.find(thread.key)
-            if found is not None and found.due == INCOMPLETE:
-                await self._delete(slot, found)
-        finally:
-            self._store.release(slot.key, slot.fence)
+        found = await self._store.find(slot.key)
+        if found is not None and found.due == INCOMPLETE:
+            await self._delete(slot, found)
 
     async def fill(self, work: Filling, *, replace: bool) -> None:
         """Fill a thread that is asleep, instead of a stored one if that is asked for.

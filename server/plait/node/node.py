@@ -16,7 +16,7 @@ from plait.actor.thread import Thread, check_may_write
 from plait.actor.turn import Cause, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
-from plait.cluster.owners import ALONE, Owners
+from plait.cluster.owners import ALONE, NotOwner, Owners
 from plait.errors import Conflict, CorruptThread, Destroyed, InvalidState, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
@@ -30,6 +30,7 @@ from plait.node.handle import Handle
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle, Missing
 from plait.node.listing import list_own
+from plait.node.moving import Moving
 from plait.node.remote_calls import RemoteCalls
 from plait.node.remote_chain import Chains
 from plait.node.remote_nodes import RemoteNodes
@@ -78,7 +79,8 @@ class Node:
         self.instruments = instruments
         self.failures = Failures()
         self._store = store
-        self._alarms = Alarms(self.kinds, store, self._wake_due, self._is_up, interval=timer_interval)
+        # A shared store tells of the threads of all nodes.
+        self._alarms = Alarms(self.kinds, store, self._wake_due, self._is_up, self.owns, interval=timer_interval)
         self._lifecycle = Lifecycle(
             self._all_kinds,
             store,
@@ -86,9 +88,12 @@ class Node:
             self._alarms,
             events=self._runs.events,
             instruments=instruments,
+            owns=self.owns,
+            is_first=lambda: owners.is_first,
             expiry_interval=expiry_interval,
         )
         self._threads = self._lifecycle.threads
+        self.moving = Moving(self._lifecycle, self._runs)
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
         self._timer_interval = timer_interval
         # The id of this process for its threads, and a lock for work that may have crashed an earlier one.
@@ -96,6 +101,7 @@ class Node:
         self._suspects = asyncio.Lock()
         # The threads of all nodes, and the answers to the other nodes.
         chains = Chains(self._process, limits, instruments)
+        self._owners = owners
         self.everywhere = Everywhere(self, RemoteNodes(owners, chains))
         self.calls = RemoteCalls(self, chains)
         # The loop in which the threads run; None while the node is stopped.
@@ -114,10 +120,10 @@ class Node:
 
     def start(self) -> None:
         """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, gate = asyncio.get_running_loop(), self._owners.gate
         self._draining = None
         self._lifecycle.is_draining = False
-        self._store.watch_claims(self._lifecycle.drop_all)
+        self._store.watch_claims(self._lifecycle.drop_all, lambda: gate.is_open)
         self._runs.start()
         self._sweeper.start()
         self._lifecycle.expiry.start()
@@ -224,6 +230,7 @@ class Node:
             slot = self._find(key)
             if slot.phase is Phase.ASLEEP:
                 self._check_serving()
+                self._owners.check(key)
                 if not await self._lifecycle.destroy_sleeping(key, cause):
                     raise _make_missing(key)
                 return
@@ -271,9 +278,29 @@ class Node:
             await slot.actor.state.wait_until_durable()
         await self._fill(work, replace=False)
 
+    def owns(self, key: ThreadKey) -> bool:
+        """Whether this node owns a thread now."""
+        return self._owners.find(key) == self._owners.node
+
+    def may_serve(self, key: ThreadKey) -> bool:
+        """Whether this node owns a thread, or still has it awake for the turns that have begun."""
+        return self.owns(key) or self._threads.find_awake(key) is not None
+
     async def remove_incomplete(self) -> None:
-        """Remove what imports and forks have stored that did not end before a crash. Call it before `start`."""
+        """Remove what imports and forks have left that did not end before a crash, in threads that this node owns."""
         await self._lifecycle.remove_incomplete()
+
+    # Moving to other nodes
+
+    def gain(self) -> None:
+        """Look after threads that this node owns since now: wake those that are due, remove what is incomplete."""
+        if self.is_serving:
+            self._alarms.read_again()
+            self.moving.keep(self.remove_incomplete())
+
+    def lose(self) -> None:
+        """Drop all threads at once, as other nodes own them."""
+        self._lifecycle.drop_all(NotOwner("this server was cut off from the others"))
 
     # Shutdown
 
@@ -289,6 +316,7 @@ class Node:
         """Drain, then stop every thread with `on_stop`, including those that are still waking."""
         await self.drain(timeout)
         self._loop = None
+        await self.moving.stop()
         await self._sweeper.stop()
         await self._lifecycle.expiry.stop()
         await self._threads.stop(timeout, self._lifecycle.stop)
@@ -349,13 +377,14 @@ class Node:
         """Fill a thread, and stop it before if it is awake and may be replaced. Raises what `Lifecycle.fill` does."""
         key = work.key
         self._check_serving()
+        self._owners.check(key)
         while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
             if slot.phase is Phase.FILLING:
                 raise Conflict(f"a thread {key} is being imported or forked already")
             if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
                 if not replace and (actor.state.history.is_begun or not actor.is_unused):
                     raise work.conflict()
-                self._lifecycle.evict(actor, "the thread is replaced by an import")
+                self._lifecycle.evict(actor, Unavailable("the thread is replaced by an import"))
             await slot.wait()
         await self._lifecycle.fill(work, replace=replace)
         if self._runs.events.has("thread.created"):
@@ -390,6 +419,7 @@ class Node:
         if key.kind in self.kinds or self._loop is None:
             self._check_serving()
         kind = self.find_any_kind(key.kind)
+        self._owners.check(key)
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")

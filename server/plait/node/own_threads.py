@@ -21,6 +21,10 @@ class OwnThreads(Waker, Protocol):
         """Whether the calling code may wake threads."""
         ...
 
+    def may_serve(self, key: ThreadKey) -> bool:
+        """Whether this node owns a thread, or still has it awake for the turns that have begun."""
+        ...
+
     def find_any_kind(self, name: str) -> Kind:
         """Return a kind, even one that plait itself uses. Raises NotFound."""
         ...

@@ -97,16 +97,17 @@ class RemoteCalls:
         self.reports: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
 
     async def answer(self, data: bytes, stream: CallStream) -> Reply | None:
-        """Do what a request asks for, in a context of its own; return None if this node is shutting down.
+        """Do what a request asks for, in a context of its own; return None if this node is shutting down, or does not
+        own the thread.
 
         If the calling task is cancelled, as the caller was or is lost, a call that has not begun is skipped, and a
         stream is cancelled.
         """
         envelope = decode_envelope(data)
         waiting, request = self._chains.enter(envelope.chain), envelope.request
-        if not self._node.may_begin:
-            return None
         key = request.key if isinstance(request, OfThread) else None
+        if not self._node.may_begin or not (key is None or self._node.may_serve(key)):
+            return None
         try:
             result = await self._do(request, stream)
         except asyncio.CancelledError:  # The caller has left, or this node has to end.
@@ -143,9 +144,7 @@ class RemoteCalls:
                 return b""
             case ForkThread():
                 kind, limits = self._node.find_any_kind(request.key.kind), self._node.limits
-                await self._node.fork_thread(
-                    Fork(kind, request.key.name, request.new_name, at=request.at, limits=limits)
-                )
+                await self._node.fork_thread(Fork(kind, request.source, request.key.name, at=request.at, limits=limits))
                 return b""
             case ReadReport():
                 return await self.reports[request.name]()

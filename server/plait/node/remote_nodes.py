@@ -9,12 +9,13 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.turn import Turn, current_turn
-from plait.cluster.owners import Owners
+from plait.cluster.owners import NodeId, Owners
 from plait.errors import PlaitError, Unavailable
 from plait.node.remote_chain import Chains
 from plait.node.remote_requests import Listed, ListThreads, ReadReport, Request, encode_envelope
+from plait.store.protocol import ThreadKey
 
-__all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "Upload"]
+__all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "To", "Upload"]
 
 _REPORT_TIMEOUT: Final = 2.0
 # The number of threads that are listed at once.
@@ -33,10 +34,14 @@ HOLD: Final = 8.0
 """Seconds that calls wait for a node that is away."""
 
 
+To = ThreadKey | NodeId
+"""Who is asked: a node, or the node that owns a thread."""
+
+
 class Ask(NamedTuple):
     """A request for a node."""
 
-    node: int
+    to: To
     request: bytes
     # Called when it is known what the request has stored, even if its caller has left before.
     settle: Settle
@@ -75,28 +80,28 @@ class RemoteNodes:
 
     async def ask(
         self,
-        node: int,
+        to: To,
         request: Request,
         *,
         reads: bool = False,
         upload: Upload | None = None,
         patience: float = HOLD,
     ) -> bytes:
-        """Return the answer of a node to a request; one that only `reads` is repeated if the node is lost."""
+        """Return the answer to a request; one that only `reads` is repeated if the node is lost."""
         peers = self._find_peers()
-        return await peers.call(self._make(node, request, reads=reads)._replace(upload=upload, patience=patience))
+        return await peers.call(self._make(to, request, reads=reads)._replace(upload=upload, patience=patience))
 
-    def stream(self, node: int, request: Request, *, reads: bool = False) -> AsyncGenerator[bytes]:
+    def stream(self, to: To, request: Request, *, reads: bool = False) -> AsyncGenerator[bytes]:
         """Iterate over what a node sends for a request."""
-        return self._find_peers().stream(self._make(node, request, reads=reads))
+        return self._find_peers().stream(self._make(to, request, reads=reads))
 
-    async def report(self, name: str) -> dict[int, bytes | None]:
-        """Return what the other nodes tell about themselves; None for one that does not answer in 2 seconds."""
-        others = [node for node in range(self.owners.count) if node != self.owners.node]
+    async def report(self, name: str) -> dict[NodeId, bytes | None]:
+        """Return what the others of this server tell about themselves; None for one that is silent for 2 seconds."""
+        others = [node for node in self.owners.server if node != self.owners.node]
         found = await asyncio.gather(*(self._report(node, name) for node in others))
         return dict(zip(others, found, strict=True))
 
-    async def list(self, node: int, query: ListThreads) -> AsyncIterator[Listed]:
+    async def list(self, node: NodeId, query: ListThreads) -> AsyncIterator[Listed]:
         """Iterate over the threads of a node, a page at a time."""
         left = query.limit
         while left is None or left > 0:
@@ -109,21 +114,21 @@ class RemoteNodes:
             query = replace(query, after=found[-1].row)
             left = None if left is None else left - limit
 
-    async def _report(self, node: int, name: str) -> bytes | None:
+    async def _report(self, node: NodeId, name: str) -> bytes | None:
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT):
                 return await self.ask(node, ReadReport(name), reads=True)
         except (PlaitError, TimeoutError):
             return None
 
-    def _make(self, node: int, request: Request, *, reads: bool) -> Ask:
+    def _make(self, to: To, request: Request, *, reads: bool) -> Ask:
         turn, data = current_turn(), encode_envelope(self.chains.make(), request)
         if turn is None:
-            return Ask(node, data, lambda _: None, reads=reads, is_of_turn=False)
+            return Ask(to, data, lambda _: None, reads=reads, is_of_turn=False)
         # The turns that wait for the call count it until it is known whether it has stored something.
         turn.expect_change()
         settle = partial(_settle, turn)
-        return Ask(node, data, settle, reads=reads, is_of_turn=True)
+        return Ask(to, data, settle, reads=reads, is_of_turn=True)
 
     def _find_peers(self) -> Peers:
         if self.peers is None:

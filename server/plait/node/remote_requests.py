@@ -126,9 +126,9 @@ class ImportThread(OfThread, frozen=True, tag="import"):
 
 
 class ForkThread(OfThread, frozen=True, tag="fork"):
-    """Make a thread of the node from another one of it."""
+    """Make the thread from another one, which the node can read."""
 
-    new_name: str
+    source: str
     at: int | None
 
 

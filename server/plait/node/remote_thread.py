@@ -52,13 +52,12 @@ _decode_state: Final = msgspec.msgpack.Decoder(StateReply).decode
 
 
 class RemoteThread:
-    """Uses a thread of the node `owner`."""
+    """Uses a thread of another node."""
 
-    def __init__(self, nodes: RemoteNodes, kind: Kind, key: ThreadKey, owner: int, limits: Limits) -> None:
+    def __init__(self, nodes: RemoteNodes, kind: Kind, key: ThreadKey, limits: Limits) -> None:
         self._nodes = nodes
         self._kind = kind
         self._key = key
-        self._owner = owner
         self._limits = limits
 
     # The state
@@ -85,25 +84,25 @@ class RemoteThread:
         return await self._ask_version(AppendText(self._key, pointer, text))
 
     async def terminate(self) -> None:
-        await self._nodes.ask(self._owner, Terminate(self._key))
+        await self._nodes.ask(self._key, Terminate(self._key))
 
     async def destroy(self) -> None:
-        await self._nodes.ask(self._owner, Destroy(self._key))
+        await self._nodes.ask(self._key, Destroy(self._key))
 
     # Calls
 
     async def interrupt(self, message: Any) -> bool:
         data = encode_value("the message of an interrupt", message)
-        answer = await self._nodes.ask(self._owner, Interrupt(self._key, data))
+        answer = await self._nodes.ask(self._key, Interrupt(self._key, data))
         return bool(decode_result(answer, bool, "interrupt"))
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        answer = await self._nodes.ask(self._owner, self._make_call(method, args, kwargs))
+        answer = await self._nodes.ask(self._key, self._make_call(method, args, kwargs))
         return decode_result(answer, find_result_type(method), method.name)
 
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
         type_ = find_result_type(method)
-        async with aclosing(self._nodes.stream(self._owner, self._make_call(method, args, kwargs))) as chunks:
+        async with aclosing(self._nodes.stream(self._key, self._make_call(method, args, kwargs))) as chunks:
             async for chunk in chunks:
                 yield decode_result(chunk, type_, method.name)
 
@@ -114,7 +113,7 @@ class RemoteThread:
         if isinstance(found, Values) and method == "get":
             return await self._get(part, *args, **kwargs)
         request = CallPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
-        answer = await self._nodes.ask(self._owner, request, reads=method in found.reading)
+        answer = await self._nodes.ask(self._key, request, reads=method in found.reading)
         return decode_result(answer, find_part_result(found, method), f"{part}.{method}")
 
     # Inside
@@ -139,7 +138,7 @@ class RemoteThread:
 
     async def _call_values(self, part: str, method: str, type_: Any, *args: str | bytes | None) -> Any:
         request = CallPart(self._key, part, method, Arguments([encode_json(each) for each in args]))
-        answer = await self._nodes.ask(self._owner, request, reads=method == "read_json")
+        answer = await self._nodes.ask(self._key, request, reads=method == "read_json")
         return decode_result(answer, type_, f"{part}.{method}")
 
     def _make_call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallMethod | RunAgent:
@@ -153,10 +152,10 @@ class RemoteThread:
         return RunAgent(self._key, agent.name, data, given.session_id, given.user_id, named, typed)
 
     async def _ask_state(self, request: ReadState | SetState, *, reads: bool = False) -> StateReply:
-        return _decode_state(await self._nodes.ask(self._owner, request, reads=reads))
+        return _decode_state(await self._nodes.ask(self._key, request, reads=reads))
 
     async def _ask_version(self, request: Splice | AppendText) -> int:
-        found: int = decode_result(await self._nodes.ask(self._owner, request), int, "splice")
+        found: int = decode_result(await self._nodes.ask(self._key, request), int, "splice")
         return found
 
     def _encode_state(self, value: object) -> bytes:

@@ -13,16 +13,16 @@ The phases of a thread:
 Who moves a thread from one phase to another:
 
     asleep   → waking    `Lifecycle.wake`, for a caller of `Node.actor`
-    asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`
+    asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`; `Lifecycle.remove_incomplete`
     asleep   → filling   `Lifecycle.fill`, for `Node.import_thread` and `Node.fork_thread`
     asleep   → ending    `Lifecycle.destroy_sleeping`, for `Node.destroy` and `Expiry`
     waking   → awake     the task, when `on_start` has returned
-    awake    → stopping  `Lifecycle.stop`, for the `Sweeper` and `Node.stop`; `Lifecycle.drop`, after a lost write
+    awake    → stopping  `Lifecycle.stop`, for `Sweeper`, `Moving`, `Node.stop`; `Lifecycle.drop`, after a lost write
     waking, awake, stopping → ending  `Lifecycle.destroy`, in a turn of the thread
     waking, stopping, filling, ending → asleep  the table, when the last task has ended, however it did
 
-`Threads._move` makes all of these changes, and fails for any other. A phase in which a thread moves to another node
-would be a line in `_NEXT`, and a method of `Lifecycle` that begins it.
+`Threads._move` makes all of these changes, and fails for any other. `Moving` stops the threads that move to another
+node.
 """
 
 import asyncio
@@ -135,6 +135,10 @@ class Threads:
         """Return the actor of a thread if it is awake."""
         slot = self._slots.get(key)
         return slot.actor if slot is not None and slot.phase is Phase.AWAKE else None
+
+    def slots(self) -> list[Slot]:
+        """Return the slots of all threads that are not asleep."""
+        return list(self._slots.values())
 
     def actors(self, *phases: Phase) -> list[Actor]:
         """Return the actors of the threads in some phases."""

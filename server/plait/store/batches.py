@@ -110,6 +110,7 @@ class Batches:
         "_waiting",
         "_write",
         "_writing",
+        "may_write",
     )
 
     def __init__(
@@ -118,6 +119,8 @@ class Batches:
         next_fence: NextFence | None = None,
     ) -> None:
         self._write = write
+        # Whether this process may write now; None if it always may.
+        self.may_write: Callable[[], bool] | None = None
         self._next_fence = next_fence or _count_fences()
         # The loop of the open store; None while it is closed.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -155,6 +158,9 @@ class Batches:
             future.set_exception(StoreError("the store is closed"))
             return future
         future = loop.create_future()
+        if self.may_write is not None and not self.may_write():
+            future.set_exception(StoreError("this process is cut off from the store"))
+            return future
         if write.fence != self._claims.get(key):
             future.set_exception(_make_fenced(key))
             return future

@@ -221,7 +221,7 @@ class MemoryStore:
     ) -> tuple[int, StoredThread | None]:
         return await claim_then_load(self, key, records)
 
-    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
         """Do nothing: no claim ends before another one."""
 
     def release(self, key: ThreadKey, fence: int) -> None:

@@ -386,10 +386,11 @@ class Store(Protocol):
         """Claim a thread and load it, in one round trip where the engine is elsewhere. Raises what both raise."""
         ...
 
-    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
         """Have `on_lost` called when all claims have ended at once, as the engine may have lost durable writes.
 
-        What was loaded before is then no longer certain. A later call replaces `on_lost`.
+        What was loaded before is then no longer certain. A shared store refuses writes while `may_write` returns False,
+        as the lease of this process has ended. A later call replaces both.
         """
         ...
 

@@ -136,9 +136,9 @@ class ShardedStore:
     ) -> tuple[int, StoredThread | None]:
         return await self._find(key).claim_and_load(key, records=records)
 
-    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
         for store in self._stores.values():
-            store.watch_claims(on_lost)
+            store.watch_claims(on_lost, may_write)
 
     def release(self, key: ThreadKey, fence: int) -> None:
         self._find(key).release(key, fence)

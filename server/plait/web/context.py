@@ -128,7 +128,7 @@ class ServerContext:
         self.instruments = node.instruments
         self.failures = node.failures
         self.heartbeat = heartbeat
-        self.write_batcher = WriteBatcher()
+        self.write_batcher = WriteBatcher(owners.gate)
         # The queue for costly work of all sockets and requests.
         self.scheduler = FairScheduler()
         self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
@@ -178,11 +178,6 @@ class ServerContext:
             if may_create or actor.state.is_stored:  # Otherwise the thread was destroyed after the check.
                 return actor
 
-    def check_owner(self, key: ThreadKey) -> None:
-        """Raise Unavailable if another node owns a thread."""
-        if (node := self.owners.find(key)) != self.owners.node:
-            raise Unavailable(f"worker {self.owners.node} does not own {key}, but worker {node}")
-
     @contextmanager
     def register(self, pending: PendingJoin) -> Iterator[None]:
         """Register a socket that has not joined yet, while the block runs."""
@@ -196,7 +191,7 @@ class ServerContext:
         """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
-        if self.owners.count == 1:
+        if self.owners.is_alone:
             return self.node.drain(self._shutdown_timeout)
         if self._draining is None or self._draining.done():
             self._draining = asyncio.create_task(self._drain(), name="plait drain of relays")

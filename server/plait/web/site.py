@@ -146,10 +146,11 @@ class Site:
         refusal = await self._find_refusal()
         nodes = self._context.node.everywhere.nodes
         for node, found in (await nodes.report(_READINESS)).items() if refusal is None else ():
+            number = nodes.owners.server.get(node)
             if found is None:
-                refusal = _Refusal("unavailable", f"worker {node} does not answer")
+                refusal = _Refusal("unavailable", f"worker {number} does not answer")
             elif (told := _decode_refusal(found)) is not None:
-                refusal = _Refusal(told.code, f"worker {node}: {told.message}")
+                refusal = _Refusal(told.code, f"worker {number}: {told.message}")
         if refusal is not None:
             return JSONResponse(error_body(refusal.code, refusal.message), 503)
         return JSONResponse({"status": "ok", "durability": self._store.durability})
@@ -158,6 +159,8 @@ class Site:
         """Return why this process is not ready; None if it is."""
         if not self._context.node.is_serving:
             return _Refusal("unavailable", "the server is starting or shutting down")
+        if not self._context.owners.gate.is_open:
+            return _Refusal("unavailable", "this server is cut off from its store")
         try:
             await self._store.check_writes()
         except StoreError:  # Its message is for the log only.
@@ -170,10 +173,10 @@ class Site:
     async def _get_metrics(self, metrics: Metrics, request: Request) -> Response:
         self._metrics_hosts.check(request)
         nodes, workers = self._context.node.everywhere.nodes, None
-        if nodes.owners.count > 1:
+        if len(server := nodes.owners.server) > 1:
             found = await nodes.report(_METRICS)
-            workers = {node: None if data is None else _decode_families(data) for node, data in found.items()}
-            workers[nodes.owners.node] = metrics.snapshot()
+            workers = {server[node]: None if data is None else _decode_families(data) for node, data in found.items()}
+            workers[server[nodes.owners.node]] = metrics.snapshot()
         text, content_type = metrics.read(request.headers.get("accept", ""), workers=workers)
         return Response(text, headers={"content-type": content_type})
 

@@ -344,7 +344,7 @@ async def test_a_call_whose_link_is_lost_is_indeterminate(nodes: Nodes) -> None:
         await thread.reached.wait()
         (link,) = nodes.apps[0]._links._dialled.values()
         await link.close()
-        with pytest.raises(Indeterminate, match="worker 1 was lost during a call"):
+        with pytest.raises(Indeterminate, match="another process was lost during a call"):
             await running
         thread.gate.set()
         # The next call makes a new link.
@@ -409,7 +409,7 @@ async def test_a_node_that_stays_away_is_unavailable(nodes: Nodes) -> None:
     async with asyncio.timeout(PATIENCE):
         await nodes.apps[1]._links.stop()
         nodes.apps[0]._links._hold = 0.1
-        with pytest.raises(Unavailable, match="worker 1 is not running"):
+        with pytest.raises(Unavailable, match="the process that owns this thread is not running"):
             await nodes.handle(Node, 1).record()
 
 

@@ -98,8 +98,9 @@ class PostgresStore:
         """Return a read-only store of the same database."""
         return PostgresStore(self.url, readonly=True)
 
-    def watch_claims(self, on_lost: Callable[[], None]) -> None:
+    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
         self._on_claims_lost = on_lost
+        self._batches.may_write = may_write
 
     async def __aenter__(self) -> Self:
         if self._is_entered:

@@ -13,7 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import THREAD, ServerContext, error_body, error_response, find_traceparent
+from plait.web.context import ServerContext, error_body, error_response, find_traceparent
+from plait.web.http.gated import gate_send
 from plait.web.http.request import LimitedRequest
 from plait.web.relay.requests import SentRequest, relay_request
 
@@ -59,13 +60,15 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, answer = self._make_request(scope, receive, send), self._answer_here
-        if self._context.owners.count > 1:
+        context = self._context
+        if not context.owners.is_alone:
             try:
-                if await self._relay(request, send):
+                if await self._relay(request, gate_send(context.owners.gate, send)):
                     return
             except Exception as error:
-                answer = partial(_fail, error)
-        await self._observe(request, send, answer)
+                await self._observe(request, send, partial(_fail, error))
+                return
+        await self._observe(request, gate_send(context.owners.gate, send), answer)
 
     # Inside
 
@@ -76,21 +79,18 @@ class Endpoint:
         """Have the owner of the thread answer the request, unless this node owns it; return whether it has."""
         context = self._context
         key = self._find_place(request.scope) if self._locate is None else await self._locate(request)
-        if key is None or context.owners.find(key) == context.owners.node:
+        if key is None:
             return False
         context.node.check_draining()
-        sent = SentRequest(self._number, context.owners.find(key), key.name)
-        await relay_request(context, sent, request.scope, request.receive_anew, send)
+        if (link := await context.links.find_link(key)) is None:
+            return False
+        target = SentRequest(link, key, self._number)
+        await relay_request(context, target, request.scope, request.receive_anew, send)
         return True
 
     async def _answer_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that a gateway has relayed."""
-        await self._observe(self._make_request(scope, receive, send), send, self._answer_owned)
-
-    async def _answer_owned(self, request: Request, headers: Headers) -> Response:
-        if (place := self._find_place(request.scope)) is not None:
-            self._context.check_owner(ThreadKey(place.kind, request.scope[THREAD]))
-        return await self._answer_here(request, headers)
+        await self._observe(self._make_request(scope, receive, send), send, self._answer_here)
 
     async def _answer_here(self, request: Request, headers: Headers) -> Response:
         self._context.node.check_draining()

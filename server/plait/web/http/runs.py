@@ -101,7 +101,7 @@ class RunRequests:
         if agent is None:
             raise NotFound(f"there is no agent {agent_name!r}; there are: {', '.join(sorted(context.runs.agents))}")
         exchange = Exchange(context, request, ThreadKey(agent.kind.name, name), principal)
-        context.check_owner(exchange.key)
+        context.owners.check(exchange.key)
         try:
             response = await _answer_with(exchange, agent_name, rest, session_id)
         except Exception as error:

@@ -15,6 +15,7 @@ from plait.errors import Indeterminate, Unavailable
 from plait.node.remote_calls import RemoteCalls, Reply
 from plait.node.remote_errors import decode_error, encode_error
 from plait.node.remote_nodes import Ask, Settle
+from plait.store.protocol import ThreadKey
 from plait.web.relay.link import Link, Opener
 from plait.web.relay.links import Links
 
@@ -53,7 +54,7 @@ class _Lost(Exception):
 
 
 class _Refused(Exception):
-    """The node is shutting down, and has not begun the call."""
+    """The node is shutting down or does not own the thread, and has not begun the call."""
 
 
 class Calls:
@@ -149,9 +150,13 @@ class _Attempts:
         try:
             async with asyncio.timeout_at(self._until):
                 may_be_away = self._ask.is_of_turn and not self._was_refused
-                link = await self._links.link(self._ask.node, may_be_away=may_be_away)
+                to = self._ask.to
+                if isinstance(to, ThreadKey):
+                    link = await self._links.reach(to, self._until, may_be_away=may_be_away)
+                else:
+                    link = await self._links.link(to, may_be_away=may_be_away)
         except TimeoutError:
-            raise _make_away(self._ask.node) from None
+            raise _make_away() from None
         self._call = _Outgoing(link, self._ask.request, self)
         return self._call
 
@@ -160,11 +165,13 @@ class _Attempts:
         if isinstance(failure, _Lost) and not self.may_repeat:
             self.settle(may_have_stored=True)
             raise Indeterminate(
-                f"worker {self._ask.node} was lost during a call, and it is not known whether it has done it"
+                "another process was lost during a call, and it is not known whether it has done it"
             ) from None
         self._was_refused = isinstance(failure, _Refused)
+        if self._was_refused and isinstance(self._ask.to, ThreadKey):
+            self._links.correct(self._ask.to, None)
         if self._clock() >= self._until:
-            raise _make_away(self._ask.node) from None
+            raise _make_away() from None
         await asyncio.sleep(_PAUSE)
 
     def settle(self, *, may_have_stored: bool) -> None:
@@ -367,5 +374,5 @@ def _take(reply: Reply) -> bytes:
     return reply.data
 
 
-def _make_away(node: int) -> Unavailable:
-    return Unavailable(f"worker {node} is not running; try again later")
+def _make_away() -> Unavailable:
+    return Unavailable("the process that is called is not running; try again later")

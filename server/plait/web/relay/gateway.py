@@ -1,10 +1,14 @@
 """Sockets of this node whose threads other nodes own."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from plait.actor.transport import Frame
+from plait.errors import Unavailable
+from plait.store.protocol import ThreadKey
 from plait.web.relay.link import Link
+from plait.web.relay.links import RETRY, Links
 from plait.web.relay.messages import (
     BACKED,
     BINARY,
@@ -16,38 +20,67 @@ from plait.web.relay.messages import (
     LEAVE,
     MARK,
     MARKED,
+    NOT_OWNER,
     OPEN,
     PAUSE,
     PONG,
     RESUME,
+    TAKEN,
     TEXT,
     pack_close,
     unpack_close,
+    unpack_owner,
 )
 from plait.web.relay.relays import Relays
 from plait.web.sockets.pending_join import OpenSocket
-from plait_schemas.codes import GOING_AWAY, TRY_AGAIN_LATER
+from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["RelayedSocket"]
 
-_LOST: Final = "the worker that owns this thread has stopped; connect again"
+_LOST: Final = "the process that owns this thread has stopped; connect again"
 
 
 class RelayedSocket:
     """The receiver of a socket whose session is at the owner of its thread.
 
-    `left` is called when the socket has ended and its turns, too; `relays` are the sockets of this node that are open.
+    Nothing is read from the peer before the owner has taken the socket. Until then it is held, for as long as there is
+    time, and brought to another node if the thread has moved. `left` is called when the socket has ended and its turns,
+    too; `relays` are the sockets of this node that are open.
     """
 
-    __slots__ = ("_is_backed", "_is_full", "_is_lost", "_is_paused", "_left", "_link", "_number", "_relays", "_socket")
+    __slots__ = (
+        "_data",
+        "_is_backed",
+        "_is_full",
+        "_is_lost",
+        "_is_paused",
+        "_is_taken",
+        "_key",
+        "_left",
+        "_link",
+        "_links",
+        "_number",
+        "_relays",
+        "_retry",
+        "_socket",
+        "_until",
+    )
 
     _socket: OpenSocket
     _number: int
 
-    def __init__(self, link: Link, left: Callable[[], None], relays: Relays) -> None:
+    def __init__(self, links: Links, link: Link, key: ThreadKey, left: Callable[[], None], relays: Relays) -> None:
+        self._links = links
         self._link = link
+        self._key = key
         self._left = left
         self._relays = relays
+        # The scope of the socket, and the time until which it is held.
+        self._data = b""
+        self._until = links.begin_hold()
+        self._retry: asyncio.Task[None] | None = None
+        # Whether the owner has taken the socket.
+        self._is_taken = False
         # Whether the owner was told that the peer reads too slowly.
         self._is_backed = False
         # Whether the owner wants to read nothing from the peer, and whether the link is full.
@@ -57,19 +90,20 @@ class RelayedSocket:
         self._is_lost = True
 
     def open(self, socket: OpenSocket, data: bytes) -> None:
-        """Open the stream of a socket that has been accepted, with its scope, and begin to read."""
+        """Open the stream of a socket that has been accepted, with its scope."""
         self._socket = socket
+        self._data = data
         self._relays.add(self)
-        socket.attach(self)
         if self._link.is_closed or self._link.is_away:
-            socket.close(TRY_AGAIN_LATER, _LOST)
-            return
-        self._is_lost = False
-        self._number = self._link.open(OPEN, data, RelayedSocketStream(self, socket))
+            self._try_again()
+        else:
+            self._open()
 
     def end(self) -> None:
         """Tell the owner that the socket has ended."""
         self._relays.discard(self)
+        if self._retry is not None:
+            self._retry.cancel()
         if self._is_lost:
             self._left()
         else:
@@ -108,7 +142,17 @@ class RelayedSocket:
 
     def take(self, kind: int, data: bytes) -> None:
         """Carry out what the owner says."""
-        if kind in (PAUSE, RESUME):
+        if kind == TAKEN:
+            self._is_taken = True
+            self._data = b""
+            self._socket.attach(self)
+            self.set_paused()
+        elif kind == NOT_OWNER:
+            self._link.forget(self._number)
+            self._links.correct(self._key, unpack_owner(data))
+            self._is_lost = True
+            self._try_again()
+        elif kind in (PAUSE, RESUME):
             self.set_paused(is_paused=kind == PAUSE)
         elif kind == MARK:
             self.tell_slow()
@@ -132,18 +176,44 @@ class RelayedSocket:
             self._is_paused = is_paused
         if is_full is not None:
             self._is_full = is_full
+        if not self._is_taken:
+            return
         if self._is_paused or self._is_full:
             self._socket.pause()
         else:
             self._socket.resume()
 
     def lose(self) -> None:
-        """Close the socket, as its stream is lost."""
+        """Close the socket, as its stream is lost; one that the owner has not taken is held."""
         self._is_lost = True
-        if self in self._relays:
+        if not self._is_taken and self in self._relays:
+            self._try_again()
+        elif self in self._relays:
             self._socket.close(GOING_AWAY, _LOST)
         else:
             self._left()
+
+    # Inside
+
+    def _open(self) -> None:
+        self._is_lost = False
+        self._number = self._link.open(OPEN, self._data, RelayedSocketStream(self, self._socket))
+
+    def _try_again(self) -> None:
+        if self not in self._relays:  # The peer has disconnected.
+            self._left()
+            return
+        self._retry = asyncio.get_running_loop().create_task(self._find_owner(), name="plait held socket")
+
+    async def _find_owner(self) -> None:
+        try:
+            await asyncio.sleep(RETRY)
+            self._link = await self._links.reach(self._key, self._until)
+        except Unavailable as error:
+            self._socket.close(error.close_code, str(error))
+        else:
+            self._retry = None
+            self._open()
 
 
 class RelayedSocketStream:

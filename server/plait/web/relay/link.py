@@ -13,6 +13,8 @@ from typing import Final, Protocol, cast
 
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame
+from plait.cluster.gate import OPEN, Gate
+from plait.cluster.owners import NodeId
 
 __all__ = ["AWAY", "LOST", "Link", "Opener", "Stream"]
 
@@ -73,8 +75,17 @@ class Link(asyncio.Protocol):
     """One end of a link. `openers` makes streams from the first messages of the other node, by kind."""
 
     def __init__(
-        self, openers: Mapping[int, Opener], ended: Callable[["Link"], None], *, high_water: int = _HIGH_WATER
+        self,
+        openers: Mapping[int, Opener],
+        ended: Callable[["Link"], None],
+        *,
+        high_water: int = _HIGH_WATER,
+        gate: Gate = OPEN,
+        node: NodeId | None = None,
     ) -> None:
+        # The other node, if it is known.
+        self.node = node
+        self._gate = gate
         self._openers = openers
         self._ended = ended
         self._high_water = high_water
@@ -162,6 +173,12 @@ class Link(asyncio.Protocol):
         if not self._lost.done():
             transport.abort()
             await self._lost
+
+    def abort(self) -> None:
+        """Close the link, and send nothing of what was put on it."""
+        self._out = []
+        if self._transport is not None:
+            self._transport.abort()
 
     # asyncio.Protocol
 
@@ -265,6 +282,9 @@ class Link(asyncio.Protocol):
             log_internal(error)
 
     def _flush(self) -> None:
+        if self._out and not self._gate.is_open:
+            self._gate.call_when_open(self._flush)
+            return
         out, self._out = self._out, []
         self._casts.clear()
         self._last_places.clear()

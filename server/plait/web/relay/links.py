@@ -2,44 +2,59 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
-from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakSet
 
+from plait.cluster.owners import NodeId, Owners
 from plait.errors import Unavailable
+from plait.store.protocol import ThreadKey
 from plait.web.relay.link import AWAY, Link, Opener
 
-__all__ = ["HOLD", "Links"]
+__all__ = ["HOLD", "RETRY", "Links", "Network"]
 
 HOLD: Final = 8.0
-"""Seconds that sockets, requests and calls wait for a node that is away."""
+"""Seconds that sockets, requests and calls wait for a node that is away, or for a lost owner."""
 
-_PAUSE: Final = 0.05
+RETRY: Final = 0.05
+"""Seconds before a node is asked again, or dialled again."""
+
+# Seconds to wait for a connection before it is looked whether another node owns the thread since.
+_GLANCE: Final = 0.25
+
+
+class Network(Protocol):
+    """Connects this node with the others."""
+
+    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
+        """Listen for other nodes; `answer` makes the link of one that has dialled. Raises OSError."""
+        ...
+
+    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
+        """Connect with a node. Raises OSError if it is not there, or is another one than expected."""
+        ...
 
 
 class Links:
     """Dials the other nodes when their threads are used, and answers those that dial this one.
 
-    Node `n` listens on the socket `<folder>/<n>.<app>.sock`; only the user that runs the nodes may use the folder.
     `openers` are the streams that the others may open here.
     """
 
-    def __init__(self, node: int, folder: str | Path, openers: Mapping[int, Opener], *, hold: float = HOLD) -> None:
-        self._node = node
-        self._folder = Path(folder)
-        # The number of the Plait among those of a server; each has links of its own.
-        self.app = 0
+    def __init__(
+        self, owners: Owners, network: Network | None, openers: Mapping[int, Opener], *, hold: float = HOLD
+    ) -> None:
+        self._owners = owners
+        self._network = network
         self._openers = openers
         self._hold = hold
         self._server: asyncio.Server | None = None
-        self._dialled: dict[int, Link] = {}
+        self._dialled: dict[NodeId, Link] = {}
         # Links to nodes that were away, and have come back.
         self._replaced: set[Link] = set()
-        self._dials: dict[int, asyncio.Task[Link]] = {}
+        self._dials: dict[NodeId, asyncio.Task[Link | None]] = {}
         self._answered: set[Link] = set()
         # Messages sent on links that have ended.
         self._sent = 0
@@ -48,15 +63,17 @@ class Links:
     @property
     def sent(self) -> int:
         """The messages that were sent on all links."""
-        return self._sent + sum(each.sent for each in (*self._dialled.values(), *self._replaced, *self._answered))
+        return self._sent + sum(each.sent for each in self._all())
+
+    @property
+    def linked(self) -> set[NodeId]:
+        """The nodes to which there are links."""
+        return {each.node for each in self._all() if each.node is not None and not each.is_closed}
 
     async def start(self) -> None:
-        """Listen for the other nodes; a former process of this node is replaced."""
-        path = self._path(self._node)
-        new = path.with_suffix(f".{os.getpid()}")
-        new.unlink(missing_ok=True)
-        self._server = await asyncio.get_running_loop().create_unix_server(self._answer, str(new))
-        new.rename(path)
+        """Listen for the other nodes. Raises OSError."""
+        if self._network is not None:
+            self._server = await self._network.listen(self._answer)
 
     def go_away(self) -> None:
         """Answer no further links and streams, as this node is shutting down; a new process takes its place."""
@@ -71,34 +88,70 @@ class Links:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
         self._stop_listening()
-        await asyncio.gather(*(link.close() for link in (*self._dialled.values(), *self._replaced, *self._answered)))
+        await asyncio.gather(*(link.close() for link in self._all()))
 
-    def find(self, node: int, *, may_be_away: bool = False) -> Link | None:
+    def close_others(self, nodes: Collection[NodeId]) -> None:
+        """Close the links to all nodes but these: the others are dead."""
+        for link in self._all():
+            if link.node is not None and link.node not in nodes:
+                link.abort()
+
+    def drop(self) -> None:
+        """Close all links without sending what was put on them, as this node was dead for the others."""
+        for link in self._all():
+            link.abort()
+
+    def find(self, node: NodeId, *, may_be_away: bool = False) -> Link | None:
         """Return the link to a node if it is there and takes streams, or, if it `may_be_away`, is shutting down."""
         link = self._dialled.get(node)
         return None if link is None or (link.is_away and not may_be_away) or link.is_closed else link
 
-    async def link(self, node: int, *, may_be_away: bool = False) -> Link:
+    def begin_hold(self) -> float:
+        """Return the time of the loop until which something may be held that begins to wait now."""
+        return asyncio.get_running_loop().time() + self._hold
+
+    async def link(self, node: NodeId, *, may_be_away: bool = False) -> Link:
         """Return the link to a node, dialling it if needed. Raises Unavailable if it is away for too long."""
-        if (link := self.find(node, may_be_away=may_be_away)) is not None:
-            return link
-        if (dial := self._dials.get(node)) is None:
-            # The link keeps no variables of the code that needs it first.
-            dial = asyncio.create_task(self._dial(node), name=f"plait link to {node}", context=Context())
-            self._dials[node] = dial
-            dial.add_done_callback(partial(self._end_dial, node))
-        try:
-            return await asyncio.shield(dial)
-        except asyncio.CancelledError:
-            if dial.cancelled():
-                raise Unavailable("the server is shutting down") from None
-            raise
+        until = self.begin_hold()
+        while (link := self.find(node, may_be_away=may_be_away) or await self._dial(node)) is None:
+            await _pause(until)
+        return link
+
+    async def reach(self, key: ThreadKey, until: float, *, may_be_away: bool = False) -> Link:
+        """Return the link to the node that owns a thread, which may be this one; wait while its owner is lost.
+
+        Raises Unavailable at a time of the loop, `until`, and after it even if there is a link: it is called again when
+        the node at its other end does not own the thread.
+        """
+        while asyncio.get_running_loop().time() < until:
+            if (node := self._owners.find(key)) is not None:
+                link = self.find(node, may_be_away=may_be_away) or await self._dial(node)
+                if link is not None:
+                    return link
+            await _pause(until)
+        raise _make_away()
+
+    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
+        """Remember what a node has said that does not own a thread: which node does, if it knows."""
+        self._owners.correct(key, owner)
+
+    async def find_link(self, key: ThreadKey) -> Link | None:
+        """Return the link to the owner of a thread, as `reach` does; None if this node owns it, now or later."""
+        owners = self._owners
+        if (node := owners.find(key)) == owners.node:
+            return None
+        until = self.begin_hold()
+        while node != owners.node:
+            if node is not None and (link := self.find(node) or await self._dial(node)) is not None:
+                return link
+            await _pause(until)
+            node = owners.find(key)
+        return None
 
     def leave_to_parent(self) -> None:
         """Close the sockets in a forked child, in which the other nodes would take this one for alive after its end."""
         sockets = () if self._server is None else self._server.sockets
-        links = (*self._dialled.values(), *self._replaced, *self._answered)
-        numbers = [*(each.fileno() for each in sockets), *(link.descriptor for link in links)]
+        numbers = [*(each.fileno() for each in sockets), *(link.descriptor for link in self._all())]
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for number in numbers:
             if number >= 0:
@@ -112,31 +165,35 @@ class Links:
             self._server.close()
             self._server = None
 
-    def _path(self, node: int) -> Path:
-        return self._folder / f"{node}.{self.app}.sock"
+    def _all(self) -> tuple[Link, ...]:
+        return (*self._dialled.values(), *self._replaced, *self._answered)
 
-    async def _dial(self, node: int) -> Link:
-        loop, path = asyncio.get_running_loop(), self._path(node)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._hold):
-                while True:
-                    with suppress(OSError):
-                        _, link = await loop.create_unix_connection(lambda: Link({}, self._end), str(path))
-                        if not link.is_closed:
-                            if (former := self._dialled.get(node)) is not None:
-                                self._replaced.add(former)
-                            self._dialled[node] = link
-                            return link
-                    await asyncio.sleep(_PAUSE)
-        raise Unavailable(f"worker {node} is not running; try again later")
+    async def _dial(self, node: NodeId) -> Link | None:
+        """Return a new link; None if there is none soon."""
+        if (dial := self._dials.get(node)) is None:
+            # The link keeps no variables of the code that needs it first.
+            work = self._connect(node)
+            dial = asyncio.create_task(work, name=f"plait link to {node}", context=Context())
+            self._dials[node] = dial
+            dial.add_done_callback(lambda _: self._dials.pop(node))
+        await asyncio.wait([dial], timeout=_GLANCE)
+        return dial.result() if dial.done() and not dial.cancelled() else None
 
-    def _end_dial(self, node: int, dial: asyncio.Task[Link]) -> None:
-        del self._dials[node]
-        if not dial.cancelled():
-            dial.exception()  # Mark it as retrieved; its callers may have left.
+    async def _connect(self, node: NodeId) -> Link | None:
+        assert self._network is not None
+        with suppress(OSError):
+            gate = self._owners.gate
+            link = await self._network.dial(node, lambda: Link({}, self._end, gate=gate, node=node))
+            if link.is_closed:
+                return None
+            if (former := self._dialled.get(node)) is not None:
+                self._replaced.add(former)
+            self._dialled[node] = link
+            return link
+        return None
 
-    def _answer(self) -> Link:
-        link = Link(self._openers, self._end)
+    def _answer(self, node: NodeId | None) -> Link:
+        link = Link(self._openers, self._end, gate=self._owners.gate, node=node)
         self._answered.add(link)
         return link
 
@@ -145,6 +202,17 @@ class Links:
         self._answered.discard(link)
         self._replaced.discard(link)
         self._dialled = {node: each for node, each in self._dialled.items() if each is not link}
+
+
+def _make_away() -> Unavailable:
+    return Unavailable("the process that owns this thread is not running; try again later")
+
+
+async def _pause(until: float) -> None:
+    """Wait before the next attempt. Raises Unavailable if the time is over."""
+    if asyncio.get_running_loop().time() + RETRY >= until:
+        raise _make_away()
+    await asyncio.sleep(RETRY)
 
 
 _made: Final[WeakSet[Links]] = WeakSet()

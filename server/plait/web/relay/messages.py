@@ -7,6 +7,8 @@ from typing import Any, Final, Self
 import msgspec
 from starlette.types import Scope
 
+from plait.cluster.owners import NodeId
+
 __all__ = [
     "BACKED",
     "BINARY",
@@ -24,6 +26,7 @@ __all__ = [
     "LEAVE",
     "MARK",
     "MARKED",
+    "NOT_OWNER",
     "OPEN",
     "PART",
     "PAUSE",
@@ -31,13 +34,16 @@ __all__ = [
     "REQUEST",
     "RESUME",
     "ROOM",
+    "TAKEN",
     "TEXT",
     "SentScope",
     "pack_close",
     "pack_head",
+    "pack_owner",
     "pack_size",
     "unpack_close",
     "unpack_head",
+    "unpack_owner",
     "unpack_size",
 ]
 
@@ -63,6 +69,11 @@ RESUME: Final = 22
 MARK: Final = 23
 # The socket is gone, and its turns have ended: the last message.
 ENDED: Final = 24
+
+# The first answer of the owner: it owns the thread, and the gateway may send the rest.
+TAKEN: Final = 25
+# Or it does not, and has done nothing: with the id of the owner, if it knows that.
+NOT_OWNER: Final = 26
 
 # An HTTP request, and the rest of its body.
 REQUEST: Final = 30
@@ -90,6 +101,17 @@ def pack_close(code: int, reason: str) -> bytes:
 def unpack_close(data: bytes) -> tuple[int, str]:
     """Decode what `pack_close` has encoded."""
     return _CODE.unpack_from(data)[0], data[_CODE.size :].decode()
+
+
+def pack_owner(owner: NodeId | None) -> bytes:
+    """Encode the owner of a thread."""
+    return msgspec.json.encode(owner)
+
+
+def unpack_owner(data: bytes) -> NodeId | None:
+    """Decode what `pack_owner` has encoded."""
+    owner: NodeId | None = _decode_owner(data)
+    return owner
 
 
 def pack_size(size: int) -> bytes:
@@ -130,8 +152,9 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
     subprotocols: list[str]
     # Whether pings reach the peer of a socket.
     can_ping: bool = False
-    # The number of the endpoint that answers an HTTP request, and the name of its thread.
+    # The number of the endpoint that answers an HTTP request, and the kind and name of its thread.
     endpoint: int = 0
+    kind: str = ""
     thread: str = ""
     # The body of an HTTP request so far, and whether that is all of it.
     body: bytes = b""
@@ -192,4 +215,5 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SentScope).decode
+_decode_owner = msgspec.json.Decoder(NodeId | None).decode
 _decode_head = msgspec.msgpack.Decoder(tuple[int, list[tuple[bytes, bytes]]]).decode

@@ -2,19 +2,18 @@
 
 import asyncio
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp
 
+from plait.cluster.owners import NotOwner
 from plait.store.protocol import ThreadKey
 from plait.web.context import THREAD, ServerContext
 from plait.web.relay.link import Link, Opener
-from plait.web.relay.messages import OPEN, REQUEST, SentScope
+from plait.web.relay.messages import NOT_OWNER, OPEN, REQUEST, TAKEN, SentScope, pack_owner
 from plait.web.relay.remote_request import RemoteRequest
 from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
 from plait.web.sockets.admission import Admission, join_in_task
-from plait.web.sockets.pending_join import OpenSocket
 from plait.web.thread_urls import read_address
 
 __all__ = ["Owner"]
@@ -45,27 +44,39 @@ class Owner:
 
     # Inside
 
-    def _open_socket(self, link: Link, number: int, data: bytes) -> RemoteSocketStream:
+    def _open_socket(self, link: Link, number: int, data: bytes) -> RemoteSocketStream | None:
         sent = SentScope.decode(data)
         scope = sent.make()
-        socket = RemoteSocket(link, number, self._context.scheduler, can_ping=sent.can_ping)
         key = read_address(scope).key
-        enter = partial(self._enter, Admission(self._context, scope, key, socket.place), key)
+        if not self._take(link, number, key):
+            return None
+        link.put(TAKEN, number)
+        socket = RemoteSocket(link, number, self._context.scheduler, can_ping=sent.can_ping)
+        enter = Admission(self._context, scope, key, socket.place).enter
         self._run(join_in_task(enter, socket, socket.place, self._context))
         return RemoteSocketStream(socket)
 
-    async def _enter(self, admission: Admission, key: ThreadKey, socket: OpenSocket) -> None:
-        self._context.check_owner(key)
-        await admission.enter(socket)
-
-    def _open_request(self, link: Link, number: int, data: bytes) -> RemoteRequest:
+    def _open_request(self, link: Link, number: int, data: bytes) -> RemoteRequest | None:
         sent = SentScope.decode(data)
+        if not self._take(link, number, ThreadKey(sent.kind, sent.thread)):
+            return None
+        if not sent.is_whole:
+            link.put(TAKEN, number)
         scope = {**sent.make(), "app": self._app, THREAD: sent.thread}
         request = RemoteRequest(link, number, sent.body, is_whole=sent.is_whole)
         task = self._run(request.run(self._context.endpoints[sent.endpoint], scope))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
         return request
+
+    def _take(self, link: Link, number: int, key: ThreadKey) -> bool:
+        """Return whether this node owns a thread; tell the gateway if it does not."""
+        try:
+            self._context.owners.check(key)
+        except NotOwner as error:
+            link.put(NOT_OWNER, number, pack_owner(error.owner))
+            return False
+        return True
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name="plait relay")

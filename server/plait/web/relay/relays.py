@@ -49,5 +49,9 @@ class Relays:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._ended
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """End everything at once."""
         for relay in tuple(self._relays):
             relay.cut_off()

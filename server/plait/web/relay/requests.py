@@ -2,14 +2,17 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
 from plait.actor.transport import Frame
+from plait.cluster.owners import NodeId
 from plait.errors import Indeterminate, Unavailable
+from plait.store.protocol import ThreadKey
 from plait.web.relay.link import LOST, Link
-from plait.web.relay.links import Links
+from plait.web.relay.links import RETRY, Links
 from plait.web.relay.messages import (
     BODY,
     DISCONNECT,
@@ -17,12 +20,15 @@ from plait.web.relay.messages import (
     HEAD,
     LAST_BODY,
     LAST_PART,
+    NOT_OWNER,
     PART,
     REQUEST,
     ROOM,
+    TAKEN,
     SentScope,
     pack_size,
     unpack_head,
+    unpack_owner,
     unpack_size,
 )
 from plait.web.relay.relays import Relays
@@ -43,35 +49,46 @@ class Relaying(Protocol):
 
 
 class SentRequest(NamedTuple):
-    """Where a request is sent: a node, the number of an endpoint, and the name of the thread."""
+    """Where a request is sent first, which thread it is for, and which endpoint answers it."""
 
+    link: Link
+    key: ThreadKey
     endpoint: int
-    node: int
-    thread: str
+
+
+class _Moved(Exception):
+    """The node that was asked does not own the thread, and has done nothing."""
 
 
 async def relay_request(context: Relaying, target: SentRequest, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have another node answer a request.
+    """Have another node answer a request, that of the link unless the thread has moved.
 
-    Raises Unavailable if the node is away for too long, and Unavailable or Indeterminate if it is lost before it has
-    answered.
+    Raises Unavailable if the owner of the thread is away for too long, and Unavailable or Indeterminate if it is lost
+    before it has answered.
     """
-    await context.links.link(target.node)
+    link, key, until = target.link, target.key, context.links.begin_hold()
     message = await receive()
     if message["type"] == "http.disconnect":
         return
     body, is_whole = message.get("body", b""), not message.get("more_body", False)
     first, rest = body[:PIECE], body[PIECE:]
     sent = SentScope.of(
-        scope, endpoint=target.endpoint, thread=target.thread, body=first, is_whole=is_whole and not rest
+        scope, endpoint=target.endpoint, kind=key.kind, thread=key.name, body=first, is_whole=is_whole and not rest
     )
-    link = await context.links.link(target.node)
-    relayed = _RelayedRequest(link, receive, send, scope["method"], first)
-    context.relays.add(relayed)
-    try:
-        await relayed.run(sent, rest, is_whole=is_whole)
-    finally:
-        context.relays.discard(relayed)
+    if link.is_away or link.is_closed:
+        link = await context.links.reach(key, until)
+    while True:
+        relayed = _RelayedRequest(link, receive, send, scope["method"], first)
+        context.relays.add(relayed)
+        try:
+            await relayed.run(sent, rest, is_whole=is_whole)
+            return
+        except _Moved:
+            context.links.correct(key, relayed.owner)
+        finally:
+            context.relays.discard(relayed)
+        await asyncio.sleep(RETRY)
+        link = await context.links.reach(key, until)
 
 
 class _RelayedRequest:
@@ -84,6 +101,8 @@ class _RelayedRequest:
         self._is_safe = method in _SAFE
         self._is_get = method == "GET"
         self._number = 0
+        # Begins to read what the client sends after the first part of the body.
+        self._watch: Callable[[], None] = lambda: None
         self._window = Window(len(body))
         self._used = SizeCounter()
         # What the owner has sent, and what is waited for.
@@ -93,6 +112,8 @@ class _RelayedRequest:
         # Whether the answer is a stream of events that does not end by itself, and whether this node has ended it.
         self._is_endless = False
         self._is_left = False
+        # Who owns the thread, if the node that was asked has said that it does not.
+        self.owner: NodeId | None = None
         self._is_disconnected = False
 
     async def run(self, sent: SentScope, rest: bytes, *, is_whole: bool) -> None:
@@ -107,13 +128,15 @@ class _RelayedRequest:
             nonlocal upload
             upload = loop.create_task(self._upload(rest, is_whole=is_whole), name="plait upload")
 
-        # A client that has sent all can only disconnect.
-        timer = loop.call_later(_SOON, watch) if sent.is_whole else loop.call_soon(watch)
+        self._watch = watch
+        # A client that has sent all can only disconnect; the rest is read when the owner has taken the request.
+        timer = loop.call_later(_SOON, watch) if sent.is_whole else None
         is_complete = False
         try:
             is_complete = await self._answer()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             if upload is not None:
                 upload.cancel()
             if not is_complete:
@@ -138,7 +161,12 @@ class _RelayedRequest:
         while True:
             while self._messages:
                 kind, data = self._messages.popleft()
-                if kind == HEAD:
+                if kind == TAKEN:
+                    self._watch()
+                elif kind == NOT_OWNER:
+                    self.owner, self._is_disconnected = unpack_owner(data), True
+                    raise _Moved
+                elif kind == HEAD:
                     status, headers = unpack_head(data)
                     self._is_endless = self._is_get and any(
                         name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
@@ -170,9 +198,9 @@ class _RelayedRequest:
             await self._send({"type": "http.response.start", "status": 500, "headers": headers})
             await self._send({"type": "http.response.body", "body": text})
         elif self._is_safe:
-            raise Unavailable("the worker that owns this thread has stopped; try again")
+            raise Unavailable("the process that owns this thread has stopped; try again")
         else:
-            raise Indeterminate("the worker that owns this thread has stopped; the request may have been carried out")
+            raise Indeterminate("the process that owns this thread has stopped; the request may have been carried out")
 
     async def _upload(self, rest: bytes, *, is_whole: bool) -> None:
         """Send the rest of the body, and whether the client disconnects."""

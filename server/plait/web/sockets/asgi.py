@@ -59,7 +59,6 @@ class AsgiSocket:
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._may_read = asyncio.Event()
-        self._may_read.set()
         # Whether reading is stopped for good.
         self._is_stopped = False
 
@@ -69,7 +68,9 @@ class AsgiSocket:
         return self._waiting > HIGH_WATER
 
     def attach(self, receiver: Receiver) -> None:
-        """Pass the peer's messages to `receiver` from now on."""
+        """Pass the peer's messages to `receiver` from now on; nothing is read before the first call."""
+        if self._receiver is None:
+            self._may_read.set()
         self._receiver = receiver
 
     async def run(self) -> None:

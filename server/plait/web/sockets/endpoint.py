@@ -7,13 +7,16 @@ failure and retry forever.
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
 from plait.instruments.protocol import Instruments
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, as_get
+from plait.web.http.gated import gate_send
 from plait.web.relay.gateway import RelayedSocket
+from plait.web.relay.link import Link
 from plait.web.relay.messages import SentScope
 from plait.web.sockets.admission import Admission, close_refused, join_in_task, try_join
 from plait.web.sockets.asgi import AsgiSocket
@@ -25,6 +28,15 @@ from plait.web.thread_urls import read_address
 from plait_schemas.messages import SUBPROTOCOL
 
 __all__ = ["SocketEndpoint"]
+
+
+class _Owner(NamedTuple):
+    """Where a thread is owned: at the other end of a link, or here."""
+
+    link: Link | None
+
+
+_HERE: Final = _Owner(None)
 
 
 class SocketEndpoint:
@@ -45,7 +57,7 @@ class _Opening:
         self._context = context
         self._scope = scope
         self._receive = receive
-        self._send = send
+        self._send = gate_send(context.owners.gate, send)
         self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._host = scope["client"][0] if scope.get("client") else ""
@@ -58,11 +70,22 @@ class _Opening:
         except Exception as error:
             await self._refuse(error)
             return
-        owners, leave = self._context.owners, partial(self._context.addresses.leave, self._host)
-        if owners.count == 1 or (node := owners.find(key)) == owners.node:
-            await self._join(key, Place(leave))
+        leave = partial(self._context.addresses.leave, self._host)
+        try:
+            found = await self._find_owner(key)
+        except Exception as error:
+            leave()
+            await self._refuse(error)
+        except BaseException:
+            leave()
+            raise
         else:
-            await self._relay(node, leave)
+            if found is None:
+                leave()
+            elif found.link is None:
+                await self._join(key, Place(leave))
+            else:
+                await self._relay(key, found.link, leave)
 
     # Inside
 
@@ -72,6 +95,19 @@ class _Opening:
         self._context.check_place(request, key.kind)
         self._context.identity.check_origin(request)
         return key
+
+    async def _find_owner(self, key: ThreadKey) -> "_Owner | None":
+        """Return where the thread is owned; None if the peer has disconnected. Raises Unavailable."""
+        owners = self._context.owners
+        if owners.is_alone or owners.find(key) == owners.node:
+            return _HERE
+
+        self._context.node.check_draining()
+
+        async def find() -> _Owner:
+            return _Owner(await self._context.links.find_link(key))
+
+        return await run_unless_disconnected(find(), self._receive)
 
     async def _refuse(self, error: Exception) -> None:
         """Accept the socket and close it with the code for `error`."""
@@ -112,18 +148,10 @@ class _Opening:
 
     # A thread of another node
 
-    async def _relay(self, node: int, leave: Callable[[], None]) -> None:
-        """Relay the socket to the owner of its thread, when that is there."""
-        links, relayed, socket = self._context.links, None, None
+    async def _relay(self, key: ThreadKey, link: Link, leave: Callable[[], None]) -> None:
+        """Relay the socket to the owner of its thread."""
+        relayed, socket = RelayedSocket(self._context.links, link, key, leave, self._context.relays), None
         try:
-            self._context.node.check_draining()
-            link = links.find(node) or await run_unless_disconnected(links.link(node), self._receive)
-            if link is None:
-                return
-        except Exception as error:
-            await self._refuse(error)
-        else:
-            relayed = RelayedSocket(link, leave, self._context.relays)
             socket = await self._accept(relayed.end)
         finally:
             if socket is None:

@@ -286,9 +286,12 @@ class Socket(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write the waiting frames."""
+        if not self._write_batcher.gate.is_open:
+            self._write_batcher.hold(self)
+            return
         out, self._out = self._out, None
         size, self._out_size = self._out_size, 0
-        if out is None or self._transport.is_closing():
+        if not out or self._transport.is_closing():
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if not self._is_paused:
@@ -298,6 +301,12 @@ class Socket(asyncio.Protocol):
         elif self._transport.get_write_buffer_size() > self._limit:
             self.hit = self.hit or "write_buffer"
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
+
+    def drop_output(self) -> None:
+        """Forget the waiting frames, but not a close frame, which is the last one."""
+        if self._out is not None:
+            self._out = self._out[-1:] if self._protocol.close_sent is not None else []
+            self._out_size = sum(map(len, self._out))
 
     def _write(self, data: bytes) -> None:
         self._out_size += len(data)

@@ -27,7 +27,7 @@ from tests.server.session.guests import (
 from plait.actor.connection import Connection, Principal
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import StoreError
+from plait.errors import StoreError, Unavailable
 from plait.limits import UNLIMITED, Limits
 from plait.state.retention import Retention
 from plait.web.fairness import FairScheduler
@@ -461,7 +461,7 @@ async def test_who_joins_a_thread_that_has_ended_is_sent_away(end: str) -> None:
         guest = Guest(actor, "a")
         match end:
             case "drop":
-                actor.drop("the thread has moved", is_awake=True)
+                actor.drop(Unavailable("the thread has moved"), is_awake=True)
             case "drain":
                 await house.node.drain(PATIENCE)
             case _:

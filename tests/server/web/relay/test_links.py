@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fronts import OneOwner
 
 from plait.errors import Unavailable
+from plait.web.relay.folder import Folder
 from plait.web.relay.link import Link
 from plait.web.relay.links import Links
 
@@ -50,7 +52,8 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Links, Links]]:
         link.put(KIND, number, data)
         return Recorder()
 
-    here, there = Links(0, tmp_path, {}, hold=0.2), Links(1, tmp_path, {KIND: open_echo})
+    here = Links(OneOwner(0), Folder(0, tmp_path), {}, hold=0.2)
+    there = Links(OneOwner(1), Folder(1, tmp_path), {KIND: open_echo})
     await there.start()
     yield here, there
     await here.stop()

@@ -1,0 +1,284 @@
+"""The owners of threads in a cluster, as a node knows them: it joins, and two tasks keep it a member."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from plait.cluster.directory import FREE, Directory, NodeRecord, View
+from plait.cluster.gate import LeaseGate
+from plait.cluster.member import SINGLE, Member, Moves
+from plait.cluster.owners import NodeId, NotOwner
+from plait.errors import StoreError, Unavailable, operator_message
+from plait.store.protocol import ThreadKey
+from plait.store.shards import SHARDS, find_shard
+
+__all__ = ["ClusterOwners", "Hooks"]
+
+log = logging.getLogger("plait.cluster")
+
+_INTERVAL: Final = 1.0
+# The shortest time between two reads of the directory.
+_SHORTEST: Final = 0.1
+# Seconds before a failed beat is tried again.
+_AGAIN: Final = 0.25
+# Seconds for which a node that has given all its shards away answers that it does not own them.
+_LAST_ANSWERS: Final = 0.3
+
+
+class Hooks(Protocol):
+    """What a node does when shards move."""
+
+    async def vacate(self, shards: Collection[int]) -> None:
+        """End the use of shards, before they are given away: nothing wakes there, and what is written is durable."""
+        ...
+
+    def lose(self) -> None:
+        """Drop all threads, and what waits to be sent: the node was dead for the others."""
+        ...
+
+    def gain(self, shards: Collection[int]) -> None:
+        """Look after the threads of shards that this node owns since now."""
+        ...
+
+    def find_busy(self) -> Set[int]:
+        """Return the shards with work that takes long."""
+        ...
+
+    def find_linked(self) -> Collection[NodeId]:
+        """Return the nodes to which there are links."""
+        ...
+
+    def close_links(self, alive: Collection[NodeId]) -> None:
+        """Close the links to all nodes but these."""
+        ...
+
+
+class ClusterOwners:
+    """The owners of threads among the nodes of a `directory`. `record` is this node, without an id."""
+
+    def __init__(self, record: NodeRecord, directory: Directory, *, interval: float = _INTERVAL) -> None:
+        self._record = record
+        self._directory = directory
+        self._interval = interval
+        self.gate = LeaseGate()
+        self.hooks: Hooks | None = None
+        # Whether no other node was there when this one has joined.
+        self.is_first = True
+        self._member = self._make_member()
+        # The names and addresses of the nodes that are alive, by id, and the shards' owners, as last read or told.
+        self._nodes: Mapping[str, NodeRecord] = {}
+        self._owners: list[str] = [FREE.node] * SHARDS
+        # Shards that this node has owned at the last look.
+        self._had: frozenset[int] = frozenset()
+        self._is_asked = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        # Done when all shards are given away; None before that is asked for.
+        self._left: asyncio.Future[None] | None = None
+
+    # Owners
+
+    @property
+    def node(self) -> NodeId:
+        return self._member.record.id
+
+    @property
+    def is_alone(self) -> bool:
+        return self._record.name == SINGLE
+
+    @property
+    def keepers(self) -> Sequence[NodeId]:
+        return (self.node,)
+
+    @property
+    def server(self) -> Mapping[NodeId, int]:
+        base, number = _split_name(self._record.name)
+        others = ((id, *_split_name(each.name)) for id, each in self._nodes.items())
+        return {id: other for id, name, other in others if name == base} | {self.node: number}
+
+    def find(self, key: ThreadKey) -> NodeId | None:
+        shard = find_shard(key)
+        if self._member.owns(shard):
+            return self.node
+        owner = self._owners[shard]
+        return owner if owner != self.node and owner in self._nodes else None
+
+    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
+        if isinstance(owner, str) and owner in self._nodes:
+            self._owners[find_shard(key)] = owner
+        else:
+            self._is_asked.set()
+
+    def check(self, key: ThreadKey) -> None:
+        if (owner := self.find(key)) != self.node:
+            self._is_asked.set()  # It may be this node's without its knowing.
+            raise NotOwner(f"the node {self._record.name} does not own {key}", owner)
+
+    # For links and status
+
+    @property
+    def view(self) -> View:
+        """The directory, as it was read last."""
+        return self._member.view
+
+    def owns(self, shard: int) -> bool:
+        """Whether this node may serve a shard now."""
+        return self._member.owns(shard)
+
+    def find_node(self, id: NodeId) -> NodeRecord | None:
+        """Return the record of a node that is alive, as far as is known."""
+        return self._member.record if id == self.node else self._nodes.get(str(id))
+
+    # Running
+
+    async def start(self) -> None:
+        """Join the cluster, and take the shards that have no owner. Raises Unavailable and StoreError."""
+        self._is_asked, self._left = asyncio.Event(), None
+        self._follow(self._make_member())
+        await self._directory.__aenter__()
+        try:
+            await self._member.join(asyncio.sleep)
+        except BaseException:
+            await self._directory.__aexit__(None, None, None)
+            raise
+        await self._look()
+        self.is_first = len(self._nodes) <= 1
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._beat(), name="plait beats"),
+            loop.create_task(self._observe(), name="plait cluster"),
+        ]
+
+    async def give_all(self) -> None:
+        """Give all shards to other nodes; return when that is done, or cannot be."""
+        if self._tasks and self._left is None:
+            self._left = asyncio.get_running_loop().create_future()
+            self._is_asked.set()
+        if self._left is not None:
+            await asyncio.shield(self._left)
+
+    async def stop(self) -> None:
+        """Stop being a node; what it owns still is taken by the others at once."""
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        if not self._member.is_dead:
+            try:
+                await self._member.leave()
+            except StoreError as error:
+                log.warning("the node %s could not leave: %s", self._record.name, operator_message(error))
+        await self._directory.__aexit__(None, None, None)
+
+    # Inside
+
+    def _make_member(self) -> Member:
+        moves = Moves(self._vacate, self._leave, self._lose, self._find_busy, self._find_linked)
+        name = self._record.name
+        return Member(replace(self._record, id=f"{name}-{secrets.token_hex(6)}"), self._directory, moves)
+
+    def _follow(self, member: Member) -> None:
+        self._member = member
+        self.gate.follow(member.lease)
+
+    async def _beat(self) -> None:
+        has_beaten = True
+        while True:
+            await asyncio.sleep(self._interval if has_beaten else _AGAIN)
+            if not self._member.is_dead:
+                has_beaten = await self._member.beat()
+                self.gate.tell()
+
+    async def _observe(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval):
+                    await self._is_asked.wait()
+            self._is_asked.clear()
+            if self._member.is_dead:
+                await self._rejoin()
+            elif self._left is not None:
+                await self._give_all(self._left)
+            else:
+                await self._look()
+            await asyncio.sleep(_SHORTEST)
+
+    async def _look(self) -> None:
+        await self._member.observe()
+        self._read_view()
+
+    async def _give_all(self, left: asyncio.Future[None]) -> None:
+        if left.done():
+            await self._look()
+            return
+        try:
+            await self._member.give_all()
+            self._read_view()
+            # The others are told who owns the last shards, while they may ask.
+            await asyncio.sleep(_LAST_ANSWERS)
+        except StoreError as error:
+            log.warning("the node %s cannot give its threads away: %s", self._record.name, operator_message(error))
+        left.set_result(None)
+
+    async def _rejoin(self) -> None:
+        """Join again, with a new id, after the others have marked this node as dead."""
+        if self._left is not None:
+            if not self._left.done():
+                self._left.set_result(None)
+            return
+        member = self._make_member()
+        try:
+            await member.join(asyncio.sleep)
+        except (StoreError, Unavailable) as error:
+            log.warning("the node %s cannot join again: %s", self._record.name, operator_message(error))
+            return
+        self._follow(member)
+        await self._look()
+        self.gate.tell()
+
+    def _read_view(self) -> None:
+        """Adopt what the member has read."""
+        member = self._member
+        self._nodes = member.view.alive()
+        self._owners = [each.node for each in member.view.shards]
+        owned = frozenset(member.owned)
+        gained, self._had = owned - self._had, owned
+        if self.hooks is not None and not member.is_dead:
+            if gained:
+                self.hooks.gain(gained)
+            self.hooks.close_links(self._nodes.keys())
+
+    # The moves of the member
+
+    async def _vacate(self, shards: Collection[int]) -> None:
+        if self.hooks is not None:
+            await self.hooks.vacate(shards)
+
+    def _leave(self, shards: Collection[int], to: str) -> None:
+        for shard in shards:
+            self._owners[shard] = to
+
+    def _lose(self) -> None:
+        self._had = frozenset()
+        self._is_asked.set()
+        if self.hooks is not None:
+            self.hooks.lose()
+
+    def _find_busy(self) -> Set[int]:
+        return frozenset() if self.hooks is None else self.hooks.find_busy()
+
+    def _find_linked(self) -> Sequence[str]:
+        linked = () if self.hooks is None else self.hooks.find_linked()
+        return sorted(each.name for id in linked if (each := self.find_node(id)) is not None)
+
+
+def _split_name(name: str) -> tuple[str, int]:
+    """Return the name of a server, and which of its workers a node is: `a.1` is the worker 1 of `a`."""
+    base, _, number = name.rpartition(".")
+    return (base, int(number)) if base and number.isdigit() else (name, 0)

@@ -1,0 +1,101 @@
+"""The directory of a cluster: which nodes are alive, and which node owns which shard.
+
+The engine of the shared store keeps it, in tables or a stream of its own, and each change is a compare-and-set.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+__all__ = ["FREE", "Directory", "NodeRecord", "ShardRecord", "View"]
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """One node of a cluster."""
+
+    # Unique for each start of a node, so that a restarted one is not taken for the one before.
+    id: str
+    # The name that its operator has given, such as `a`.
+    name: str
+    # Where it answers the links of other nodes: host and port.
+    address: str
+    # How often it has said that it is alive.
+    beats: int = 0
+    is_dead: bool = False
+    # The `state_version` of each kind in its code.
+    versions: Mapping[str, int] = {}
+    # Whether it gives its shards away, and must get none.
+    is_leaving: bool = False
+    # The names of the nodes to which it has links.
+    links: Sequence[str] = ()
+
+
+class ShardRecord(NamedTuple):
+    """The owner of one shard."""
+
+    # The id of the node; empty if no node has owned the shard yet.
+    node: str
+    # One higher for each owner, and never given out twice.
+    epoch: int
+    # The highest state versions of the nodes that have owned it: its threads may be migrated to them.
+    versions: Mapping[str, int] = {}
+
+
+FREE: Final = ShardRecord("", 0)
+"""A shard that no node has owned."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """The whole directory at one moment."""
+
+    nodes: Sequence[NodeRecord]
+    shards: Sequence[ShardRecord]
+
+    def alive(self) -> dict[str, NodeRecord]:
+        """Return the nodes that are not dead, by id."""
+        return {each.id: each for each in self.nodes if not each.is_dead}
+
+    def without(self, ids: Collection[str]) -> "View":
+        """Return the directory in which these nodes are dead."""
+        dead = {each.id: msgspec.structs.replace(each, is_dead=True) for each in self.nodes if each.id in ids}
+        return View([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
+
+
+class Directory(AbstractAsyncContextManager["Directory"], Protocol):
+    """Changes the directory, after it is entered. Every method raises StoreError if its outcome is not known."""
+
+    async def read(self) -> View:
+        """Return the directory as it is at one moment of this call."""
+        ...
+
+    async def join(self, node: NodeRecord) -> NodeRecord | None:
+        """Add a node; return None, or the record of a node of the same name that is not dead, and add nothing."""
+        ...
+
+    async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
+        """Count a beat of a node, and tell of it; return False, and count nothing, if it is dead or removed."""
+        ...
+
+    async def mark_dead(self, id: str, beats: int) -> bool:
+        """Mark a node as dead if it has this number of beats; return whether it has been marked."""
+        ...
+
+    async def remove(self, id: str) -> None:
+        """Remove a node that is stopping or dead, and owns no shard."""
+        ...
+
+    async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:
+        """Make a node the owner of shards that have these epochs and whose owners are dead; return their new epochs.
+
+        The others are left as they are, and are not in the answer. Takes nothing if the node is dead.
+        """
+        ...
+
+    async def give(self, id: str, shards: Mapping[int, int], to: str) -> dict[int, int]:
+        """Make another node the owner of shards that a node owns at these epochs; return the new epochs.
+
+        Gives nothing if either is dead. A node that gives to itself only raises the epochs.
+        """
+        ...

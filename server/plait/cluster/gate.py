@@ -1,0 +1,69 @@
+"""The gate of a node: what leaves it asks here first, and waits while the node may not serve."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from plait.cluster.lease import Lease
+
+__all__ = ["OPEN", "Gate", "LeaseGate"]
+
+
+class Gate(Protocol):
+    """Whether anything may leave this process."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may leave now."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Changes when everything must be dropped that waits, as this node was dead for the others."""
+        ...
+
+    def call_when_open(self, callback: Callable[[], None]) -> None:
+        """Call back once, when it may leave again. What the node must never send is dropped before."""
+        ...
+
+
+class _OpenGate:
+    """The gate of a process that shares its threads with no other."""
+
+    is_open = True
+    generation = 0
+
+    def call_when_open(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
+OPEN: Final = _OpenGate()
+"""A gate that is always open."""
+
+
+class LeaseGate:
+    """The gate of a node with a lease: open while that holds."""
+
+    def __init__(self) -> None:
+        self._lease: Lease | None = None
+        self.generation = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lease holds."""
+        return self._lease is not None and self._lease.holds
+
+    def follow(self, lease: Lease) -> None:
+        """Open and close with this lease from now on."""
+        self._lease = lease
+        self.generation += 1
+
+    def call_when_open(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+
+    def tell(self) -> None:
+        """Call the waiting callbacks, if the lease holds. Called after each beat."""
+        if self._waiting and self.is_open:
+            waiting, self._waiting = self._waiting, []
+            for callback in waiting:
+                callback()

@@ -1,0 +1,261 @@
+"""One node of a cluster: it beats, watches the others, and takes, shares and gives away shards. No I/O of its own.
+
+All safety is in three rules. A node serves only until `LEASE` seconds after its last successful beat began. A silent
+node is marked as dead, by compare-and-set on its beats, at the earliest `SILENCE` seconds after the marking node has
+read them, which is later. And only the owner of a shard, or who finds its owner dead, changes who owns the shard.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from itertools import islice
+from typing import Final, NamedTuple
+
+from plait.cluster.directory import FREE, Directory, NodeRecord, ShardRecord, View
+from plait.cluster.lease import Lease, boot_time
+from plait.cluster.rendezvous import find_winner
+from plait.errors import StoreError, Unavailable
+from plait.store.shards import SHARDS
+
+__all__ = ["SILENCE", "SINGLE", "Member", "Moves"]
+
+log = logging.getLogger("plait.cluster")
+
+SILENCE: Final = 4.0
+"""Seconds without a beat after which a node is marked as dead."""
+
+SINGLE: Final = "single"
+"""The name of a process that is no node of a cluster, and shares its store with no other."""
+
+_SHARED_AT_ONCE: Final = 16
+_GIVEN_AT_ONCE: Final = 64
+_NO_VIEW: Final = View((), (FREE,) * SHARDS)
+
+
+class Moves(NamedTuple):
+    """What a node does when shards move."""
+
+    # Ends the use of shards, before they are given away: nothing wakes there, and everything written is durable.
+    vacate: Callable[[Collection[int]], Awaitable[None]]
+    # Records that another node owns shards from now on.
+    leave: Callable[[Collection[int], str], None]
+    # Drops all threads at once: the node is dead for the others.
+    lose: Callable[[], None]
+    # The shards with work that takes long, which are given away last.
+    find_busy: Callable[[], Set[int]] = frozenset
+    # The names of the nodes to which there are links, which the others are told.
+    links: Callable[[], Sequence[str]] = tuple
+
+
+class _Seen(NamedTuple):
+    """The beats of another node, and when they were read first."""
+
+    beats: int
+    at: float
+
+
+class Member:
+    """A node's place in the cluster. One task calls `beat`, and another one `observe`, both about once a second."""
+
+    def __init__(
+        self, record: NodeRecord, directory: Directory, moves: Moves, *, clock: Callable[[], float] = boot_time
+    ) -> None:
+        self.record = record
+        self.lease = Lease(clock)
+        # Whether the other nodes have marked it as dead: it must join again, with a new id.
+        self.is_dead = False
+        # Whether it gives its shards away, and takes no others.
+        self.is_leaving = False
+        # The directory as it was read last.
+        self.view = _NO_VIEW
+        self._directory = directory
+        self._moves = moves
+        self._clock = clock
+        # The shards of this node with their epochs, and those among them that it is giving away.
+        self._owned: dict[int, int] = {}
+        self._leaving: set[int] = set()
+        self._seen: dict[str, _Seen] = {}
+
+    # Answers from memory
+
+    @property
+    def owned(self) -> Mapping[int, int]:
+        """The epochs of the shards that this node owns, as far as it knows; it may serve them while its lease holds."""
+        return self._owned
+
+    def owns(self, shard: int) -> bool:
+        """Whether this node may serve a shard now."""
+        return shard in self._owned and shard not in self._leaving and self.lease.holds
+
+    # What the node does
+
+    async def join(self, pause: Callable[[float], Awaitable[None]]) -> None:
+        """Become a node of the cluster. Wait for the end of another one of the same name, or with which it cannot be.
+
+        Raises Unavailable if that is alive, and StoreError.
+        """
+        began = self._clock()
+        first: NodeRecord | None = None
+        while True:
+            at = self._clock()
+            other = self._find_rival(await self._directory.read()) or await self._directory.join(self.record)
+            if other is None:
+                self.lease.extend(at)
+                return
+            if first is None or other.id != first.id:
+                first, began = other, self._clock()
+            elif self._clock() - began >= SILENCE:
+                if other.beats != first.beats:
+                    raise Unavailable(_explain_rival(self.record, other))
+                await self._directory.mark_dead(other.id, other.beats)
+            await pause(SILENCE / 16)
+
+    async def beat(self) -> bool:
+        """Tell the others that this node is alive, and extend its lease; return whether the directory has answered."""
+        began = self._clock()
+        try:
+            is_alive = await self._directory.beat(self.record.id, is_leaving=self.is_leaving, links=self._moves.links())
+        except StoreError as error:
+            log.warning("a beat of the node %s failed: %s", self.record.name, error)
+            return False
+        if is_alive:
+            self.lease.extend(began)
+        else:
+            self._die()
+        return True
+
+    async def observe(self) -> None:
+        """Read the directory, mark silent nodes as dead, take the shards of dead nodes, and share with new ones."""
+        try:
+            view = await self._directory.read()
+            self.view = view
+            if self.record.id not in view.alive():
+                self._die()
+                return
+            await self._recall(view)
+            self.view = view = view.without(await self._mark_silent(view.alive()))
+            if not self.is_leaving:
+                await self._take_lost(view)
+                await self._share(view)
+        except StoreError as error:
+            # Another node may be silent because the engine is: only time in which it answers counts.
+            self._seen.clear()
+            log.warning("the node %s cannot read the directory: %s", self.record.name, error)
+
+    async def give_all(self) -> None:
+        """Give all shards to the other nodes, some at a time, before this node stops. Raises StoreError."""
+        self.is_leaving = True
+        await self.beat()  # The other nodes give this one no shards from now on.
+        while self._owned:
+            self.view = view = await self._directory.read()
+            await self._recall(view)
+            busy = self._moves.find_busy()
+            some = sorted(self._owned, key=busy.__contains__)[:_GIVEN_AT_ONCE]
+            targets = self._find_targets(view, some)
+            if not targets:  # No node can take them: they stay with a node that is removed.
+                await self._moves.vacate(list(self._owned))
+                return
+            await self._give(targets)
+
+    async def leave(self) -> None:
+        """Stop being a node. Raises StoreError."""
+        self.lease.end()
+        await self._directory.remove(self.record.id)
+
+    # Inside
+
+    def _die(self) -> None:
+        if self.is_dead:
+            return
+        log.error("the other nodes have marked the node %s as dead: it drops its threads", self.record.name)
+        self.is_dead = True
+        self.lease.end()
+        self._owned.clear()
+        self._leaving.clear()
+        self._moves.lose()
+
+    def _find_rival(self, view: View) -> NodeRecord | None:
+        """Return a node with which this one cannot be: beside a process that is no cluster, there is no other."""
+        others = (each for id, each in view.alive().items() if id != self.record.id)
+        is_alone = self.record.name == SINGLE
+        return next((each for each in others if is_alone or each.name in (SINGLE, self.record.name)), None)
+
+    async def _recall(self, view: View) -> None:
+        """Adopt what the directory says of this node's shards: the outcome of an earlier change may be unknown."""
+        self._owned = {shard: each.epoch for shard, each in enumerate(view.shards) if each.node == self.record.id}
+        self._leaving &= self._owned.keys()
+        if self._leaving:
+            # They were to be given away, and the answer was lost: a new epoch keeps that from being done later.
+            kept = {shard: self._owned[shard] for shard in self._leaving}
+            raised = await self._directory.give(self.record.id, kept, self.record.id)
+            self._owned = {shard: epoch for shard, epoch in self._owned.items() if shard not in kept} | raised
+            self._leaving.clear()
+
+    async def _mark_silent(self, nodes: Mapping[str, NodeRecord]) -> list[str]:
+        """Mark the nodes as dead that have been silent for too long; return them."""
+        now = self._clock()
+        self._seen = {
+            id: seen
+            if (seen := self._seen.get(id)) is not None and seen.beats == node.beats
+            else _Seen(node.beats, now)
+            for id, node in nodes.items()
+            if id != self.record.id
+        }
+        silent = [id for id, seen in self._seen.items() if now - seen.at >= SILENCE]
+        dead = [id for id in silent if await self._directory.mark_dead(id, self._seen[id].beats)]
+        for id in dead:
+            log.warning("the node %s is silent, and is marked as dead", nodes[id].name)
+        return dead
+
+    async def _take_lost(self, view: View) -> None:
+        alive = view.alive()
+        mine = {
+            shard: each.epoch
+            for shard, each in enumerate(view.shards)
+            if each.node not in alive and find_winner(shard, _find_able(alive, each)) == self.record.id
+        }
+        if mine and self.lease.holds:
+            self._owned |= await self._directory.take(self.record.id, mine)
+
+    async def _share(self, view: View) -> None:
+        """Give some shards to nodes that have joined, as each is to have its share."""
+        idle = self._owned.keys() - self._moves.find_busy()
+        if targets := dict(islice(self._find_targets(view, idle).items(), _SHARED_AT_ONCE)):
+            await self._give(targets)
+
+    def _find_targets(self, view: View, shards: Iterable[int]) -> dict[int, str]:
+        """Return who is to have shards of this node instead of it."""
+        alive = view.alive()
+        winners = ((shard, find_winner(shard, _find_able(alive, view.shards[shard]))) for shard in shards)
+        return {shard: winner for shard, winner in winners if winner not in (None, self.record.id)}
+
+    async def _give(self, targets: Mapping[int, str]) -> None:
+        self._leaving |= targets.keys()
+        await self._moves.vacate(targets)
+        by_node: dict[str, dict[int, int]] = defaultdict(dict)
+        for shard, to in targets.items():
+            if shard in self._owned:  # Otherwise the node was marked as dead.
+                by_node[to][shard] = self._owned[shard]
+        for to, shards in by_node.items():
+            given = await self._directory.give(self.record.id, shards, to)
+            for shard in given:
+                del self._owned[shard]
+            self._leaving -= shards.keys()
+            self._moves.leave(given, to)
+
+
+def _find_able(nodes: Mapping[str, NodeRecord], shard: ShardRecord) -> list[str]:
+    """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated."""
+    return [id for id, node in nodes.items() if not node.is_leaving and _can_read(node.versions, shard.versions)]
+
+
+def _can_read(code: Mapping[str, int], stored: Mapping[str, int]) -> bool:
+    return all(code.get(kind, version) >= version for kind, version in stored.items())
+
+
+def _explain_rival(node: NodeRecord, other: NodeRecord) -> str:
+    if node.name == other.name != SINGLE:
+        return f"the node {other.name!r} is running already, at {other.address}: give each node a name of its own"
+    what = f"the process at {other.address}" if other.name == SINGLE else f"the node {other.name!r} at {other.address}"
+    start = "start both" if SINGLE == node.name == other.name else "start every process"
+    return f"the store is in use by {what}: stop it, or {start} with --cluster"

@@ -1,0 +1,123 @@
+"""Ends the use of threads here whose shards move to another node."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Coroutine
+from typing import Any, Final, Protocol
+
+from plait.actor.actor import Actor
+from plait.actor.logs import about
+from plait.cluster.owners import NotOwner
+from plait.node.lifecycle import Lifecycle
+from plait.node.threads import Phase, Slot
+from plait.store.protocol import ThreadKey
+from plait.store.shards import find_shard
+
+__all__ = ["Moving"]
+
+log = logging.getLogger("plait.node")
+
+_MOVED: Final = "the thread moves to another process"
+# Seconds for an agent that handles the interrupt of its run.
+_GRACE: Final = 2.0
+
+
+class ThreadRuns(Protocol):
+    """The runs of agents."""
+
+    @property
+    def threads(self) -> Collection[ThreadKey]:
+        """The threads with a run, or one that waits."""
+        ...
+
+    def cut_off_thread(self, key: ThreadKey) -> None:
+        """Interrupt the run of a thread, and mark the thread."""
+        ...
+
+
+class Moving:
+    """Stops threads that move, after their turns and runs, with `on_stop`; their clients join at the new owner."""
+
+    def __init__(self, lifecycle: Lifecycle, runs: ThreadRuns) -> None:
+        self._lifecycle = lifecycle
+        self._runs = runs
+        self._tasks: set[asyncio.Task[object]] = set()
+        # The time of the loop at which everything must have moved, when this node stops.
+        self._deadline: float | None = None
+
+    def set_deadline(self, timeout: float) -> None:
+        """Have all later moves end in this many seconds, as this node stops."""
+        self._deadline = asyncio.get_running_loop().time() + timeout
+
+    def find_busy(self) -> frozenset[int]:
+        """Return the shards of threads with runs."""
+        return frozenset(find_shard(key) for key in self._runs.threads)
+
+    def keep(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do work in a task that `stop` cancels."""
+        task = asyncio.get_running_loop().create_task(work, name="plait moved threads")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Cancel what `keep` has begun."""
+        self._deadline = None
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def vacate(self, shards: Collection[int], timeout: float) -> None:
+        """Stop the threads of shards in which no thread wakes; cancel turns that still run after `timeout` seconds.
+
+        Afterwards everything that they have written is durable, or lost.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout if self._deadline is None else self._deadline
+        left: set[Actor] = set()
+        while slots := [slot for slot in self._lifecycle.threads.slots() if find_shard(slot.key) in shards]:
+            moving = [self._move(slot, left, until) for slot in slots if _is_ready(slot)]
+            if moving:
+                await asyncio.gather(*moving)
+            elif tasks := [task for slot in slots for task in slot.tasks]:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            else:  # Callers of a thread that has just woken resume.
+                await asyncio.sleep(0)
+
+    # Inside
+
+    async def _move(self, slot: Slot, left: set[Actor], until: float) -> None:
+        """Stop a thread that is awake: its clients leave after its turns."""
+        actor = slot.actor
+        assert actor is not None
+        actor.timer.stop()
+        actor.sockets.close(NotOwner(_MOVED))
+        for connection in actor.sockets:
+            connection.stop_reading()
+        if actor not in left and not await _wait_until_idle(actor, until):
+            self._runs.cut_off_thread(actor.key)
+            now = asyncio.get_running_loop().time()
+            if not await _wait_until_idle(actor, now + _GRACE if actor.key in self._runs.threads else now):
+                log.warning("its turns are cancelled, as it moves to another node", extra=about(actor.key))
+                actor.cancel_turns()
+        left.add(actor)
+        for connection in actor.sockets:
+            connection.leave(NotOwner.close_code, _MOVED)
+        if slot.phase is Phase.AWAKE and slot.actor is actor:
+            self._lifecycle.stop(actor)
+            await asyncio.wait(slot.tasks)
+
+
+def _is_ready(slot: Slot) -> bool:
+    return slot.phase is Phase.AWAKE and not slot.waiters
+
+
+async def _wait_until_idle(actor: Actor, until: float) -> bool:
+    """Wait until the turns have ended and all changes are durable; return False at `until`."""
+    try:
+        async with asyncio.timeout_at(until):
+            while not actor.is_idle:
+                await actor.wait_until_idle()
+    except TimeoutError:
+        return False
+    return True

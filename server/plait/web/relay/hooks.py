@@ -1,0 +1,45 @@
+"""What a node of a cluster does when shards move, and when it was dead for the others."""
+
+from collections.abc import Collection
+
+from plait.cluster.owners import NodeId
+from plait.web.context import ServerContext
+
+__all__ = ["NodeHooks"]
+
+
+class NodeHooks:
+    """The hooks of ClusterOwners. Turns of threads that move may take `timeout` seconds."""
+
+    def __init__(self, context: ServerContext, timeout: float) -> None:
+        self._context = context
+        self._timeout = timeout
+
+    async def vacate(self, shards: Collection[int]) -> None:
+        """Stop the threads of shards."""
+        await self._context.node.moving.vacate(shards, self._timeout)
+
+    def lose(self) -> None:
+        """Drop all threads, and what waits to be sent, and close all sockets and links."""
+        context = self._context
+        # First, as the close frames come after it.
+        context.write_batcher.drop()
+        context.node.lose()
+        context.relays.cut_off()
+        context.links.drop()
+
+    def gain(self, shards: Collection[int]) -> None:
+        """Look after the threads of shards."""
+        self._context.node.gain()
+
+    def find_busy(self) -> frozenset[int]:
+        """Return the shards with runs."""
+        return self._context.node.moving.find_busy()
+
+    def find_linked(self) -> Collection[NodeId]:
+        """Return the nodes to which there are links."""
+        return self._context.links.linked
+
+    def close_links(self, alive: Collection[NodeId]) -> None:
+        """Close the links to dead nodes."""
+        self._context.links.close_others(alive)

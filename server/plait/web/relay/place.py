@@ -1,0 +1,81 @@
+"""Where the threads of an app are: all here, among workers, or in a cluster."""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from plait.cluster.cluster_owners import ClusterOwners
+from plait.cluster.directories import find_directory
+from plait.cluster.directory import NodeRecord
+from plait.cluster.member import SINGLE
+from plait.cluster.owners import ALONE, Owners, Worker, Workers
+from plait.cluster.place import Place
+from plait.settings import Settings
+from plait.store.protocol import Store
+from plait.store.urls import open_share, open_store
+from plait.web.relay.folder import Folder
+from plait.web.relay.links import Network
+from plait.web.relay.tcp import Tcp
+
+__all__ = ["FoundPlace", "find_place"]
+
+# Seconds besides the timeout of the shutdown for which a worker waits for its former process.
+_PATIENCE: Final = 30.0
+
+
+class FoundPlace(NamedTuple):
+    """The store of this process, who owns the threads in it, and how it reaches the others."""
+
+    store: Store
+    owners: Owners
+    network: Network | None
+
+
+def find_place(
+    settings: Settings, given: Store | None, worker: Worker | None, versions: Mapping[str, int]
+) -> FoundPlace:
+    """Return the place of this process, as its environment says. `given` is a store that the app has made.
+
+    `versions` are the `state_version` of each kind. Raises ValueError and StoreError.
+    """
+    if (place := Place.from_environment()) is not None:
+        return _join_cluster(settings, given, place if worker is None else place.for_worker(worker.number), versions)
+    if worker is not None:
+        return _share_files(settings, given, worker)
+    store = open_store(settings.store) if given is None else given
+    if not store.is_shared or (directory := find_directory(store)) is None:
+        return FoundPlace(store, ALONE, None)
+    record = NodeRecord("", SINGLE, f"{socket.gethostname()}, process {os.getpid()}", versions=versions)
+    return FoundPlace(store, ClusterOwners(record, directory), None)
+
+
+def _join_cluster(settings: Settings, given: Store | None, place: Place, versions: Mapping[str, int]) -> FoundPlace:
+    store = open_store(settings.store) if given is None else given
+    directory = find_directory(store) if store.is_shared else None
+    if directory is None:
+        what = type(given).__name__ if given is not None else settings.store.partition("://")[0] + "://"
+        raise ValueError(
+            f"a cluster needs a store that all of its nodes use, such as postgresql://user@host/database; {what} is "
+            "for one machine"
+        )
+    owners = ClusterOwners(NodeRecord("", place.name, place.address, versions=versions), directory)
+
+    def find_address(node: int | str) -> str | None:
+        found = owners.find_node(node)
+        return None if found is None else found.address
+
+    return FoundPlace(store, owners, Tcp(place, lambda: owners.node, find_address))
+
+
+def _share_files(settings: Settings, given: Store | None, worker: Worker) -> FoundPlace:
+    if given is not None:
+        raise ValueError(
+            f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
+            "that each worker opens files of its own, or start one worker"
+        )
+    # A former process of this worker may still be finishing its turns and `on_stop` hooks.
+    patience = _PATIENCE + 2 * settings.shutdown_timeout
+    store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
+    owners = Workers(worker.number, worker.count, files)
+    return FoundPlace(store, owners, Folder(worker.number, worker.folder))

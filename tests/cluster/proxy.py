@@ -1,0 +1,85 @@
+"""A TCP proxy whose connections can be cut: refused, closed, or silent in one direction or both."""
+
+import asyncio
+from contextlib import suppress
+from typing import Literal, Self
+
+__all__ = ["Direction", "Proxy"]
+
+Direction = Literal["in", "out", "both"]
+
+
+class Proxy:
+    """Passes what arrives at its port on to another one."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: Direction | None = None
+        self._may_pass = asyncio.Event()
+        self._may_pass.set()
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Close all connections; new ones are passed on."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    def silence(self, direction: Direction = "both") -> None:
+        """Pass nothing on, and nothing that arrives later: `in` is what the target would get."""
+        self._silent = direction
+        self._may_pass.clear()
+
+    def heal(self) -> None:
+        """Close the silent connections, and pass everything on."""
+        self.close()
+        self._silent = None
+        self._may_pass.set()
+
+    # Inside
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            self._writers.add(target_writer)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pass(reader, target_writer, "in"))
+                    group.create_task(self._pass(target_reader, writer, "out"))
+            finally:
+                target_writer.transport.abort()
+                self._writers.discard(target_writer)
+        except (OSError, ExceptionGroup, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+            self._writers.discard(writer)
+            self._tasks.discard(task)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
+        while data := await reader.read(65536):
+            if self._silent in (direction, "both"):
+                await self._may_pass.wait()
+            writer.write(data)
+            await writer.drain()
+        with suppress(OSError):
+            writer.write_eof()

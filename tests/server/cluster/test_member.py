@@ -1,0 +1,254 @@
+"""Nodes of a cluster under any interleaving of pauses, lost answers and engines that are away."""
+
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.schedules import schedules
+from tests.server.cluster.stepped import Outcome, SteppedDirectory
+
+from plait.cluster.directory import NodeRecord
+from plait.cluster.member import Member, Moves
+
+NAMES = ("a", "b", "c")
+SHARDS = 64
+OUTCOMES = st.sampled_from(["done", "done", "done", "refused", "unanswered"])
+
+
+class Process:
+    """A node, its two tasks, and the shards that it has vacated but still owns."""
+
+    def __init__(self, name: str, directory: SteppedDirectory, clock: Any, number: int = 0) -> None:
+        self.lost = 0
+        self.member = Member(
+            NodeRecord(f"{name}-{number}", name, f"{name}:1"),
+            directory,
+            Moves(self._vacate, lambda shards, to: None, self._lose),
+            clock=clock,
+        )
+        self.number = number
+        self.has_joined = False
+        # The work under way of each task.
+        self.tasks: dict[str, Coroutine[Any, Any, Any]] = {}
+
+    async def _vacate(self, shards: Collection[int]) -> None:
+        pass
+
+    def _lose(self) -> None:
+        self.lost += 1
+
+    def step(self, task: str, outcome: Outcome) -> None:
+        """Begin a task, or make its next step."""
+        work = self.tasks.get(task)
+        try:
+            if work is None:
+                self.tasks[task] = work = self.member.beat() if task == "beat" else self.member.observe()
+                work.send(None)
+            else:
+                work.send(outcome)
+        except StopIteration:
+            del self.tasks[task]
+
+    def finish(self, task: str) -> None:
+        """Run a task to its end, with an engine that answers."""
+        self.step(task, "done")
+        while task in self.tasks:
+            self.step(task, "done")
+
+
+class Cluster(RuleBasedStateMachine):
+    """Three nodes with one directory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.directory = SteppedDirectory(SHARDS)
+        self.processes = {name: self._start(name, 0) for name in NAMES}
+
+    def _start(self, name: str, number: int) -> Process:
+        process = Process(name, self.directory, lambda: self.now, number)
+        node = process.member.record
+        others = [each for each in self.directory.nodes.values() if each.name == name and not each.is_dead]
+        if not others:
+            self.directory.nodes[node.id] = node
+            process.member.lease.extend(self.now)
+            process.has_joined = True
+        return process
+
+    @rule(seconds=st.sampled_from([0.01, 0.6, 1.0, 1.4, 2.8, 4.1]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(name=st.sampled_from(NAMES), task=st.sampled_from(["beat", "observe"]), outcome=OUTCOMES)
+    def step(self, name: str, task: str, outcome: Outcome) -> None:
+        self.processes[name].step(task, outcome)
+
+    @rule(name=st.sampled_from(NAMES))
+    def work(self, name: str) -> None:
+        for task in ("beat", "observe"):
+            self.processes[name].finish(task)
+
+    @rule(writer=st.sampled_from(NAMES), reader=st.sampled_from(NAMES))
+    def beat_and_observe(self, writer: str, reader: str) -> None:
+        self.processes[writer].finish("beat")
+        self.processes[reader].finish("observe")
+
+    @rule(name=st.sampled_from(NAMES))
+    def restart(self, name: str) -> None:
+        """Kill the process and start another, if the node is dead for the others."""
+        former = self.processes[name]
+        node = self.directory.nodes.get(former.member.record.id)
+        if node is None or node.is_dead:
+            self.processes[name] = self._start(name, former.number + 1)
+
+    @invariant()
+    def one_owner(self) -> None:
+        for shard in range(SHARDS):
+            owners = [name for name, each in self.processes.items() if each.member.owns(shard)]
+            assert len(owners) <= 1, f"{owners} serve shard {shard} at once"
+
+    def teardown(self) -> None:
+        """When the engine answers again, each shard has one owner, and all agree on it."""
+        for _ in range(8):
+            self.now += 1.0
+            for name in NAMES:
+                self.restart(name)
+                self.work(name)
+                self.one_owner()
+        shares = [set(each.member.owned) for each in self.processes.values()]
+        assert sum(map(len, shares)) == SHARDS
+        assert set().union(*shares) == set(range(SHARDS))
+
+
+Cluster.TestCase.settings = settings(max_examples=schedules(20) * 5, stateful_step_count=30, deadline=None)
+TestCluster = Cluster.TestCase
+
+
+class Clock:
+    """The time that all nodes of a test have."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(*names: str) -> tuple[Clock, SteppedDirectory, list[Process]]:
+    """Return a cluster whose first node owns all shards."""
+    clock, directory = Clock(), SteppedDirectory(SHARDS)
+    processes = [Process(name, directory, clock) for name in names]
+    for each in processes:
+        directory.nodes[each.member.record.id] = each.member.record
+        each.finish("beat")
+        each.finish("observe")
+    return clock, directory, processes
+
+
+def test_shares_with_a_node_that_joins() -> None:
+    clock, _, (a, b) = make("a", "b")
+    assert len(a.member.owned) == SHARDS
+    sizes = []
+    for _ in range(5):
+        clock.now += 1.0
+        for each in (a, b):
+            each.finish("beat")
+            each.finish("observe")
+        sizes.append(len(b.member.owned))
+    assert sizes[0] == 16
+    assert SHARDS * 0.3 < sizes[-1] < SHARDS * 0.7
+    assert len(a.member.owned) + sizes[-1] == SHARDS
+
+
+def test_a_silent_node_is_dead_after_four_seconds_and_not_before() -> None:
+    clock, _, (a, b) = make("a", "b")
+    b.finish("observe")
+    clock.now += 3.9
+    b.finish("beat")
+    b.finish("observe")
+    assert not b.member.owned
+    assert not a.member.lease.holds  # It serves nothing for 1.1 seconds before others do.
+    clock.now += 0.2
+    b.finish("observe")
+    assert len(b.member.owned) == SHARDS
+    a.finish("beat")
+    assert a.lost == 1
+    assert not a.member.owned
+
+
+def test_of_a_late_beat_and_a_mark_only_one_succeeds() -> None:
+    clock, _, (a, b) = make("a", "b")
+    a.step("beat", "done")  # It has begun, and then the process is paused.
+    clock.now += 4.1
+    b.finish("beat")
+    b.step("observe", "done")
+    b.step("observe", "done")
+    b.step("observe", "done")  # It has read that `a` is silent, and is about to mark it.
+    a.step("beat", "done")
+    a.step("beat", "done")
+    while "observe" in b.tasks:
+        b.step("observe", "done")
+    assert not b.member.owned
+    assert not a.member.lease.holds  # The beat began more than three seconds ago.
+    a.finish("beat")
+    assert a.member.owns(0)
+
+
+def test_time_in_which_the_engine_is_away_is_no_silence() -> None:
+    clock, _, (a, b) = make("a", "b")
+    b.finish("observe")
+    for _ in range(10):
+        clock.now += 1.0
+        for each in (a, b):
+            for task in ("beat", "observe"):
+                each.step(task, "done")
+                each.step(task, "refused")
+    assert not a.member.lease.holds
+    b.finish("observe")  # The engine is back, and `b` is the first to read it.
+    a.finish("beat")
+    assert a.member.owns(0)
+    assert a.lost == 0
+    assert not b.member.owned
+
+
+def test_shards_of_newer_code_go_to_no_older_node() -> None:
+    clock, directory, (a, b) = make("a", "b")
+    for each, version in ((a, 2), (b, 1)):
+        id = each.member.record.id
+        directory.nodes[id] = msgspec.structs.replace(directory.nodes[id], versions={"note": version})
+    directory.shards = [each._replace(versions={"note": 2}) for each in directory.shards]
+    for _ in range(3):
+        clock.now += 1.0
+        for each in (a, b):
+            each.finish("beat")
+            each.finish("observe")
+    assert not b.member.owned
+    other = b.member.record.id
+    directory.nodes[other] = msgspec.structs.replace(directory.nodes[other], versions={"note": 3})
+    clock.now += 1.0
+    a.finish("observe")
+    b.finish("observe")
+    assert len(b.member.owned) == 16
+
+
+def test_a_gift_without_an_answer_is_taken_back_or_known_before_the_shards_are_served() -> None:
+    for outcome in ("refused", "unanswered"):
+        clock, _, (a, b) = make("a", "b")
+        clock.now += 1.0
+        for each in (a, b):
+            each.finish("beat")
+        a.step("observe", "done")  # It reads, and gives the first shards to `b`.
+        a.step("observe", "done")
+        a.step("observe", "done")
+        a.step("observe", outcome)
+        while "observe" in a.tasks:
+            a.step("observe", "done")
+        given = [shard for shard in range(SHARDS) if not a.member.owns(shard)]
+        assert len(given) == 16
+        a.finish("observe")
+        b.finish("observe")
+        for shard in range(SHARDS):
+            assert a.member.owns(shard) != b.member.owns(shard), (outcome, shard)

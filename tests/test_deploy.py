@@ -1,0 +1,123 @@
+"""The files in deploy/ are valid, and start nodes that plait would start."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from plait.cli.main import cli
+from plait.cluster.place import Place
+from plait.settings import COMMAND_VARIABLES, Settings
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+KNOWN = {*COMMAND_VARIABLES, *(f"PLAIT_{field.name.upper()}" for field in msgspec.structs.fields(Settings))}
+
+
+def read(name: str) -> Any:
+    """Return the one document of a file."""
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def check_node(command: list[str], variables: Mapping[str, str]) -> Place:
+    """Check that a command starts a node, with variables that plait knows; return its place."""
+    assert command[0].endswith("plait")
+    names = {name for name in variables if name.startswith("PLAIT_")}
+    assert names <= KNOWN, names - KNOWN
+    # What the command line does not say comes from the environment.
+    _, bound, _ = cli.parse_args(command[1:], exit_on_error=False, print_error=False)
+    assert bound.arguments["cluster"]
+    found = {
+        "PLAIT_CLUSTER": "true",
+        "PLAIT_NODE": bound.arguments.get("node", variables.get("PLAIT_NODE", "")),
+        "PLAIT_LISTEN_NODES": bound.arguments.get("listen_nodes", variables.get("PLAIT_LISTEN_NODES", "")),
+        **{name: value for name, value in variables.items() if "NODE_ADDRESS" in name or "SECRET" in name},
+    }
+    place = Place.from_environment(found)
+    assert place is not None
+    assert place.secret
+    return place
+
+
+def test_the_compose_file_starts_two_nodes_behind_nginx() -> None:
+    file = read("compose.yaml")
+    services = file["services"]
+    nodes = {name: each for name, each in services.items() if "plait serve" in str(each.get("command"))}
+    places = {name: check_node(shlex.split(each["command"]), each["environment"]) for name, each in nodes.items()}
+    assert {name: place.name for name, place in places.items()} == {"a": "a", "b": "b"}
+    for name, place in places.items():
+        assert place.address == f"{name}:{place.port}"
+    for each in services.values():
+        assert set(each.get("depends_on", ())) <= services.keys()
+        assert ("image" in each) != ("build" in each)
+        for volume in each.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert source in file["volumes"] or (DEPLOY / source).is_file()
+    nginx = (DEPLOY / "nginx.conf").read_text()
+    assert set(re.findall(r"^\s*server (\S+):8000 ", nginx, re.MULTILINE)) == nodes.keys()
+
+
+def test_the_nginx_file_is_well_formed_and_passes_sockets_on() -> None:
+    text = re.sub(r"#.*", "", (DEPLOY / "nginx.conf").read_text())
+    assert text.count("{") == text.count("}")
+    for line in filter(None, map(str.strip, text.splitlines())):
+        assert line[-1] in "{};", line
+    upstreams = set(re.findall(r"upstream (\w+) {", text))
+    assert set(re.findall(r"proxy_pass http://(\w+);", text)) == upstreams
+    for needed in ("Upgrade $http_upgrade", 'Connection "upgrade"', "Host $host", "X-Forwarded-For $remote_addr"):
+        assert f"proxy_set_header {needed};" in text
+
+
+def test_the_service_is_one_that_systemd_accepts(tmp_path: Path) -> None:
+    text = (DEPLOY / "plait@.service").read_text()
+    command = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    assert len(command) == 1
+    variables = {"PLAIT_LISTEN_NODES": "10.0.0.1:7946", "PLAIT_CLUSTER_SECRET": "x"}
+    assert check_node(shlex.split(command[0].replace("%i", "a")), variables).name == "a"
+    assert all(name in KNOWN for name in re.findall(r"PLAIT_[A-Z_]+", text))
+    # The app is not there.
+    (tmp_path / "plait@a.service").write_text(text.replace("/srv/game/.venv/bin/plait", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "plait@a.service")],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "plait@a.service" not in done.stderr, done.stderr
+
+
+def test_the_kubernetes_manifest_starts_nodes_that_find_each_other() -> None:
+    documents = {
+        (each["kind"], each["metadata"]["name"]): each
+        for each in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    }
+    versions = {"Service": "v1", "PodDisruptionBudget": "policy/v1", "StatefulSet": "apps/v1"}
+    assert all(each["apiVersion"] == versions[kind] for (kind, _), each in documents.items())
+    pods = documents["StatefulSet", "game"]["spec"]
+    headless = documents["Service", pods["serviceName"]]["spec"]
+    assert headless["clusterIP"] == "None"
+    assert headless["publishNotReadyAddresses"]
+    labels = pods["template"]["metadata"]["labels"]
+    assert pods["selector"]["matchLabels"] == labels
+    assert headless["selector"] == documents["Service", "game"]["spec"]["selector"] == labels
+    (container,) = pods["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value", "from-elsewhere") for each in container["env"]}
+    assert variables["PLAIT_NODE_ADDRESS"] == f"$(PLAIT_NODE).{pods['serviceName']}:7946"
+    variables |= {"PLAIT_NODE": "game-0", "PLAIT_NODE_ADDRESS": "game-0.game-nodes:7946"}
+    place = check_node(container["args"], variables)
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"http": 8000, "nodes": place.port}
+    assert headless["ports"][0]["port"] == place.port
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+
+
+@pytest.mark.parametrize("file", sorted(DEPLOY.iterdir()), ids=lambda path: path.name)
+def test_each_file_is_in_the_docs(file: Path) -> None:
+    assert file.name in (Path(__file__).parents[1] / "docs" / "cluster.md").read_text()
