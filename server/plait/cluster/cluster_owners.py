@@ -9,13 +9,13 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from plait.cluster.directory import FREE, Directory, NodeRecord, View
+from plait.cluster.directory import Directory, NodeRecord, View
 from plait.cluster.gate import LeaseGate
 from plait.cluster.member import SINGLE, Member, Moves
 from plait.cluster.owners import NodeId, NotOwner
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.store.protocol import ThreadKey
-from plait.store.shards import SHARDS, find_shard
+from plait.store.shards import find_shard
 
 __all__ = ["ClusterOwners", "Hooks"]
 
@@ -70,9 +70,10 @@ class ClusterOwners:
         # Whether no other node was there when this one has joined.
         self.is_first = True
         self._member = self._make_member()
-        # The names and addresses of the nodes that are alive, by id, and the shards' owners, as last read or told.
-        self._nodes: Mapping[str, NodeRecord] = {}
-        self._owners: list[str] = [FREE.node] * SHARDS
+        # The nodes that are alive in a view, by id, and the owners of shards that other nodes have told of since.
+        self._view = self._member.view
+        self._alive: Mapping[str, NodeRecord] = {}
+        self._told: dict[int, str] = {}
         # Shards that this node has owned at the last look.
         self._had: frozenset[int] = frozenset()
         self._is_asked = asyncio.Event()
@@ -104,12 +105,13 @@ class ClusterOwners:
         shard = find_shard(key)
         if self._member.owns(shard):
             return self.node
-        owner = self._owners[shard]
-        return owner if owner != self.node and owner in self._nodes else None
+        nodes = self._nodes
+        owner = self._told.get(shard) or self._member.view.shards[shard].node
+        return owner if owner != self.node and owner in nodes else None
 
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
-        if isinstance(owner, str) and owner in self._nodes:
-            self._owners[find_shard(key)] = owner
+        if isinstance(owner, str) and owner in self._nodes and owner != self.node:
+            self._told[find_shard(key)] = owner
         else:
             self._is_asked.set()
 
@@ -179,7 +181,7 @@ class ClusterOwners:
     # Inside
 
     def _make_member(self) -> Member:
-        moves = Moves(self._vacate, self._leave, self._lose, self._find_busy, self._find_linked)
+        moves = Moves(self._vacate, self._lose, self._find_busy, self._find_linked)
         name = self._record.name
         return Member(replace(self._record, id=f"{name}-{secrets.token_hex(6)}"), self._directory, moves)
 
@@ -209,9 +211,17 @@ class ClusterOwners:
                 await self._look()
             await asyncio.sleep(_SHORTEST)
 
+    @property
+    def _nodes(self) -> Mapping[str, NodeRecord]:
+        """The nodes that are alive, by id."""
+        if (view := self._member.view) is not self._view:
+            self._view, self._alive = view, view.alive()
+            self._told.clear()
+        return self._alive
+
     async def _look(self) -> None:
         await self._member.observe()
-        self._read_view()
+        self._react()
 
     async def _give_all(self, left: asyncio.Future[None]) -> None:
         if left.done():
@@ -219,7 +229,7 @@ class ClusterOwners:
             return
         try:
             await self._member.give_all()
-            self._read_view()
+            self._react()
             # The others are told who owns the last shards, while they may ask.
             await asyncio.sleep(_LAST_ANSWERS)
         except StoreError as error:
@@ -242,11 +252,9 @@ class ClusterOwners:
         await self._look()
         self.gate.tell()
 
-    def _read_view(self) -> None:
-        """Adopt what the member has read."""
+    def _react(self) -> None:
+        """Look after shards that this node owns since the last look, and close links to nodes that are dead."""
         member = self._member
-        self._nodes = member.view.alive()
-        self._owners = [each.node for each in member.view.shards]
         owned = frozenset(member.owned)
         gained, self._had = owned - self._had, owned
         if self.hooks is not None and not member.is_dead:
@@ -259,10 +267,6 @@ class ClusterOwners:
     async def _vacate(self, shards: Collection[int]) -> None:
         if self.hooks is not None:
             await self.hooks.vacate(shards)
-
-    def _leave(self, shards: Collection[int], to: str) -> None:
-        for shard in shards:
-            self._owners[shard] = to
 
     def _lose(self) -> None:
         self._had = frozenset()

@@ -62,6 +62,13 @@ class View(msgspec.Struct, frozen=True):
         dead = {each.id: msgspec.structs.replace(each, is_dead=True) for each in self.nodes if each.id in ids}
         return View([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
 
+    def moved(self, epochs: Mapping[int, int], to: str) -> "View":
+        """Return the directory in which a node owns these shards, at these epochs."""
+        shards = list(self.shards)
+        for shard, epoch in epochs.items():
+            shards[shard] = ShardRecord(to, epoch, shards[shard].versions)
+        return View(self.nodes, shards) if epochs else self
+
 
 class Directory(AbstractAsyncContextManager["Directory"], Protocol):
     """Changes the directory, after it is entered. Every method raises StoreError if its outcome is not known."""

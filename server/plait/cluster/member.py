@@ -37,8 +37,6 @@ class Moves(NamedTuple):
 
     # Ends the use of shards, before they are given away: nothing wakes there, and everything written is durable.
     vacate: Callable[[Collection[int]], Awaitable[None]]
-    # Records that another node owns shards from now on.
-    leave: Callable[[Collection[int], str], None]
     # Drops all threads at once: the node is dead for the others.
     lose: Callable[[], None]
     # The shards with work that takes long, which are given away last.
@@ -66,7 +64,7 @@ class Member:
         self.is_dead = False
         # Whether it gives its shards away, and takes no others.
         self.is_leaving = False
-        # The directory as it was read last.
+        # The directory as it was read last, with what this node has changed since.
         self.view = _NO_VIEW
         self._directory = directory
         self._moves = moves
@@ -133,10 +131,10 @@ class Member:
                 self._die()
                 return
             await self._recall(view)
-            self.view = view = view.without(await self._mark_silent(view.alive()))
+            self.view = view.without(await self._mark_silent(view.alive()))
             if not self.is_leaving:
-                await self._take_lost(view)
-                await self._share(view)
+                await self._take_lost(self.view)
+                await self._share(self.view)
         except StoreError as error:
             # Another node may be silent because the engine is: only time in which it answers counts.
             self._seen.clear()
@@ -215,7 +213,9 @@ class Member:
             if each.node not in alive and find_winner(shard, _find_able(alive, each)) == self.record.id
         }
         if mine and self.lease.holds:
-            self._owned |= await self._directory.take(self.record.id, mine)
+            taken = await self._directory.take(self.record.id, mine)
+            self._owned |= taken
+            self.view = self.view.moved(taken, self.record.id)
 
     async def _share(self, view: View) -> None:
         """Give some shards to nodes that have joined, as each is to have its share."""
@@ -239,9 +239,9 @@ class Member:
         for to, shards in by_node.items():
             given = await self._directory.give(self.record.id, shards, to)
             for shard in given:
-                del self._owned[shard]
+                self._owned.pop(shard, None)
             self._leaving -= shards.keys()
-            self._moves.leave(given, to)
+            self.view = self.view.moved(given, to)
 
 
 def _find_able(nodes: Mapping[str, NodeRecord], shard: ShardRecord) -> list[str]:

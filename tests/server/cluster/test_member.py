@@ -26,7 +26,7 @@ class Process:
         self.member = Member(
             NodeRecord(f"{name}-{number}", name, f"{name}:1"),
             directory,
-            Moves(self._vacate, lambda shards, to: None, self._lose),
+            Moves(self._vacate, self._lose),
             clock=clock,
         )
         self.number = number

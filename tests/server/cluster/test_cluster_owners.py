@@ -1,0 +1,71 @@
+"""What a node of a cluster answers from memory, while shards move."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.server.cluster.stepped import SteppedDirectory
+
+from plait.cluster.cluster_owners import ClusterOwners
+from plait.cluster.directory import NodeRecord
+from plait.store.protocol import ThreadKey
+from plait.store.shards import SHARDS, find_shard
+
+# More than a test takes: nothing is read again without a cause.
+NEVER = 60.0
+
+
+class PromptDirectory(SteppedDirectory):
+    """A directory in memory that answers at once."""
+
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def make_keys() -> dict[int, ThreadKey]:
+    """Return a thread of each shard."""
+    keys: dict[int, ThreadKey] = {}
+    number = 0
+    while len(keys) < SHARDS:
+        key = ThreadKey("note", str(number))
+        keys.setdefault(find_shard(key), key)
+        number += 1
+    return keys
+
+
+KEYS = make_keys()
+
+
+@asynccontextmanager
+async def joined(directory: PromptDirectory, name: str) -> AsyncIterator[ClusterOwners]:
+    """A node that has joined."""
+    owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=NEVER)
+    await owners.start()
+    try:
+        yield owners
+    finally:
+        await owners.stop()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let the tasks of the nodes go on until something is so."""
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_who_gives_shards_away_knows_at_once_who_has_them() -> None:
+    directory = PromptDirectory(SHARDS)
+    async with joined(directory, "a") as a, joined(directory, "b") as b:
+        assert all(a.find(key) == a.node for key in KEYS.values())
+        a.correct(KEYS[0], None)  # It looks, and shares some shards with `b`.
+        await until(lambda: any(each.node == b.node for each in directory.shards))
+        given = [shard for shard, each in enumerate(directory.shards) if each.node == b.node]
+        assert len(given) == 16
+        assert {a.find(KEYS[shard]) for shard in given} == {b.node}
+        # `b` has not looked since, and tells who asks it that `a` is the owner.
+        a.correct(KEYS[given[0]], a.node)
+        assert a.find(KEYS[given[0]]) == b.node
+        await a.give_all()
+        assert {a.find(key) for key in KEYS.values()} == {b.node}
