@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -194,8 +194,10 @@ class ClusterOwners:
         while True:
             await asyncio.sleep(self._interval if has_beaten else _AGAIN)
             if not self._member.is_dead:
-                has_beaten = await self._member.beat()
-                self.gate.tell()
+                has_beaten = False
+                with _logging_surprises():
+                    has_beaten = await self._member.beat()
+                    self.gate.tell()
 
     async def _observe(self) -> None:
         while True:
@@ -203,12 +205,13 @@ class ClusterOwners:
                 async with asyncio.timeout(self._interval):
                     await self._is_asked.wait()
             self._is_asked.clear()
-            if self._member.is_dead:
-                await self._rejoin()
-            elif self._left is not None:
-                await self._give_all(self._left)
-            else:
-                await self._look()
+            with _logging_surprises():
+                if self._member.is_dead:
+                    await self._rejoin()
+                elif self._left is not None:
+                    await self._give_all(self._left)
+                else:
+                    await self._look()
             await asyncio.sleep(_SHORTEST)
 
     @property
@@ -234,7 +237,8 @@ class ClusterOwners:
             await asyncio.sleep(_LAST_ANSWERS)
         except StoreError as error:
             log.warning("the node %s cannot give its threads away: %s", self._record.name, operator_message(error))
-        left.set_result(None)
+        finally:  # Whoever waits for it must not wait for ever.
+            left.set_result(None)
 
     async def _rejoin(self) -> None:
         """Join again, with a new id, after the others have marked this node as dead."""
@@ -280,6 +284,15 @@ class ClusterOwners:
     def _find_linked(self) -> Sequence[str]:
         linked = () if self.hooks is None else self.hooks.find_linked()
         return sorted(each.name for id in linked if (each := self.find_node(id)) is not None)
+
+
+@contextmanager
+def _logging_surprises() -> Iterator[None]:
+    """Log an exception that no caller expects: a node that neither beats nor looks would never serve again."""
+    try:
+        yield
+    except Exception:
+        log.exception("an error of plait; the node goes on")
 
 
 def _split_name(name: str) -> tuple[str, int]:

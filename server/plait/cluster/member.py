@@ -98,8 +98,11 @@ class Member:
             at = self._clock()
             other = self._find_rival(await self._directory.read()) or await self._directory.join(self.record)
             if other is None:
-                self.lease.extend(at)
-                return
+                # One with another name may have joined since.
+                if (other := self._find_rival(await self._directory.read())) is None:
+                    self.lease.extend(at)
+                    return
+                await self._directory.remove(self.record.id)
             if first is None or other.id != first.id:
                 first, began = other, self._clock()
             elif self._clock() - began >= SILENCE:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.server.cluster.stepped import SteppedDirectory
 
 from plait.cluster.cluster_owners import ClusterOwners
@@ -19,7 +20,14 @@ NEVER = 60.0
 class PromptDirectory(SteppedDirectory):
     """A directory in memory that answers at once."""
 
+    def __init__(self) -> None:
+        super().__init__(SHARDS)
+        # Exceptions to raise that no directory should.
+        self.surprises: list[Exception] = []
+
     async def _call(self, work: Callable[[], Any]) -> Any:
+        if self.surprises:
+            raise self.surprises.pop()
         return work()
 
 
@@ -38,9 +46,9 @@ KEYS = make_keys()
 
 
 @asynccontextmanager
-async def joined(directory: PromptDirectory, name: str) -> AsyncIterator[ClusterOwners]:
+async def joined(directory: PromptDirectory, name: str, interval: float = NEVER) -> AsyncIterator[ClusterOwners]:
     """A node that has joined."""
-    owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=NEVER)
+    owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=interval)
     await owners.start()
     try:
         yield owners
@@ -56,7 +64,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_who_gives_shards_away_knows_at_once_who_has_them() -> None:
-    directory = PromptDirectory(SHARDS)
+    directory = PromptDirectory()
     async with joined(directory, "a") as a, joined(directory, "b") as b:
         assert all(a.find(key) == a.node for key in KEYS.values())
         a.correct(KEYS[0], None)  # It looks, and shares some shards with `b`.
@@ -69,3 +77,15 @@ async def test_who_gives_shards_away_knows_at_once_who_has_them() -> None:
         assert a.find(KEYS[given[0]]) == b.node
         await a.give_all()
         assert {a.find(key) for key in KEYS.values()} == {b.node}
+
+
+async def test_an_error_of_plait_ends_neither_the_beats_nor_the_looks(caplog: pytest.LogCaptureFixture) -> None:
+    directory = PromptDirectory()
+    async with joined(directory, "a", interval=0.001) as a:
+        directory.surprises = [RuntimeError("one"), RuntimeError("two"), RuntimeError("three")]
+        await until(lambda: not directory.surprises)
+        beats = directory.nodes[str(a.node)].beats
+        await until(lambda: directory.nodes[str(a.node)].beats > beats)
+        directory.nodes["b"] = NodeRecord("b", "b", "b:1")
+        await until(lambda: a.find_node("b") is not None)
+    assert caplog.text.count("Traceback") == 3

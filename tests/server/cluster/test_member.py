@@ -1,6 +1,7 @@
 """Nodes of a cluster under any interleaving of pauses, lost answers and engines that are away."""
 
 from collections.abc import Collection, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from tests.schedules import schedules
 from tests.server.cluster.stepped import Outcome, SteppedDirectory
 
 from plait.cluster.directory import NodeRecord
-from plait.cluster.member import Member, Moves
+from plait.cluster.member import SINGLE, Member, Moves
 
 NAMES = ("a", "b", "c")
 SHARDS = 64
@@ -252,3 +253,35 @@ def test_a_gift_without_an_answer_is_taken_back_or_known_before_the_shards_are_s
         b.finish("observe")
         for shard in range(SHARDS):
             assert a.member.owns(shard) != b.member.owns(shard), (outcome, shard)
+
+
+def test_a_process_alone_and_a_node_that_begin_at_once_do_not_both_join() -> None:
+    for first in (SINGLE, "a"):
+        clock, directory = Clock(), SteppedDirectory(SHARDS)
+        members = {
+            name: Member(NodeRecord(f"{name}-0", name, name), directory, Moves(_do_nothing, lambda: None), clock=clock)
+            for name in (SINGLE, "a")
+        }
+        joins = {name: member.join(_pause) for name, member in members.items()}
+        for work in joins.values():  # Each has read that no other is there.
+            work.send(None)
+            work.send("done")
+            work.send("done")
+        for name in (first, *(name for name in joins if name != first)):
+            with suppress(StopIteration, Paused):
+                while True:
+                    joins[name].send("done")
+        assert [each.name for each in directory.nodes.values()] == [first]
+        assert [name for name, member in members.items() if member.lease.holds] == [first]
+
+
+class Paused(Exception):
+    """A node waits before it looks again."""
+
+
+async def _pause(seconds: float) -> None:
+    raise Paused
+
+
+async def _do_nothing(shards: Collection[int]) -> None:
+    pass
