@@ -279,7 +279,8 @@ class Plait(AgentHost, ThreadHost):
     # Inside
 
     async def _check_finished(self) -> None:
-        if self._owners.find(UNFINISHED) == self._owners.node:
+        # Among workers, only one has the file in which that is stored. A node owns nothing before it has joined.
+        if self._cluster is not None or self._owners.find(UNFINISHED) == self._owners.node:
             await check_finished(self._store)
 
     async def _join(self) -> None:
