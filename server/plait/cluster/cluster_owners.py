@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from plait.cluster.directory import Directory, NodeRecord, View
 from plait.cluster.gate import LeaseGate
+from plait.cluster.lease import boot_time
 from plait.cluster.member import SINGLE, Member, Moves
 from plait.cluster.owners import NodeId, NotOwner
 from plait.errors import StoreError, Unavailable, operator_message
@@ -61,10 +62,18 @@ class Hooks(Protocol):
 class ClusterOwners:
     """The owners of threads among the nodes of a `directory`. `record` is this node, without an id."""
 
-    def __init__(self, record: NodeRecord, directory: Directory, *, interval: float = _INTERVAL) -> None:
+    def __init__(
+        self,
+        record: NodeRecord,
+        directory: Directory,
+        *,
+        interval: float = _INTERVAL,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
         self._record = record
         self._directory = directory
         self._interval = interval
+        self._clock = clock
         self.gate = LeaseGate()
         self.hooks: Hooks | None = None
         # Whether no other node was there when this one has joined.
@@ -183,7 +192,9 @@ class ClusterOwners:
     def _make_member(self) -> Member:
         moves = Moves(self._vacate, self._lose, self._find_busy, self._find_linked)
         name = self._record.name
-        return Member(replace(self._record, id=f"{name}-{secrets.token_hex(6)}"), self._directory, moves)
+        return Member(
+            replace(self._record, id=f"{name}-{secrets.token_hex(6)}"), self._directory, moves, clock=self._clock
+        )
 
     def _follow(self, member: Member) -> None:
         self._member = member
@@ -196,8 +207,11 @@ class ClusterOwners:
             if not self._member.is_dead:
                 has_beaten = False
                 with _logging_surprises():
+                    could_serve = self.gate.is_open
                     has_beaten = await self._member.beat()
                     self.gate.tell()
+                    if self.gate.is_open and not could_serve and self.hooks is not None:
+                        self.hooks.gain(self._had)  # What was due in the meantime was passed over.
 
     async def _observe(self) -> None:
         while True:

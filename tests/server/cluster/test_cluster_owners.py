@@ -1,7 +1,7 @@
 """What a node of a cluster answers from memory, while shards move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,9 @@ from tests.server.cluster.stepped import SteppedDirectory
 
 from plait.cluster.cluster_owners import ClusterOwners
 from plait.cluster.directory import NodeRecord
+from plait.cluster.lease import boot_time
+from plait.cluster.owners import NodeId
+from plait.errors import StoreError
 from plait.store.protocol import ThreadKey
 from plait.store.shards import SHARDS, find_shard
 
@@ -46,9 +49,11 @@ KEYS = make_keys()
 
 
 @asynccontextmanager
-async def joined(directory: PromptDirectory, name: str, interval: float = NEVER) -> AsyncIterator[ClusterOwners]:
+async def joined(
+    directory: PromptDirectory, name: str, interval: float = NEVER, *, clock: Callable[[], float] = boot_time
+) -> AsyncIterator[ClusterOwners]:
     """A node that has joined."""
-    owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=interval)
+    owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=interval, clock=clock)
     await owners.start()
     try:
         yield owners
@@ -89,3 +94,42 @@ async def test_an_error_of_plait_ends_neither_the_beats_nor_the_looks(caplog: py
         directory.nodes["b"] = NodeRecord("b", "b", "b:1")
         await until(lambda: a.find_node("b") is not None)
     assert caplog.text.count("Traceback") == 3
+
+
+class Gains:
+    """Hooks that record the shards to look after."""
+
+    def __init__(self) -> None:
+        self.gained: list[Collection[int]] = []
+
+    def gain(self, shards: Collection[int]) -> None:
+        self.gained.append(shards)
+
+    def close_links(self, alive: Collection[NodeId]) -> None:
+        pass
+
+    def find_busy(self) -> frozenset[int]:
+        return frozenset()
+
+    def find_linked(self) -> tuple[NodeId, ...]:
+        return ()
+
+    async def vacate(self, shards: Collection[int]) -> None:
+        raise AssertionError
+
+    def lose(self) -> None:
+        raise AssertionError
+
+
+async def test_what_was_due_while_the_lease_had_ended_is_looked_for_again() -> None:
+    directory, now = PromptDirectory(), 1000.0
+    async with joined(directory, "a", 0.001, clock=lambda: now) as a:
+        a.hooks = hooks = Gains()
+        await until(lambda: a.gate.is_open)
+        directory.surprises = [StoreError("away")]
+        await until(lambda: not directory.surprises)
+        assert not hooks.gained
+        now += 10
+        assert not a.gate.is_open
+        await until(lambda: a.gate.is_open)
+        assert [len(each) for each in hooks.gained] == [SHARDS]
