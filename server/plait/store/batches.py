@@ -10,7 +10,7 @@ from itertools import count
 from typing import Final
 
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ThreadKey, Unreachable, Write
 
 __all__ = ["Batches", "Group", "Outcome"]
 
@@ -159,7 +159,7 @@ class Batches:
             return future
         future = loop.create_future()
         if self.may_write is not None and not self.may_write():
-            future.set_exception(StoreError("this process is cut off from the store"))
+            future.set_exception(Unreachable("this process is cut off from the store"))
             return future
         if write.fence != self._claims.get(key):
             future.set_exception(_make_fenced(key))

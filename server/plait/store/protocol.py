@@ -32,6 +32,7 @@ __all__ = [
     "ThreadKey",
     "ThreadRow",
     "ThreadView",
+    "Unreachable",
     "Write",
     "connection_id",
 ]
@@ -272,6 +273,12 @@ class ThreadView:
         CorruptThread and StoreError.
         """
         return await self._read(after, limit, size)
+
+
+class Unreachable(StoreError):
+    """The engine of the store cannot be reached, or this process may not write: nothing was stored."""
+
+    code = "unavailable"
 
 
 class Store(Protocol):

@@ -200,6 +200,17 @@ async def test_a_claim_refuses_what_waits_and_waits_for_what_is_being_written() 
     assert len(engine.written) == 1
 
 
+async def test_a_process_that_may_not_write_refuses_writes_as_unavailable() -> None:
+    engine = Engine()
+    fence = await engine.batches.claim(ROOM)
+    engine.batches.may_write = lambda: False
+    (refused,) = await engine.submit([msgspec.structs.replace(beginning(), fence=fence)])
+    error = refused.exception()
+    assert isinstance(error, StoreError)
+    assert error.code == "unavailable"
+    assert not engine.written
+
+
 async def test_closing_waits_for_all_and_survives_a_claim_that_takes_the_last() -> None:
     engine = Engine()
     fence = await engine.batches.claim(ROOM)
