@@ -9,7 +9,9 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-__all__ = ["FREE", "Directory", "NodeRecord", "ShardRecord", "View"]
+from plait.store.shards import SHARDS
+
+__all__ = ["FREE", "NO_VIEW", "Directory", "NodeRecord", "ShardRecord", "View"]
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -68,6 +70,10 @@ class View(msgspec.Struct, frozen=True):
         for shard, epoch in epochs.items():
             shards[shard] = ShardRecord(to, epoch, shards[shard].versions)
         return View(self.nodes, shards) if epochs else self
+
+
+NO_VIEW: Final = View((), (FREE,) * SHARDS)
+"""The directory before the first node has joined."""
 
 
 class Directory(AbstractAsyncContextManager["Directory"], Protocol):

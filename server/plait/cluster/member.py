@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from itertools import islice
 from typing import Final, NamedTuple
 
-from plait.cluster.directory import FREE, Directory, NodeRecord, ShardRecord, View
+from plait.cluster.directory import NO_VIEW, Directory, NodeRecord, ShardRecord, View
 from plait.cluster.lease import Lease, boot_time
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError, Unavailable
-from plait.store.shards import SHARDS
 
 __all__ = ["SILENCE", "SINGLE", "Member", "Moves"]
 
@@ -29,7 +28,6 @@ SINGLE: Final = "single"
 
 _SHARED_AT_ONCE: Final = 16
 _GIVEN_AT_ONCE: Final = 64
-_NO_VIEW: Final = View((), (FREE,) * SHARDS)
 
 
 class Moves(NamedTuple):
@@ -65,7 +63,7 @@ class Member:
         # Whether it gives its shards away, and takes no others.
         self.is_leaving = False
         # The directory as it was read last, with what this node has changed since.
-        self.view = _NO_VIEW
+        self.view = NO_VIEW
         self._directory = directory
         self._moves = moves
         self._clock = clock

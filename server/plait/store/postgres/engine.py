@@ -11,7 +11,7 @@ from asyncpg.connect_utils import SessionAttribute
 from plait.store.postgres.url import PostgresUrl
 from plait.store.protocol import Unreachable
 
-__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "is_lost", "was_sent"]
+__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "has_no_table", "is_lost", "was_sent"]
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """What the driver raises, apart from errors of arguments."""
@@ -110,6 +110,11 @@ def is_lost(error: BaseException, *, is_closed: bool = False) -> bool:
     if isinstance(error, ValueError):  # The driver's errors of arguments are InterfaceErrors, too.
         return False
     return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | asyncio.TimeoutError)
+
+
+def has_no_table(error: BaseException) -> bool:
+    """Whether a statement has failed because a table is not there."""
+    return isinstance(error, asyncpg.UndefinedTableError)
 
 
 def was_sent(error: BaseException) -> bool:
