@@ -158,6 +158,9 @@ class ClusterOwners:
             raise
         await self._look()
         self.is_first = len(self._nodes) <= 1
+        if not self.is_alone:
+            names = ", ".join(sorted(each.name for each in self._nodes.values()))
+            log.info("the node %s has joined the cluster: %s", self._record.name, names)
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._beat(), name="plait beats"),

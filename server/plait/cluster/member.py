@@ -216,6 +216,7 @@ class Member:
         if mine and self.lease.holds:
             taken = await self._directory.take(self.record.id, mine)
             self._owned |= taken
+            log.info("the node %s has taken %d shards without an owner", self.record.name, len(taken))
             self.view = self.view.moved(taken, self.record.id)
 
     async def _share(self, view: View) -> None:

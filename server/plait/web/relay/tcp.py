@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from plait.cluster.owners import NodeId
-from plait.cluster.place import NodeTls, Place, split_address
+from plait.cluster.place import Place, split_address
 from plait.web.relay.link import Link
 
 __all__ = ["Tcp"]
@@ -52,8 +52,8 @@ class Tcp:
         self._place = place
         self._find_id = find_id
         self._find_address = find_address
-        self._server_tls = _make_context(place.tls, ssl.Purpose.CLIENT_AUTH)
-        self._client_tls = _make_context(place.tls, ssl.Purpose.SERVER_AUTH)
+        self._server_tls = None if place.tls is None else place.tls.make_context(ssl.Purpose.CLIENT_AUTH)
+        self._client_tls = None if place.tls is None else place.tls.make_context(ssl.Purpose.SERVER_AUTH)
         # The connections that were dialled, and whose greeting has not ended, the oldest first.
         self._greetings: dict[_Answer, None] = {}
         # The addresses that did not answer when they were dialled last.
@@ -265,17 +265,6 @@ class _Answer(_Hello):
         self._is_over = True
         self._timer.cancel()
         self._greetings.pop(self, None)
-
-
-def _make_context(tls: NodeTls | None, purpose: ssl.Purpose) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    context = ssl.create_default_context(purpose, cafile=tls.authority)
-    context.load_cert_chain(tls.certificate, tls.key)
-    # The authority signs for nodes only, whose addresses may change.
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _keep_alive(connection: socket.socket | None) -> None:
