@@ -37,7 +37,7 @@ class Moves(NamedTuple):
     vacate: Callable[[Collection[int]], Awaitable[None]]
     # Drops all threads at once: the node is dead for the others.
     lose: Callable[[], None]
-    # The shards with work that takes long, which are given away last.
+    # The shards with work that may take long, which are given away last, and are not shared.
     find_busy: Callable[[], Set[int]] = frozenset
     # The names of the nodes to which there are links, which the others are told.
     links: Callable[[], Sequence[str]] = tuple
@@ -221,9 +221,12 @@ class Member:
 
     async def _share(self, view: View) -> None:
         """Give some shards to nodes that have joined, as each is to have its share."""
-        idle = self._owned.keys() - self._moves.find_busy()
-        if targets := dict(islice(self._find_targets(view, idle).items(), _SHARED_AT_ONCE)):
-            await self._give(targets)
+        if targets := self._find_targets(view, self._owned):
+            # Work is not cut off to share it.
+            busy = self._moves.find_busy()
+            idle = ((shard, to) for shard, to in targets.items() if shard not in busy)
+            if some := dict(islice(idle, _SHARED_AT_ONCE)):
+                await self._give(some)
 
     def _find_targets(self, view: View, shards: Iterable[int]) -> dict[int, str]:
         """Return who is to have shards of this node instead of it."""

@@ -50,9 +50,10 @@ class Moving:
         self._deadline = asyncio.get_running_loop().time() + timeout
 
     def find_busy(self) -> frozenset[int]:
-        """Return the shards of threads that have runs, or are being imported or forked."""
-        filling = (slot.key for slot in self._lifecycle.threads.slots() if slot.phase is Phase.FILLING)
-        return frozenset(find_shard(key) for key in (*self._runs.threads, *filling))
+        """Return the shards of threads that have turns or runs, or are being imported or forked."""
+        slots = self._lifecycle.threads.slots()
+        busy = (slot.key for slot in slots if slot.phase is Phase.FILLING or _is_working(slot.actor))
+        return frozenset(find_shard(key) for key in (*self._runs.threads, *busy))
 
     def keep(self, work: Coroutine[Any, Any, object]) -> None:
         """Do work in a task that `stop` cancels."""
@@ -117,6 +118,10 @@ async def _cancel(tasks: Collection[asyncio.Task[object]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+def _is_working(actor: Actor | None) -> bool:
+    return actor is not None and not actor.turns.is_idle
 
 
 def _is_ready(slot: Slot) -> bool:

@@ -1,6 +1,6 @@
 """Nodes of a cluster under any interleaving of pauses, lost answers and engines that are away."""
 
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Set
 from contextlib import suppress
 from typing import Any
 
@@ -27,16 +27,21 @@ class Process:
         self.member = Member(
             NodeRecord(f"{name}-{number}", name, f"{name}:1"),
             directory,
-            Moves(self._vacate, self._lose),
+            Moves(self._vacate, self._lose, self._find_busy),
             clock=clock,
         )
+        self.busy: Callable[[], Set[int]] = frozenset
+        self.vacate: Callable[[Collection[int]], None] = lambda shards: None
         self.number = number
         self.has_joined = False
         # The work under way of each task.
         self.tasks: dict[str, Coroutine[Any, Any, Any]] = {}
 
     async def _vacate(self, shards: Collection[int]) -> None:
-        pass
+        self.vacate(shards)
+
+    def _find_busy(self) -> Set[int]:
+        return self.busy()
 
     def _lose(self) -> None:
         self.lost += 1
@@ -285,3 +290,29 @@ async def _pause(seconds: float) -> None:
 
 async def _do_nothing(shards: Collection[int]) -> None:
     pass
+
+
+def test_shards_with_work_are_not_shared_until_it_has_ended_and_given_away_last() -> None:
+    busy = set(range(SHARDS // 2))
+    clock, _, (a, b) = make("a", "b")
+    a.busy = lambda: frozenset(busy)
+
+    def share() -> set[int]:
+        for _ in range(10):
+            clock.now += 1.0
+            for each in (a, b):
+                each.finish("beat")
+                each.finish("observe")
+        return set(b.member.owned)
+
+    assert share()
+    assert not share() & busy
+    left: list[set[int]] = []
+    a.vacate = lambda shards: left.append(set(shards))
+    work = a.member.give_all()
+    with suppress(StopIteration):
+        work.send(None)
+        while True:
+            work.send("done")
+    assert set().union(*left) >= busy
+    assert all(not each & busy or not (set().union(*left[number + 1 :]) - busy) for number, each in enumerate(left))

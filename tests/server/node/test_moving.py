@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.server.rooms import open_house
 
+from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.node.forking import Fork
 from plait.store.protocol import Store, ThreadKey
@@ -76,4 +77,28 @@ async def test_a_thread_that_is_being_filled_moves_last_and_is_given_up_in_the_e
         await house.node.moving.vacate(ALL, SOON)
         await asyncio.wait([forking])
         assert forking.exception() is not None
+        assert not house.node.moving.find_busy()
+
+
+class Worker(Room):
+    """Works until it is told to end."""
+
+    may_end: asyncio.Event
+    is_begun: asyncio.Event
+
+    @rpc
+    async def work(self) -> None:
+        self.is_begun.set()
+        await self.may_end.wait()
+
+
+async def test_a_thread_with_a_turn_moves_after_the_others() -> None:
+    Worker.may_end, Worker.is_begun = asyncio.Event(), asyncio.Event()
+    async with open_house(Worker) as house, asyncio.timeout(PATIENCE):
+        await house.handle(Worker, "idle").state()
+        working = asyncio.create_task(house.handle(Worker, "one").work())
+        await Worker.is_begun.wait()
+        assert house.node.moving.find_busy() == {find_shard(ThreadKey("worker", "one"))}
+        Worker.may_end.set()
+        await working
         assert not house.node.moving.find_busy()
