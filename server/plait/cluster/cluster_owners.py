@@ -76,8 +76,6 @@ class ClusterOwners:
         self._clock = clock
         self.gate = LeaseGate()
         self.hooks: Hooks | None = None
-        # Whether no other node was there when this one has joined.
-        self.is_first = True
         self._member = self._make_member()
         # The nodes that are alive in a view, by id, and the owners of shards that other nodes have told of since.
         self._view = self._member.view
@@ -159,7 +157,6 @@ class ClusterOwners:
             await self._directory.__aexit__(None, None, None)
             raise
         await self._look()
-        self.is_first = len(self._nodes) <= 1
         if not self.is_alone:
             names = ", ".join(sorted(each.name for each in self._nodes.values()))
             log.info("the node %s has joined the cluster: %s", self._record.name, names)

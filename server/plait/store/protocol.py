@@ -461,9 +461,10 @@ class Store(Protocol):
         """Return the threads of a kind that have been idle since `until` or before, longest first, after `after`."""
         ...
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         """Set `idle_since = at` for every thread of the kind that has none.
 
-        Called before any thread of the kind is awake.
+        Called before any thread of the kind is awake. A shared store is also given `may_mark`, and may be asked at any
+        time: it marks only threads for which that returns True, and none that is claimed afterwards.
         """
         ...

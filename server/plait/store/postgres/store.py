@@ -277,9 +277,9 @@ class PostgresStore:
             "the list of idle threads", listing.load_idle, kind, until=until, after=after, limit=limit
         )
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         with _telling("the idle threads could not be written"):
-            await self._readers.run(lambda db: listing.mark_idle(db, self._tables, kind, at))
+            await self._readers.run(lambda db: listing.mark_idle(db, self._tables, kind, at, may_mark))
 
     # Inside
 
