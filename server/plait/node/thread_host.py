@@ -139,8 +139,8 @@ class ThreadHost:
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
 
-        The app must not be running: raises Unavailable if a server uses a shared store. A dry run writes nothing; during
-        one, a server may have the store open.
+        The app must not be running: raises Unavailable if a server uses a shared store. A dry run writes nothing, and a
+        server may have the store open during one.
         """
         store = self._store
         # A store that can be read while a server has it open.
