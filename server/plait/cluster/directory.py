@@ -11,7 +11,7 @@ import msgspec
 
 from plait.store.shards import SHARDS
 
-__all__ = ["FREE", "NO_VIEW", "Directory", "NodeRecord", "ShardRecord", "View"]
+__all__ = ["FREE", "NO_VIEW", "Directory", "NodeRecord", "ShardRecord", "View", "merge_versions"]
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -47,6 +47,11 @@ class ShardRecord(NamedTuple):
 
 FREE: Final = ShardRecord("", 0)
 """A shard that no node has owned."""
+
+
+def merge_versions(before: Mapping[str, int], owner: Mapping[str, int]) -> dict[str, int]:
+    """Return the versions of a shard that gets a new owner."""
+    return {kind: max(each.get(kind, 0) for each in (before, owner)) for kind in (*before, *owner)}
 
 
 class View(msgspec.Struct, frozen=True):

@@ -71,6 +71,8 @@ class Member:
         self._owned: dict[int, int] = {}
         self._leaving: set[int] = set()
         self._seen: dict[str, _Seen] = {}
+        # The lost shards that no node may take.
+        self._waiting = 0
 
     # Answers from memory
 
@@ -208,11 +210,12 @@ class Member:
 
     async def _take_lost(self, view: View) -> None:
         alive = view.alive()
-        mine = {
-            shard: each.epoch
-            for shard, each in enumerate(view.shards)
-            if each.node not in alive and find_winner(shard, _find_able(alive, each)) == self.record.id
-        }
+        lost = ((shard, each) for shard, each in enumerate(view.shards) if each.node not in alive)
+        winners = {shard: find_winner(shard, _find_able(alive, each)) for shard, each in lost}
+        if (waiting := sum(winner is None for winner in winners.values())) != self._waiting:
+            self._waiting = waiting
+            log.warning("%d shards wait for a node with code as new as that which had them", waiting)
+        mine = {shard: view.shards[shard].epoch for shard, winner in winners.items() if winner == self.record.id}
         if mine and self.lease.holds:
             taken = await self._directory.take(self.record.id, mine)
             self._owned |= taken
@@ -250,12 +253,15 @@ class Member:
 
 
 def _find_able(nodes: Mapping[str, NodeRecord], shard: ShardRecord) -> list[str]:
-    """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated."""
-    return [id for id, node in nodes.items() if not node.is_leaving and _can_read(node.versions, shard.versions)]
+    """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated.
+
+    A process that is alone takes all shards: nobody else can, and threads that it cannot read are refused one by one.
+    """
+    return [id for id, node in nodes.items() if not node.is_leaving and _can_take(node, shard.versions)]
 
 
-def _can_read(code: Mapping[str, int], stored: Mapping[str, int]) -> bool:
-    return all(code.get(kind, version) >= version for kind, version in stored.items())
+def _can_take(node: NodeRecord, stored: Mapping[str, int]) -> bool:
+    return node.name == SINGLE or all(node.versions.get(kind, version) >= version for kind, version in stored.items())
 
 
 def _explain_rival(node: NodeRecord, other: NodeRecord) -> str:

@@ -59,7 +59,11 @@ WITH owner AS (SELECT versions FROM {{nodes}} WHERE id = $1 AND NOT is_dead FOR 
         JOIN {{shards}} s ON s.shard = w.shard AND s.epoch = w.epoch
         WHERE CASE WHEN $5 THEN s.node NOT IN (SELECT id FROM {{nodes}} WHERE NOT is_dead) ELSE s.node = $2 END
         ORDER BY s.shard FOR UPDATE OF s)
-UPDATE {{shards}} s SET node = $1, epoch = greatest(s.epoch, {TIMELINE} << 40) + 1, versions = s.versions || o.versions
+UPDATE {{shards}} s SET node = $1, epoch = greatest(s.epoch, {TIMELINE} << 40) + 1, versions = (
+    SELECT coalesce(jsonb_object_agg(kind, version), '{{}}') FROM (
+        SELECT key AS kind, max(value::bigint) AS version
+        FROM (SELECT * FROM jsonb_each_text(s.versions) UNION ALL SELECT * FROM jsonb_each_text(o.versions)) every
+        GROUP BY key) highest)
 FROM wanted w, owner o, giver g WHERE s.shard = w.shard RETURNING s.shard, s.epoch
 """
 # Seconds after which a call without an answer has failed; a node's beats must not wait for it.

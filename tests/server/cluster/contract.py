@@ -106,3 +106,7 @@ class DirectoryContract:
         taken = await directory.take("a-0", {1: 0})
         await directory.give("a-0", taken, "b-0")
         assert (await directory.read()).shards[1].versions == {"note": 3, "room": 1}
+        await directory.join(make_node("c", versions={"note": 1, "hall": 1}))
+        shard = (await directory.read()).shards[1]
+        await directory.give("b-0", {1: shard.epoch}, "c-0")
+        assert (await directory.read()).shards[1].versions == {"note": 3, "room": 1, "hall": 1}

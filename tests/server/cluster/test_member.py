@@ -5,13 +5,14 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.schedules import schedules
 from tests.server.cluster.stepped import Outcome, SteppedDirectory
 
-from plait.cluster.directory import NodeRecord
+from plait.cluster.directory import NodeRecord, ShardRecord
 from plait.cluster.member import SINGLE, Member, Moves
 
 NAMES = ("a", "b", "c")
@@ -238,6 +239,32 @@ def test_shards_of_newer_code_go_to_no_older_node() -> None:
     a.finish("observe")
     b.finish("observe")
     assert len(b.member.owned) == 16
+
+
+def test_shards_of_newer_code_that_has_gone_wait_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    clock, directory, (old, new) = make("old", "new")
+    for each, version in ((old, 1), (new, 2)):
+        id = each.member.record.id
+        directory.nodes[id] = msgspec.structs.replace(directory.nodes[id], versions={"note": version})
+    newer = new.member.record.id
+    directory.shards = [ShardRecord(newer, 9, {"note": 2}) for _ in directory.shards]
+
+    def wait(*processes: Process) -> None:
+        for _ in range(6):
+            clock.now += 1.0
+            for each in processes:
+                each.finish("beat")
+                each.finish("observe")
+
+    wait(old)
+    assert directory.nodes[newer].is_dead
+    assert not old.member.owned
+    assert caplog.text.count("64 shards wait for a node") == 1
+    again = Process("new", directory, clock, 1)
+    directory.nodes["new-1"] = msgspec.structs.replace(again.member.record, versions={"note": 2})
+    wait(again, old)
+    assert len(again.member.owned) == SHARDS
+    assert "0 shards wait" in caplog.text
 
 
 def test_a_gift_without_an_answer_is_taken_back_or_known_before_the_shards_are_served() -> None:
