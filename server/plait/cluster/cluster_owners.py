@@ -147,15 +147,20 @@ class ClusterOwners:
     # Running
 
     async def start(self) -> None:
-        """Join the cluster, and take the shards that have no owner. Raises Unavailable and StoreError."""
+        """Join the cluster, and take the shards that have no owner; others are given from `open` on.
+
+        Raises Unavailable and StoreError.
+        """
         self._is_asked, self._left = asyncio.Event(), None
         self._follow(self._make_member())
         await self._directory.__aenter__()
+        self._member.is_open = False
         try:
             await self._member.join(asyncio.sleep)
         except BaseException:
             await self._directory.__aexit__(None, None, None)
             raise
+        await self._member.beat()
         await self._look()
         if not self.is_alone:
             names = ", ".join(sorted(each.name for each in self._nodes.values()))
@@ -165,6 +170,11 @@ class ClusterOwners:
             loop.create_task(self._beat(), name="plait beats"),
             loop.create_task(self._observe(), name="plait cluster"),
         ]
+
+    async def open(self) -> None:
+        """Get shards of other nodes from now on."""
+        self._member.is_open = True
+        await self._member.beat()
 
     async def give_all(self) -> None:
         """Give all shards to other nodes; return when that is done, or cannot be."""
@@ -263,6 +273,7 @@ class ClusterOwners:
                 self._left.set_result(None)
             return
         member = self._make_member()
+        member.is_open = self._member.is_open
         try:
             await member.join(asyncio.sleep)
         except (StoreError, Unavailable) as error:

@@ -28,7 +28,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     is_dead: bool = False
     # The `state_version` of each kind in its code.
     versions: Mapping[str, int] = {}
-    # Whether it gives its shards away, and must get none.
+    # Whether it must get no shards: it gives its own away, or its app has not started yet.
     is_leaving: bool = False
     # The names of the nodes to which it has links.
     links: Sequence[str] = ()
@@ -68,6 +68,11 @@ class View(msgspec.Struct, frozen=True):
         """Return the directory in which these nodes are dead."""
         dead = {each.id: msgspec.structs.replace(each, is_dead=True) for each in self.nodes if each.id in ids}
         return View([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
+
+    def including(self, id: str) -> "View":
+        """Return the directory in which a node may have shards."""
+        nodes = [msgspec.structs.replace(each, is_leaving=False) if each.id == id else each for each in self.nodes]
+        return View(nodes, self.shards)
 
     def moved(self, epochs: Mapping[int, int], to: str) -> "View":
         """Return the directory in which a node owns these shards, at these epochs."""

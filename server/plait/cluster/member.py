@@ -60,6 +60,8 @@ class Member:
         self.lease = Lease(clock)
         # Whether the other nodes have marked it as dead: it must join again, with a new id.
         self.is_dead = False
+        # Whether other nodes may give it shards: not while its app starts. It takes those that nobody owns.
+        self.is_open = True
         # Whether it gives its shards away, and takes no others.
         self.is_leaving = False
         # The directory as it was read last, with what this node has changed since.
@@ -115,7 +117,9 @@ class Member:
         """Tell the others that this node is alive, and extend its lease; return whether the directory has answered."""
         began = self._clock()
         try:
-            is_alive = await self._directory.beat(self.record.id, is_leaving=self.is_leaving, links=self._moves.links())
+            is_alive = await self._directory.beat(
+                self.record.id, is_leaving=self.is_leaving or not self.is_open, links=self._moves.links()
+            )
         except StoreError as error:
             log.warning("a beat of the node %s failed: %s", self.record.name, error)
             return False
@@ -136,6 +140,7 @@ class Member:
             await self._recall(view)
             self.view = view.without(await self._mark_silent(view.alive()))
             if not self.is_leaving:
+                self.view = self.view.including(self.record.id)
                 await self._take_lost(self.view)
                 await self._share(self.view)
         except StoreError as error:

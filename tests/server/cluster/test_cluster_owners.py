@@ -55,6 +55,7 @@ async def joined(
     """A node that has joined."""
     owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=interval, clock=clock)
     await owners.start()
+    await owners.open()
     try:
         yield owners
     finally:

@@ -170,6 +170,33 @@ def test_shares_with_a_node_that_joins() -> None:
     assert len(a.member.owned) + sizes[-1] == SHARDS
 
 
+def test_a_node_whose_app_starts_gets_no_shards_but_takes_those_of_nobody() -> None:
+    clock, directory, (a,) = make("a")
+    b = Process("b", directory, clock)
+    directory.nodes["b-0"] = b.member.record
+    b.member.is_open = False
+
+    def wait(*processes: Process) -> None:
+        for _ in range(6):
+            clock.now += 1.0
+            for each in processes:
+                each.finish("beat")
+                each.finish("observe")
+
+    wait(b, a)
+    assert not b.member.owned
+    wait(b)  # `a` is killed.
+    assert len(b.member.owned) == SHARDS
+    again = Process("a", directory, clock, 1)
+    directory.nodes["a-1"] = again.member.record
+    again.member.is_open = False
+    wait(again, b)
+    assert len(b.member.owned) == SHARDS
+    again.member.is_open = True
+    wait(b, again)
+    assert again.member.owned
+
+
 def test_a_silent_node_is_dead_after_four_seconds_and_not_before() -> None:
     clock, _, (a, b) = make("a", "b")
     b.finish("observe")
