@@ -4,7 +4,7 @@ import { Keys } from "./elements.js";
 import { takingBack } from "./inverse.js";
 import { freeze, isEqual, share } from "./json.js";
 import type { Insertion, Parts } from "./parts.js";
-import { PatchError, apply, diff, withoutOwn } from "./patch.js";
+import { PatchError, apply, diff, tryApply, withoutOwn } from "./patch.js";
 import type { Document } from "./json.js";
 import type { Pending, ShownChange } from "./pending.js";
 import type { Joined, Op, Version } from "./protocol.js";
@@ -262,7 +262,7 @@ export class Fold {
         continue;
       }
       if (isMoved) push.ops = moved.ops;
-      const after = carriedOut(document, push.ops);
+      const after = tryApply(document, push.ops);
       if (after === undefined) continue;
       push.isShown = true;
       document = after;
@@ -296,13 +296,4 @@ function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
 /** Returns what others may have done that made `after` of `before`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
   return diff(before ?? null, after ?? null, keys, { byLetters: true });
-}
-
-function carriedOut(document: Document, ops: readonly Op[]): Document {
-  try {
-    return apply(document, ops);
-  } catch (error) {
-    if (error instanceof PatchError) return undefined;
-    throw error;
-  }
 }

@@ -121,6 +121,16 @@ export function apply(document: Document, ops: readonly Op[]): Document {
   return ops.reduce((before, op) => applyAt(before, parse(op.path), 0, op), document);
 }
 
+/** Returns what `apply` does; undefined where the operations do not fit. */
+export function tryApply(document: Document, ops: readonly Op[]): Document {
+  try {
+    return apply(document, ops);
+  } catch (error) {
+    if (error instanceof PatchError) return undefined;
+    throw error;
+  }
+}
+
 function applyAt(node: Document, parts: readonly string[], depth: number, op: Op): Json {
   if (depth === parts.length) {
     if (op.op === "remove") throw new PatchError("the whole document cannot be removed");

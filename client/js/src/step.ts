@@ -4,7 +4,7 @@ import { idOf } from "./elements.js";
 import { isObject, isWellFormed } from "./json.js";
 import type { Document, Json, JsonObject } from "./json.js";
 import type { TextPart } from "./parts.js";
-import { PatchError, apply, escape, find, isPlace, parse, regionOf, splices } from "./patch.js";
+import { escape, find, isPlace, parse, regionOf, splices, tryApply } from "./patch.js";
 import type { Op } from "./protocol.js";
 import type { Shape } from "./shape.js";
 import type { Region } from "./text.js";
@@ -117,26 +117,18 @@ export class Step {
       }
       inner.name = "add";
     }
-    try {
-      this.#value = apply(value, inner.#opsAt(pointer(rest))) as Json;
-    } catch (error) {
-      if (!(error instanceof PatchError)) throw error;
-      inner.isGone = true;
-    }
+    this.#change(inner, rest);
   }
 
   /** Applies an operation to the element that this one adds, or inside it at `rest`. */
   takeAlong(inner: Step, rest: readonly string[]): void {
-    if (this.#value === undefined) return;
-    const place = pointer(rest);
-    const isWhole = rest.length === 0 && inner.name !== "splice";
-    try {
-      const ops = isWhole ? [makeOp("replace", place, { value: inner.#value })] : inner.#opsAt(place);
-      this.#value = apply(this.#value, ops) as Json;
-    } catch (error) {
-      if (!(error instanceof PatchError)) throw error;
-      inner.isGone = true;
-    }
+    if (this.#value !== undefined) this.#change(inner, rest);
+  }
+
+  #change(inner: Step, rest: readonly string[]): void {
+    const changed = tryApply(this.#value, inner.#opsAt(pointer(rest)));
+    if (changed === undefined) inner.isGone = true;
+    else this.#value = changed;
   }
 
   /**
@@ -144,7 +136,7 @@ export class Step {
    * another place after further appends. For a replace the container matters only where something may be inside the
    * value, or where `isExact` asks for it.
    */
-  lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
+  lookUp(shape: Shape, hasHappened = false, isExact = false): void {
     const mayHold = hasHappened && this.isElement && (isExact || typeof this.#value === "object");
     if (!this.moves && !mayHold) return;
     const place = this.parts.slice(0, -1);
@@ -187,23 +179,26 @@ export function pointer(parts: readonly string[]): string {
 
 /** Tells whether two consecutive operations move an element of an array. */
 export function isPair(first: Step, second: Step): boolean {
+  const depth = first.parts.length - 1;
   return (
     second.isMoved &&
     first.name === "remove" &&
-    second.name === "add" &&
     first.moves &&
-    second.moves &&
-    first.parts.at(-1) !== "-" &&
-    second.parts.at(-1) !== "-" &&
-    first.parts.length === second.parts.length &&
-    isWithin(second.parts, first.parts.slice(0, -1))
+    insertsIn(second, depth) &&
+    first.parts[depth] !== "-" &&
+    second.parts[depth] !== "-" &&
+    isWithin(second.parts, first.parts.slice(0, depth))
   );
 }
 
 /** Tells whether an operation changes the element that `out` removes from an array, or something inside it. */
 export function isOf(step: Step, out: Step): boolean {
-  const inserts = step.moves && step.name === "add" && step.parts.length === out.parts.length;
-  return isWithin(step.parts, out.parts) && !inserts;
+  return isWithin(step.parts, out.parts) && !insertsIn(step, out.parts.length - 1);
+}
+
+/** Tells whether an operation adds an element to an array whose elements' indices are at a depth of its place. */
+export function insertsIn(step: Step, depth: number): boolean {
+  return step.moves && step.name === "add" && step.parts.length - 1 === depth;
 }
 
 /** Tells whether `place` is `outer`, or inside it. */
