@@ -1,14 +1,16 @@
 /** Drafts: copies of a state, made as they are read, that a function may change in place. */
 
-import { checkDepth, setOrigin } from "./json.js";
+import { checkDepth, setOrigin, setOwn } from "./json.js";
 
 interface Node {
   /** The object that the draft is of; it is never changed. */
-  readonly base: object;
+  readonly base: Container;
   /** A shallow copy of it, in which members that were read are replaced by drafts. */
-  readonly copy: Record<string, unknown>;
+  readonly copy: Container;
   isChanged: boolean;
 }
+
+type Container = Record<string, unknown>;
 
 /**
  * Returns the state that `recipe` makes of a draft of `base`, which is not changed; unchanged parts stay the same
@@ -17,7 +19,7 @@ interface Node {
  * recipe is async, and for a returned object that would be lost or cannot be the state.
  */
 export function produce<State>(base: State, recipe: (draft: State) => unknown): State {
-  if (!hasMembers(base)) throw new TypeError("only an object or an array can be edited: use set for any other state");
+  if (!hasMembers(base)) throw new TypeError("only an object or an array can be edited: use set");
   const drafts = new Drafts();
   const draft = drafts.of(base);
   const returned: unknown = recipe(draft as State);
@@ -30,21 +32,17 @@ class Drafts {
   #hasChanged = false;
 
   of(base: object): object {
-    const copy = (Array.isArray(base) ? [...base] : { ...base }) as Node["copy"];
-    const node: Node = { base, copy, isChanged: false };
+    const copy = copyOf(base);
+    const node = { base, copy, isChanged: false } as Node;
+    const change = () => (this.#hasChanged = node.isChanged = true);
     const draft = new Proxy(copy, {
       get: (target, key) => this.#read(target, key),
-      set: (target, key, value) => this.#change(node) && assign(target, key, value),
-      deleteProperty: (target, key) => this.#change(node) && Reflect.deleteProperty(target, key),
-      defineProperty: (target, key, to) => this.#change(node) && Reflect.defineProperty(target, key, to),
+      set: (target, key, value) => change() && setOwn(target, key, value),
+      deleteProperty: (target, key) => change() && Reflect.deleteProperty(target, key),
+      defineProperty: (target, key, to) => change() && Reflect.defineProperty(target, key, to),
     });
     this.#nodes.set(draft, node);
     return draft;
-  }
-
-  #change(node: Node): true {
-    this.#hasChanged = true;
-    return (node.isChanged = true);
   }
 
   /** Tells whether the value that a recipe has returned is the next state, in place of its draft. */
@@ -53,23 +51,16 @@ class Drafts {
     // An instance of a class cannot be a state: its prototype would be lost.
     const isOfKind = hasMembers(returned) && Array.isArray(returned) === Array.isArray(draft);
     // Methods such as `splice` return objects that are not meant as the state.
-    if (this.#hasChanged && !isOfKind) return false;
-    if (this.#hasChanged || !isOfKind) {
-      throw new TypeError(
-        "an edit either changes its draft or returns the next state: put void before a value that is neither",
-      );
-    }
-    return true;
+    if (this.#hasChanged === isOfKind)
+      throw new TypeError("an edit changes its draft or returns the next state: put void before any other value");
+    return isOfKind;
   }
 
-  #read(target: Node["copy"], key: string | symbol): unknown {
+  #read(target: Container, key: string | symbol): unknown {
     if (typeof key === "symbol") return Reflect.get(target, key);
     if (!Object.hasOwn(target, key)) return inherited(target, key);
-    const value: unknown = target[key];
-    if (!hasMembers(value) || this.#nodes.has(value)) return value;
-    const draft = this.of(value);
-    target[key] = draft;
-    return draft;
+    const value = target[key];
+    return hasMembers(value) && !this.#nodes.has(value) ? (target[key] = this.of(value)) : value;
   }
 
   /** Returns the value without drafts in it. */
@@ -77,28 +68,22 @@ class Drafts {
     if (!hasMembers(value)) return value;
     checkDepth(depth);
     const node = this.#nodes.get(value);
-    const source = (node?.copy ?? value) as Node["copy"];
-    const base = (node?.base ?? value) as Node["copy"];
-    let isChanged = node?.isChanged ?? false;
-    const entries = Object.entries(source).map(([key, item]) => {
+    const { base, copy, isChanged } = node ?? ({ base: value, copy: value, isChanged: false } as Node);
+    const made = copyOf(copy);
+    let isMade = isChanged;
+    for (const key of Object.keys(made)) {
       // A member that was not read is unchanged.
-      const finished = node && item === base[key] ? item : this.finish(item, depth + 1);
-      isChanged ||= finished !== base[key];
-      return [key, finished] as const;
-    });
-    if (!isChanged) return base;
-    const made: object = Array.isArray(source)
-      ? Array.from({ ...Object.fromEntries(entries), length: source.length })
-      : Object.fromEntries(entries);
-    if (node) setOrigin(made, node.base);
+      if (!node || copy[key] !== base[key]) made[key] = this.finish(copy[key], depth + 1);
+      isMade ||= made[key] !== base[key];
+    }
+    if (!isMade) return base;
+    if (node) setOrigin(made, base);
     return made;
   }
 }
 
-/** Sets an own member, where an assignment could call a setter of the prototype. */
-function assign(target: object, key: string | symbol, value: unknown): boolean {
-  if (Object.hasOwn(target, key)) return Reflect.set(target, key, value);
-  return Reflect.defineProperty(target, key, { value, writable: true, enumerable: true, configurable: true });
+function copyOf(value: object): Container {
+  return (Array.isArray(value) ? [...(value as unknown[])] : { ...value }) as Container;
 }
 
 /** The guard of each function. */
@@ -110,7 +95,8 @@ function inherited(target: object, key: string | symbol): unknown {
   const value: unknown = Reflect.get(target, key);
   if (typeof value !== "function") return value;
   const refuse = () => false;
-  const traps = { get: inherited, set: refuse, defineProperty: refuse, deleteProperty: refuse, setPrototypeOf: refuse };
+  // A member that is set is defined.
+  const traps = { get: inherited, defineProperty: refuse, deleteProperty: refuse, setPrototypeOf: refuse };
   const guard = guards.get(value) ?? new Proxy(value, traps);
   guards.set(value, guard);
   return guard;

@@ -12,12 +12,13 @@ import { plain } from "./json.js";
 import type { Document, Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
+import type { Editing, Insertion } from "./parts.js";
 import { PatchError, diff, find, parse, replace } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
 
-export class Edits {
+export class Edits implements Editing {
   readonly #link: Link;
   readonly #early: EarlyQueue;
   readonly #listeners: ThreadListeners;
@@ -66,6 +67,10 @@ export class Edits {
   /** Whether what is shown is not the session's, as edits of the initial state wait for the thread's. */
   get isEarly(): boolean {
     return this.#waiting > 0 || this.#session.epoch === undefined;
+  }
+
+  get insertion(): Insertion | undefined {
+    return this.#session.queue.fold.insertion;
   }
 
   get #session(): Session {

@@ -71,6 +71,12 @@ export function freeze<T>(value: T): T {
   return Object.freeze(value);
 }
 
+/** Sets an own member, where an assignment could call a setter of the prototype; returns whether it is set. */
+export function setOwn(object: object, key: PropertyKey, value: unknown): boolean {
+  if (Object.hasOwn(object, key)) return Reflect.set(object, key, value);
+  return Reflect.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
+}
+
 // Origins: an edited element of a list is recognized by the element it was made from, also without an id.
 
 const origins = new WeakMap<object, object>();

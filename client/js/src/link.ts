@@ -138,8 +138,7 @@ export class Link {
 
   /** Carries out what the session has decided; to be called after each call that may change the session. */
   pump(): void {
-    const backlog = this.session.takeBacklog();
-    if (backlog) this.#slot?.write(backlog);
+    this.#slot?.keep(this.session);
     for (const frame of this.session.takeFrames()) {
       this.#socket?.send(frame.type === "bytes" ? frame.data : stringify(frame));
     }
@@ -183,8 +182,7 @@ export class Link {
   #start(socket: Socket, slot: Slot | undefined): void {
     if (this.#isClosing) return slot?.release();
     this.#slot = slot;
-    const backlog = slot?.read();
-    if (backlog) this.session.restore(backlog);
+    slot?.restore(this.session);
     this.#socket = socket;
     socket.start();
     this.pump();

@@ -75,9 +75,13 @@ function isPair(text: string, unit: number): boolean {
   return (text.codePointAt(unit) as number) > 0xffff;
 }
 
-/** Goes from the place that was looked up last to the one at no distance. */
+/** Returns the place at no distance, found from the nearest one that is known. */
 function walk(it: Known, distance: (place: Place) => number): Place {
-  let { point, unit } = it.near;
+  const ends = [
+    { point: 0, unit: 0 },
+    { point: it.count, unit: it.text.length },
+  ];
+  let { point, unit } = ends.reduce((a, b) => (Math.abs(distance(a)) > Math.abs(distance(b)) ? b : a), it.near);
   for (; distance({ point, unit }) > 0; point++) unit += isPair(it.text, unit) ? 2 : 1;
   for (; distance({ point, unit }) < 0; point--) unit -= isPair(it.text, unit - 2) ? 2 : 1;
   return (it.near = { point, unit });

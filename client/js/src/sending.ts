@@ -75,7 +75,7 @@ export class Sending {
     const latest = [this.presence.take(now), this.auth.take(now)].filter((frame) => frame !== undefined);
     const out: (Outgoing | Unsent)[] = [...latest, ...outbox.resume(now)];
     // Pushes made after refused messages wait until those are sent again.
-    const nextPush = () => (outbox.resumesAt === undefined ? pushes.next(this.maxFrame, calls.first) : undefined);
+    const nextPush = () => (outbox.resumesAt === undefined ? pushes.take(this.maxFrame, calls.first) : undefined);
     const next = () => calls.next(this.maxFrame, pushes, outbox) ?? nextPush();
     let hasMessages = false;
     for (let each = next(); each; each = next()) {

@@ -3,7 +3,7 @@
  * value, whatever is done inside it.
  */
 
-import { isObject } from "./json.js";
+import { isObject, setOwn } from "./json.js";
 import type { Document, Json } from "./json.js";
 import { find, isIndex } from "./patch.js";
 import type { Op } from "./protocol.js";
@@ -66,7 +66,7 @@ export class Shape {
       if (name === adds && index < Infinity) container.splice(index, 0, value);
       else if (index < container.length) container.splice(index, 1, ...(name === removes ? [] : [value]));
     } else if (container && name === removes && removes === "remove") delete container[part];
-    else if (container) Object.defineProperty(container, part, { value, writable: true, enumerable: true, configurable: true });
+    else if (container) setOwn(container, part, value);
   }
 
   /** Returns the container of a place, copied so that it may be changed; undefined where there is none. */

@@ -55,10 +55,10 @@ test.each<[string, "text" | "undo", (client: ThreadClient<Pad>) => unknown]>([
   ["editsBetween", "text", (client) => client.editsBetween("a", "b")],
   ["undo", "undo", (client) => client.undo()],
   ["canRedo", "undo", (client) => client.canRedo()],
-])("%s throws a TypeError that names the option %s", async (_, option, use) => {
+])("%s throws a TypeError that names the option %s", async (method, option, use) => {
   const [client] = await joined();
   expect(() => use(client)).toThrow(TypeError);
-  expect(() => use(client)).toThrow(`This needs the option ${option}, which plait-client exports`);
+  expect(() => use(client)).toThrow(`${method} needs the option ${option}, which plait-client exports`);
 });
 
 test.each<[string, (client: ThreadClient<Pad>) => Promise<number>]>([
