@@ -388,11 +388,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   #tellUnhandled(refusal: Refusal): void {
     if (!ThreadClient.#onUnhandled.isEmpty) ThreadClient.#onUnhandled.tell(refusal, this as unknown as ThreadClient);
-    else
-      console.error(
-        `A change of ${this.kind}/${this.name} was refused; handle it with onRefused or catch:`,
-        refusal.error,
-      );
+    else console.error(`a change of ${this.kind}/${this.name} was refused; see onRefused:`, refusal.error);
   }
 
   #compare(): void {

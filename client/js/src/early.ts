@@ -90,7 +90,7 @@ export class InitialState {
     }
     const moved = rebase(ops, this.#over ?? difference(this.document, shown, keys), shown, keys.parts.text);
     this.#over = moved.over;
-    if (moved.isLost) throw new PatchError("the state of the thread lacks what this edit of the initial state changes");
+    if (moved.isLost) throw new PatchError("what this edit changes is gone");
     return moved.ops;
   }
 }

@@ -159,7 +159,7 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
   if (keys.parts.text) return;
   for (const { op, path, value } of ops) {
     if (op === "replace" && typeof value === "string" && keys.hasText(path))
-      throw new TypeError(`${path} is a text: this needs the option text, which plait-client exports`);
+      throw new TypeError(`${path} is a text, which needs the option text, which plait-client exports`);
   }
 }
 
@@ -170,6 +170,6 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] {
   const between = before === undefined ? [] : difference(before, shown, keys);
   const { ops, isLost } = rebase(diff(before, next, keys), between, shown, keys.parts.text);
-  if (isLost) throw new PatchError("an edit made within this one has removed what it changes");
+  if (isLost) throw new PatchError("what this edit changes is gone");
   return ops;
 }

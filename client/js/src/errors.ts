@@ -62,6 +62,6 @@ export function isFinal(code: number): boolean {
 /** Returns the error of a client that was closed with a final code; undefined where it reconnects. */
 export function finalError(code: number, reason: string | undefined): PlaitError | undefined {
   if (!isFinal(code)) return undefined;
-  const message = reason || `The server closed the connection for good (${code})`;
+  const message = reason || `closed by the server (${code})`;
   return new PlaitError(FINAL[code] ?? "closed", message, { closeCode: code });
 }

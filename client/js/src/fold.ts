@@ -90,7 +90,7 @@ export class Fold {
     else if (isKnown && ops) this.#rejoin(at, apply(this.confirmed, ops), ops, lastRef);
     else if (isKnown && this.have?.[1] === version) this.#rejoin(at, this.confirmed, [], lastRef);
     else if (version === 0 && !ops) this.#rejoin(at, undefined, undefined, lastRef);
-    else throw new PatchError("the join lacks the changes since the last socket");
+    else throw new PatchError("changes are missing");
     this.#isForgotten = false;
     this.hasJoined = true;
   }

@@ -98,7 +98,7 @@ const DEEPEST = 200;
 
 /** Throws a TypeError when a value at `depth` is nested deeper than servers accept. */
 export function checkDepth(depth: number): void {
-  if (depth >= DEEPEST) throw new TypeError(`a value is circular, or nested more than ${DEEPEST} deep`);
+  if (depth >= DEEPEST) throw new TypeError(`a value is circular, or more than ${DEEPEST} deep`);
 }
 
 /** Tells whether a text can be sent: half a surrogate pair has no UTF-8. */
@@ -119,54 +119,49 @@ export function plain(value: unknown, known?: unknown): Json {
 function plainAt(depth: number, value: unknown, known: unknown): Json {
   if (value === null || typeof value === "boolean") return value;
   if (typeof value === "string") return plainText(value);
-  if (typeof value === "number" && Number.isFinite(value)) return plainNumber(value, known);
+  if (typeof value === "number" && Number.isFinite(value)) {
+    if (isInexact(value) && value !== known) throw new TypeError(`${value} is beyond 2^53: pass a BigInt`);
+    return value;
+  }
   if (typeof value === "bigint") return plainInteger(value);
-  if (typeof value !== "object")
-    throw new TypeError(`JSON cannot hold ${typeof value === "number" ? value : `a ${typeof value}`}`);
-  if (value === known) return value as Json;
-  checkDepth(depth);
-  const copy = plainContainer(depth, value, known);
+  if (value === known && value) return value as Json;
+  const copy = plainContainer(depth, value as object, known);
   const origin = originOf(value);
   if (origin) setOrigin(copy as object, origin);
   return copy;
 }
 
 function plainContainer(depth: number, value: object, known: unknown): Json {
-  if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
-  if (!Array.isArray(value)) {
-    // An object whose content is not in its members, such as a Map, would arrive empty.
-    const kind = Object.prototype.toString.call(value).slice(8, -1);
-    if (kind !== "Object") throw new TypeError(`JSON cannot hold a ${kind}: convert it to an object or an array`);
-    return plainObject(depth, value, isObject(known) ? known : {});
+  if (typeof value === "object") {
+    checkDepth(depth);
+    if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
+    if (Array.isArray(value)) {
+      const before: readonly unknown[] = Array.isArray(known) ? known : [];
+      return Array.from(value, (item: unknown, at) =>
+        item === undefined ? null : plainAt(depth + 1, item, before[at]),
+      );
+    }
   }
-  const before: readonly unknown[] = Array.isArray(known) ? known : [];
-  return Array.from(value, (item: unknown, at) => (item === undefined ? null : plainAt(depth + 1, item, before[at])));
-}
-
-function plainObject(depth: number, value: object, known: JsonObject): Json {
-  const entries = Object.entries(value).filter(([, item]) => item !== undefined);
-  return Object.fromEntries(
-    entries.map(([key, item]: [string, unknown]) => {
-      const before = Object.hasOwn(known, key) ? known[key] : undefined;
-      return [plainText(key), plainAt(depth + 1, item, before)];
-    }),
-  );
-}
-
-function plainNumber(value: number, known: unknown): number {
-  if (isInexact(value) && value !== known)
-    throw new TypeError(`${value} is beyond 2^53 and may be inexact: pass a BigInt`);
-  return value;
+  // An object whose content is not in its members, such as a Map, would arrive empty.
+  const kind = Object.prototype.toString.call(value).slice(8, -1);
+  if (kind !== "Object") throw new TypeError(`JSON cannot hold ${typeof value === "number" ? value : `a ${kind}`}`);
+  const before = isObject(known) ? known : {};
+  const entries: [string, Json][] = [];
+  for (const [key, item] of Object.entries(value)) {
+    const old = Object.hasOwn(before, key) ? before[key] : undefined;
+    if (item !== undefined) entries.push([plainText(key), plainAt(depth + 1, item, old)]);
+  }
+  return Object.fromEntries(entries);
 }
 
 function plainInteger(value: bigint): number | bigint {
-  if (value !== BigInt.asIntN(64, value) && value !== BigInt.asUintN(64, value)) {
+  if (value !== BigInt.asIntN(64, value) && value !== BigInt.asUintN(64, value))
     throw new TypeError(`${value} has more than 64 bits`);
-  }
   return Number.isSafeInteger(Number(value)) ? Number(value) : value;
 }
 
-function plainText(text: string): string {
-  if (!isWellFormed(text)) throw new TypeError("a text contains half a surrogate pair, which UTF-8 cannot encode");
+/** Returns a text that can be sent. Throws a TypeError for any other. */
+export function plainText(text: string): string {
+  if (!isWellFormed(text)) throw new TypeError("half a surrogate pair cannot be sent");
   return text;
 }

@@ -89,7 +89,7 @@ export class Link {
 
   /** The error of whatever is asked for after the link was closed. */
   get closedError(): PlaitError {
-    return this.#error ?? new PlaitError("closed", "The client is closed; create another one to go on");
+    return this.#error ?? new PlaitError("closed", "the client is closed");
   }
 
   /** Connects, with a slot of the storage that belongs to the link from now on; a second call does nothing. */
@@ -153,11 +153,7 @@ export class Link {
 
   #newSocket(): Socket {
     const WebSocket = this.#options.WebSocket ?? (globalThis as { WebSocket?: WebSocketClass }).WebSocket;
-    if (!WebSocket)
-      throw new PlaitError(
-        "no_websocket",
-        "There is no global WebSocket: pass the option WebSocket, such as that of the package ws",
-      );
+    if (!WebSocket) throw new PlaitError("no_websocket", "there is no WebSocket: pass the option WebSocket");
     return new Socket({
       url: socketUrl(this.#options),
       protocol: SUBPROTOCOL,
@@ -255,7 +251,7 @@ async function callToken(token: () => string | undefined | Promise<string | unde
   try {
     return await token();
   } catch (cause) {
-    throw new PlaitError("no_token", `The option token failed: ${String(cause)}`, { cause });
+    throw new PlaitError("no_token", `the option token failed: ${String(cause)}`, { cause });
   }
 }
 
@@ -263,6 +259,6 @@ async function callToken(token: () => string | undefined | Promise<string | unde
 function troubleOf(code: number, reason: string, thrown: unknown): PlaitError {
   if (thrown !== undefined) console.error(thrown);
   if (thrown instanceof PlaitError) return thrown;
-  const message = thrown === undefined ? `The connection was closed (${code})` : String(thrown);
+  const message = thrown === undefined ? `the connection was closed (${code})` : String(thrown);
   return new PlaitError("disconnected", reason || message, { closeCode: code, cause: thrown });
 }

@@ -58,10 +58,8 @@ type Address = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" 
 
 /** Throws a TypeError where the options have neither a kind and a name nor a url. */
 export function checkNamed({ kind, name, url }: Partial<Address>): void {
-  const isText = (value: unknown) => typeof value === "string" && value !== "";
-  if (url === undefined && !(isText(kind) && isText(name))) {
-    throw new TypeError("The thread is missing: pass kind and name, or url");
-  }
+  if (url === undefined && ![kind, name].every((part) => typeof part === "string" && part))
+    throw new TypeError("the thread is missing: pass kind and name, or url");
 }
 
 /** Tells whether the host is known, from the options or from the page. */
@@ -90,7 +88,7 @@ function resolve({ kind, name, host, secure, url }: Address): URL {
   const page = globalThis.location as Location | undefined;
   if (url !== undefined) return parse(String(url), page?.href);
   const at = host ?? page?.host;
-  if (!at) throw new PlaitError("no_host", "The host is missing: outside a page, pass host or url");
+  if (!at) throw new PlaitError("no_host", "outside a page, pass host or url");
   // The path could not be appended to a whole address, or to a query.
   if (/\/\/|[?#]/.test(at)) throw badUrl(at);
   const scheme = (secure ?? page?.protocol === "https:") ? "wss" : "ws";
@@ -111,9 +109,5 @@ function parse(text: string, base?: string): URL {
 
 function badUrl(text: string): PlaitError {
   // A query may hold a token.
-  const shown = text.replace(/[?#].*/s, "");
-  return new PlaitError(
-    "bad_url",
-    `Invalid address "${shown}": pass host as in example.com:8000, or url as in wss://example.com/threads/note/a`,
-  );
+  return new PlaitError("bad_url", `invalid host or url "${text.replace(/[?#].*/s, "")}"`);
 }

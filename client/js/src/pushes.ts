@@ -56,7 +56,7 @@ export class Pushes {
   /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
   add(ops: readonly Op[]): Pending {
     for (const { path } of ops) {
-      if (!isWellFormed(path)) throw new PatchError("a path contains half a surrogate pair, which UTF-8 cannot encode");
+      if (!isWellFormed(path)) throw new PatchError("half a surrogate pair cannot be sent");
     }
     const push = this.fold.add(this.next, ops);
     this.next++;
@@ -80,8 +80,7 @@ export class Pushes {
     }
     const frame = this.#frame(push);
     if (!push.isSettled) {
-      if (push.isOrphan)
-        return this.#refuse(push, new PlaitError("conflict", "It was refused, or what it was made on"));
+      if (push.isOrphan) return this.#refuse(push, new PlaitError("conflict", "what it was made on was refused"));
       if (isTooLarge(frame, maxFrame)) return this.#refuse(push, tooLarge("change"));
     }
     this.#window.take(push);

@@ -167,7 +167,7 @@ export class CallQueue {
 
   /** Returns the failures of all calls under way, which are lost with their socket. */
   failAll(reason: PlaitError | undefined): Failed[] {
-    const error = reason ?? new PlaitError("disconnected", "The connection was lost before the call was answered");
+    const error = reason ?? new PlaitError("disconnected", "the connection was lost before the answer");
     const failed = [...this.#sent].map((ref) => ({ type: "failed" as const, ref, error }));
     this.#sent.clear();
     return failed;

@@ -67,7 +67,7 @@ test.each<[string, (client: ThreadClient<Pad>) => Promise<number>]>([
   ["update", (client) => client.update("/note", "")],
 ])("%s changes no text, but all else", async (_, change) => {
   const [client, peer] = await joined();
-  await expect(change(client)).rejects.toThrow("/note is a text: this needs the option text");
+  await expect(change(client)).rejects.toThrow("/note is a text, which needs the option text");
   expect(client.state).toEqual(STATE);
   void client.update("/status", "");
   expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/status", value: "" }]);

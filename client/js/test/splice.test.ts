@@ -50,16 +50,16 @@ async function ops(peer: Peer): Promise<readonly Op[]> {
 test.each<[string, Document, object, string]>([
   ["past the end", { t: "🔑b" }, { at: 3 }, "splice /t does not fit what is there"],
   ["that removes more than is there", { t: "🔑b" }, { at: 1, remove: 2 }, "splice /t does not fit"],
-  ["at a negative place", { t: "ab" }, { at: -1 }, "splice /t is malformed"],
-  ["that removes less than nothing", { t: "ab" }, { at: 0, remove: -2 }, "splice /t is malformed"],
-  ["at a part of a place", { t: "ab" }, { at: 0.5 }, "malformed"],
-  ["at a truth", { t: "ab" }, { at: true }, "malformed"],
-  ["without a place", { t: "ab" }, { insert: "x" }, "splice /t is malformed"],
-  ["with a value", { t: "ab" }, { at: 0, value: "x" }, "splice /t is malformed"],
+  ["at a negative place", { t: "ab" }, { at: -1 }, "splice /t does not fit"],
+  ["that removes less than nothing", { t: "ab" }, { at: 0, remove: -2 }, "splice /t does not fit"],
+  ["at a part of a place", { t: "ab" }, { at: 0.5 }, "splice /t does not fit"],
+  ["at a truth", { t: "ab" }, { at: true }, "splice /t does not fit"],
+  ["without a place", { t: "ab" }, { insert: "x" }, "splice /t does not fit"],
+  ["with a value", { t: "ab" }, { at: 0, value: "x" }, "splice /t does not fit"],
   ["of half a surrogate pair", { t: "ab" }, { at: 0, insert: "\ud83d" }, "splice /t does not fit"],
   ["of a number", { t: 5 }, { at: 0 }, "splice /t does not fit what is there"],
   ["of a list", { t: ["a"] }, { at: 0 }, "splice /t does not fit what is there"],
-  ["of nothing", {}, { at: 0 }, "/t does not exist"],
+  ["of nothing", {}, { at: 0 }, "splice /t does not fit"],
 ])("a splice %s does not fit", (_, document, change, message) => {
   const op = { op: "splice", path: "/t", ...change } as Op;
   expect(() => apply(document, [op])).toThrow(PatchError);
