@@ -31,6 +31,19 @@ export type Unsubscribe = () => void;
 /** The methods that the options `text` and `undo` bring; without them they throw a TypeError. */
 export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> extends TextMethods, UndoMethods {}
 
+/** `subscribe` tells when one of these has changed. */
+const COMPARED = [
+  "state",
+  "confirmed",
+  "version",
+  "status",
+  "trouble",
+  "pending",
+  "connection",
+  "readonly",
+  "presence",
+] as const;
+
 const METHODS = {
   text: ["splice", "append", "goesOn", "editsBetween", "onText"],
   undo: ["undo", "redo", "canUndo", "canRedo"],
@@ -393,15 +406,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   #compare(): void {
     this.#texts?.tell(this.#edits.shown, !this.#edits.isEarly);
-    const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
-    this.#listeners.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
+    this.#listeners.compare(COMPARED.map((name) => this[name]));
   }
 }
 
 /** Binds methods to their object, as after `const { subscribe } = room`. */
 function bindMethods(object: object, prototype: object): void {
-  for (const name of Object.getOwnPropertyNames(prototype)) {
-    const { value } = Object.getOwnPropertyDescriptor(prototype, name) ?? {};
+  for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(prototype))) {
     if (name === "constructor" || typeof value !== "function") continue;
     // That of a subclass comes first.
     const method = (object as Record<string, () => unknown>)[name] as () => unknown;

@@ -1,6 +1,6 @@
 /** Drafts: copies of a state, made as they are read, that a function may change in place. */
 
-import { checkDepth, setOrigin, setOwn } from "./json.js";
+import { checkDepth, copyOf, isContainer, setOrigin, setOwn } from "./json.js";
 
 interface Node {
   /** The object that the draft is of; it is never changed. */
@@ -47,7 +47,7 @@ class Drafts {
 
   /** Tells whether the value that a recipe has returned is the next state, in place of its draft. */
   isNext(returned: unknown, draft: object): boolean {
-    if (typeof returned !== "object" || returned === null || this.#nodes.has(returned)) return false;
+    if (!isContainer(returned) || this.#nodes.has(returned)) return false;
     // An instance of a class cannot be a state: its prototype would be lost.
     const isOfKind = hasMembers(returned) && Array.isArray(returned) === Array.isArray(draft);
     // Methods such as `splice` return objects that are not meant as the state.
@@ -82,10 +82,6 @@ class Drafts {
   }
 }
 
-function copyOf(value: object): Container {
-  return (Array.isArray(value) ? [...(value as unknown[])] : { ...value }) as Container;
-}
-
 /** The guard of each function. */
 const guards = new WeakMap<object, unknown>();
 
@@ -103,8 +99,7 @@ function inherited(target: object, key: string | symbol): unknown {
 }
 
 function hasMembers(value: unknown): value is object {
-  if (typeof value !== "object" || value === null) return false;
-  if (Array.isArray(value)) return true;
+  if (!isContainer(value) || Array.isArray(value)) return isContainer(value);
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === Object.prototype || prototype === null;
 }

@@ -83,14 +83,16 @@ export class Fold {
 
   /** Takes in the answer to a join. Throws a PatchError, and changes nothing, where what was missed is missing. */
   join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys, texts }: Joined): void {
-    const at = [epoch, version] as const;
     this.declare({ list_keys, texts });
-    const isKnown = this.have?.[0] === epoch;
-    if (state !== undefined) this.#rejoin(at, state, undefined, lastRef);
-    else if (isKnown && ops) this.#rejoin(at, apply(this.confirmed, ops), ops, lastRef);
-    else if (isKnown && this.have?.[1] === version) this.#rejoin(at, this.confirmed, [], lastRef);
-    else if (version === 0 && !ops) this.#rejoin(at, undefined, undefined, lastRef);
-    else throw new PatchError("changes are missing");
+    const [known, from] = this.have ?? [];
+    let [confirmed, over]: [Document, readonly Op[] | undefined] = [state, undefined];
+    if (state === undefined) {
+      if (known === epoch && (ops || from === version)) {
+        over = ops ?? [];
+        confirmed = apply(this.confirmed, over);
+      } else if (version > 0 || ops) throw new PatchError("changes are missing");
+    }
+    this.#rejoin([epoch, version], confirmed, over, lastRef);
     this.#isForgotten = false;
     this.hasJoined = true;
   }
@@ -148,15 +150,11 @@ export class Fold {
     const [first, second] = this.pushes.filter(isShown);
     const isFirst = first === push;
     const expected = isFirst ? (second ? apply(this.confirmed, push.ops) : this.shown) : undefined;
-    if (isFirst && isEqual(withoutOwn(ops), withoutOwn(push.ops))) {
-      this.confirmed = expected;
-      this.#take(push);
-    } else {
-      this.confirmed = apply(this.confirmed, ops);
-      const over = isFirst ? this.#difference(expected, this.confirmed) : push.isShown ? [] : ops;
-      this.#take(push);
-      this.refold(over);
-    }
+    const isExpected = isFirst && isEqual(withoutOwn(ops), withoutOwn(push.ops));
+    this.confirmed = isExpected ? expected : apply(this.confirmed, ops);
+    const over = isFirst ? this.#difference(expected, this.confirmed) : push.isShown ? [] : ops;
+    this.#take(push);
+    if (!isExpected) this.refold(over);
     this.at = at;
   }
 
@@ -226,8 +224,7 @@ function isShown(push: Pending): boolean {
 }
 
 export function newPush(ref: number, made: Version, ops: readonly Op[]): Pending {
-  const state = { sent: undefined, lostOn: undefined, isOrphan: false, isSettled: false, isShown: false };
-  return { ref, made, ops, ...state };
+  return { ref, made, ops, sent: undefined, lostOn: undefined, isOrphan: false, isSettled: false, isShown: false };
 }
 
 /** Returns what others may have done that made `after` of `before`; no state counts as null. */

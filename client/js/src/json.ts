@@ -20,7 +20,7 @@ export type DeepReadonly<T> = 0 extends 1 & T
 
 /** Tells whether a value is a JSON object: neither null nor an array. */
 export function isObject(value: unknown): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  return isContainer(value) && !Array.isArray(value);
 }
 
 /** Tells whether two values are the same JSON; the order of keys does not count. */
@@ -45,29 +45,36 @@ export function canonical(value: Json): string {
 /** Returns `next` with each part that is equal to its counterpart in `old` replaced by that object. */
 export function share<T>(old: unknown, next: T): T;
 export function share(old: unknown, next: unknown): unknown {
-  if (old === next) return old;
-  if (Array.isArray(old) && Array.isArray(next)) {
-    const items = next.map((item, index) => (index < old.length ? share(old[index], item) : item));
-    if (items.length === old.length && items.every((item, index) => item === old[index])) return old;
-    return items.every((item, index) => item === next[index]) ? next : items;
-  }
-  if (!isObject(old) || !isObject(next)) return next;
+  if (old === next || !isContainer(old) || !isContainer(next) || Array.isArray(old) !== Array.isArray(next))
+    return next;
   const keys = Object.keys(next);
-  const entries = keys.map((key) => [key, Object.hasOwn(old, key) ? share(old[key], next[key]) : next[key]] as const);
-  if (
-    keys.length === Object.keys(old).length &&
-    entries.every(([key, item]) => Object.hasOwn(old, key) && item === old[key])
-  ) {
-    return old;
+  let isOld = keys.length === Object.keys(old).length;
+  let made = next;
+  for (const key of keys) {
+    const item = Object.hasOwn(old, key) ? share(old[key], next[key]) : next[key];
+    isOld &&= item === old[key];
+    if (item === next[key]) continue;
+    if (made === next) made = copyOf(next);
+    made[key] = item;
   }
-  return entries.every(([key, item]) => item === next[key]) ? next : Object.fromEntries(entries);
+  return isOld ? old : made;
+}
+
+type Container = Record<string, unknown>;
+
+export function isContainer(value: unknown): value is Container {
+  return typeof value === "object" && value !== null;
+}
+
+/** Returns a shallow copy of an object or an array. */
+export function copyOf(value: object): Container {
+  return (Array.isArray(value) ? [...(value as unknown[])] : { ...value }) as Container;
 }
 
 /** Returns `value`, frozen in all its parts; an object that is frozen already is taken to be so at every depth. */
 export function freeze<T>(value: T): T {
-  if (typeof value !== "object" || value === null || Object.isFrozen(value)) return value;
-  if (Array.isArray(value)) for (const item of value) freeze(item);
-  else for (const key of Object.keys(value)) freeze((value as Record<string, unknown>)[key]);
+  if (!isContainer(value) || Object.isFrozen(value)) return value;
+  for (const item of Object.values(value)) freeze(item);
   return Object.freeze(value);
 }
 
@@ -88,7 +95,7 @@ export function setOrigin(made: object, origin: object): void {
 
 /** Returns the object that a value is a changed copy of; undefined where it is none. */
 export function originOf(value: unknown): object | undefined {
-  return typeof value === "object" && value !== null ? origins.get(value) : undefined;
+  return isContainer(value) ? origins.get(value) : undefined;
 }
 
 // Plain copies

@@ -36,13 +36,15 @@ export interface LinkListener {
 
 export class Link {
   readonly session: Session;
+  /** Why the link was closed, unless by `close`. */
+  error: PlaitError | undefined = undefined;
+  /** Why the last connection was lost or failed; undefined while the thread is joined. */
+  trouble: PlaitError | undefined = undefined;
   readonly #options: ThreadOptions<unknown>;
   readonly #listener: LinkListener;
   #socket: Socket | undefined = undefined;
   #slot: Slot | undefined = undefined;
   #status: Status = "connecting";
-  #error: PlaitError | undefined = undefined;
-  #trouble: PlaitError | undefined = undefined;
   // The token that the server has.
   #token: string | undefined = undefined;
   #isStarted = false;
@@ -77,19 +79,9 @@ export class Link {
     return this.#slot?.isKept ?? false;
   }
 
-  /** Why the link was closed, unless by `close`. */
-  get error(): PlaitError | undefined {
-    return this.#error;
-  }
-
-  /** Why the last connection was lost or failed; undefined while the thread is joined. */
-  get trouble(): PlaitError | undefined {
-    return this.#trouble;
-  }
-
   /** The error of whatever is asked for after the link was closed. */
   get closedError(): PlaitError {
-    return this.#error ?? new PlaitError("closed", "the client is closed");
+    return this.error ?? new PlaitError("closed", "the client is closed");
   }
 
   /** Connects, with a slot of the storage that belongs to the link from now on; a second call does nothing. */
@@ -125,7 +117,7 @@ export class Link {
 
   #closeNow(error?: PlaitError): void {
     if (this.#isClosed) return;
-    if (!this.#isClosing) this.#error = error;
+    if (!this.#isClosing) this.error = error;
     this.#isClosing = this.#isClosed = true;
     this.session.stop(this.closedError);
     this.#socket?.stop();
@@ -167,7 +159,7 @@ export class Link {
       onMessage: (data) => this.#receive(data),
       onClose: (code, reason, thrown) => {
         this.#status = "offline";
-        this.#trouble = troubleOf(code, reason, thrown);
+        this.trouble = troubleOf(code, reason, thrown);
         this.session.lost(code, reason);
         this.pump();
       },
@@ -196,7 +188,7 @@ export class Link {
   #handle(event: SessionEvent): void {
     if (event.type === "joined") {
       this.#status = "online";
-      this.#trouble = undefined;
+      this.trouble = undefined;
       this.#socket?.joined();
     } else if (event.type === "applied" || event.type === "result") this.#socket?.answered();
     else if (event.type === "rejoin") {

@@ -74,9 +74,8 @@ export class ThreadListeners {
 
   /** Returns the listeners to the event `name`. */
   event(name: string): Listeners<[unknown]> {
-    const listeners = this.#events.get(name) ?? new Listeners<[unknown]>();
-    this.#events.set(name, listeners);
-    return listeners;
+    if (!this.#events.has(name)) this.#events.set(name, new Listeners());
+    return this.#events.get(name) as Listeners<[unknown]>;
   }
 
   /** Passes an event of the session to its listeners; `answer` is the promise of a refused change. */

@@ -3,7 +3,7 @@
  * value, whatever is done inside it.
  */
 
-import { isObject, setOwn } from "./json.js";
+import { copyOf, isContainer, isObject, setOwn } from "./json.js";
 import type { Document, Json } from "./json.js";
 import { find, isIndex } from "./patch.js";
 import type { Op } from "./protocol.js";
@@ -74,8 +74,8 @@ export class Shape {
     let container = this.#root;
     for (const part of ["", ...parts].slice(0, -1)) {
       const node = find(container as Json, [part]) as Container;
-      if (typeof node !== "object" || node === null) return undefined;
-      const copy = this.#owned.has(node) ? node : Array.isArray(node) ? [...node] : { ...node };
+      if (!isContainer(node)) return undefined;
+      const copy = this.#owned.has(node) ? node : copyOf(node);
       this.#owned.add(copy);
       container = (container as Record<string, Json>)[part] = copy as Json & Container;
     }

@@ -1,8 +1,8 @@
 /** One operation while others are brought before it: its place, and what it does to the elements around it. */
 
 import { idOf } from "./elements.js";
-import { isObject, isWellFormed } from "./json.js";
-import type { Document, Json, JsonObject } from "./json.js";
+import { isContainer, isObject, isWellFormed } from "./json.js";
+import type { Document, Json } from "./json.js";
 import type { TextPart } from "./parts.js";
 import { escape, find, isPlace, parse, regionOf, splices, tryApply } from "./patch.js";
 import type { Op } from "./protocol.js";
@@ -156,10 +156,6 @@ export function makeOp(
   { value, isMoved = false }: { value?: Json | undefined; isMoved?: boolean } = {},
 ): Op {
   return { op: name, path, ...(value !== undefined && { value }), ...(isMoved && { moved: true }) } as Op;
-}
-
-function isContainer(value: Document): value is JsonObject | readonly Json[] {
-  return typeof value === "object" && value !== null;
 }
 
 /** Tells whether a place in a value is an element of a list, or inside one; appending with `-` is neither. */
