@@ -370,11 +370,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #handleEvent(event: SessionEvent): void {
-    const answer = event.type === "refused" ? this.#edits.answerOf(event.push) : undefined;
-    this.#edits.settle(event);
-    if (event.type === "applied" || event.type === "refused") {
-      this.#history?.settle(event.push, event.type === "refused");
-    }
+    const answer = this.#edits.settle(event);
+    if ("push" in event) this.#history?.settle(event.push, event.type === "refused");
     this.#calls.settle(event);
     this.#listeners.dispatch(event, answer);
     if (event.type === "joined" || event.type === "restored") this.#early.run();

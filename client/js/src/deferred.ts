@@ -61,7 +61,7 @@ export function whenFound<T>(
   const found = new Deferred<T>();
   const lookAgain = () => {
     try {
-      if (signal?.aborted) throw signal.reason;
+      signal?.throwIfAborted();
       const value = look();
       if (value === undefined) return;
       found.resolve(value);
@@ -69,10 +69,9 @@ export function whenFound<T>(
       found.reject(error);
     }
     unsubscribe();
-    signal?.removeEventListener("abort", lookAgain);
   };
   const unsubscribe = subscribe(lookAgain);
-  signal?.addEventListener("abort", lookAgain);
+  if (signal) onAbortBefore(found.promise, signal, lookAgain);
   lookAgain();
   return found.promise;
 }
@@ -83,8 +82,8 @@ export function onAbortBefore(
   signal: AbortSignal,
   onAbort: (reason: unknown) => void,
 ): void {
-  const abort = () => onAbort(signal.reason);
-  const unsubscribe = () => signal.removeEventListener("abort", abort);
-  signal.addEventListener("abort", abort);
-  promise.then(unsubscribe, unsubscribe);
+  const settled = new AbortController();
+  signal.addEventListener("abort", () => onAbort(signal.reason), settled);
+  const end = () => settled.abort();
+  promise.then(end, end);
 }

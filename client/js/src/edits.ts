@@ -138,13 +138,14 @@ export class Edits implements Editing {
     return this.#answers.get(push);
   }
 
-  /** Settles the promise of a push that is applied or refused. */
-  settle(event: SessionEvent): void {
-    if (event.type !== "applied" && event.type !== "refused") return;
+  /** Settles the promise of a push that is applied or refused, and returns it. */
+  settle(event: SessionEvent): Deferred<number> | undefined {
+    if (!("push" in event)) return undefined;
     const answer = this.#answers.get(event.push);
     this.#answers.delete(event.push);
     if (event.type === "applied") answer?.resolve(event.version);
     else answer?.reject(event.error);
+    return answer;
   }
 
   /** Rejects the promises of all pushes, as no answer will come. */

@@ -1,7 +1,7 @@
 /** The error that this client throws, and the close codes that end a client with one. */
 
 export interface PlaitErrorOptions {
-  path?: string | undefined;
+  path?: string | null | undefined;
   closeCode?: number | undefined;
   cause?: unknown;
 }
@@ -22,7 +22,7 @@ export class PlaitError extends Error {
     super(message, cause === undefined ? undefined : { cause });
     this.name = "PlaitError";
     this.code = code;
-    this.path = path;
+    this.path = path ?? undefined;
     this.closeCode = closeCode;
   }
 }

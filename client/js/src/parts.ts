@@ -30,9 +30,8 @@ export interface TextChange {
 export interface TextPart {
   /** Returns a function that finds one region, around all that is different, or by letters the smallest change. */
   newTexts(options?: { byLetters?: boolean }): CompareTexts;
-  /** Brings two changes of one text past each other; see `text.ts`. */
-  transform(mine: readonly Region[], other: readonly Region[], yields: boolean): Region[];
-  goesOn(mine: readonly Region[], other: readonly Region[]): boolean;
+  /** Brings another splice of the same text before `mine`: each becomes what it is after the other. */
+  pass(mine: Splicing, other: Splicing): void;
   newInsertion(): Insertion;
   newMethods(edits: Editing, watchers: TextWatchers, compare: CompareTexts): TextMethods;
   newWatchers(compare: CompareTexts): TextWatchers;
@@ -72,6 +71,12 @@ export interface Editing {
   readonly insertion: Insertion | undefined;
   /** Pushes the operations that `make` returns for what is shown. */
   make(make: (shown: Document) => readonly Op[]): Promise<number>;
+}
+
+/** What a splice does to its text, and whether it goes on after what the same client has inserted. */
+export interface Splicing {
+  regions: readonly Region[];
+  isOwn: boolean;
 }
 
 /** Returns the change that turns `old` into `next`. */

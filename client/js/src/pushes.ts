@@ -198,8 +198,7 @@ export class Pushes {
     if (push === undefined) return undefined;
     if (!isUnseen) {
       this.#answer(push, () => this.fold.refuse(push), !push.isSettled);
-      const error = new PlaitError(frame.code, frame.message, { path: frame.path ?? undefined });
-      return { type: "refused", push, error };
+      return { type: "refused", push, error: new PlaitError(frame.code, frame.message, frame) };
     }
     if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);
     else {

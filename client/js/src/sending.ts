@@ -160,9 +160,10 @@ export class CallQueue {
   }
 
   /** Ends a call with an error; returns its failure if it was under way. */
-  fail({ ref, code, message, path }: Failure): Failed | undefined {
+  fail(frame: Failure): Failed | undefined {
+    const { ref, code, message } = frame;
     if (typeof ref !== "number" || !this.end(ref)) return undefined;
-    return { type: "failed", ref, error: new PlaitError(code, message, { path: path ?? undefined }) };
+    return { type: "failed", ref, error: new PlaitError(code, message, frame) };
   }
 
   /** Returns the failures of all calls under way, which are lost with their socket. */

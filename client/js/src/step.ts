@@ -31,11 +31,11 @@ export class Step {
   /** Whether the same was done already. */
   isDone = false;
   /** Whether it goes on after what the same client has inserted: it stays before what others insert at its place. */
-  #isOwn: boolean;
+  isOwn: boolean;
   /** As given, or with later changes inside; undefined where it has none, or that is not known. */
   #value: Json | undefined;
   /** What a splice does to its text: in several places where others have written in between. */
-  #regions: readonly Region[];
+  regions: readonly Region[];
 
   readonly #text: TextPart | undefined;
 
@@ -47,8 +47,8 @@ export class Step {
     this.parts = parse(op.path);
     this.isElement = isPlace(this.parts.at(-1));
     this.moves = this.isElement && (op.op === "add" || op.op === "remove");
-    this.#regions = op.op === "splice" ? [regionOf(op)] : [];
-    this.#isOwn = op.op === "splice" && op.own === true;
+    this.regions = op.op === "splice" ? [regionOf(op)] : [];
+    this.isOwn = op.op === "splice" && op.own === true;
   }
 
   get pointer(): string {
@@ -57,7 +57,7 @@ export class Step {
 
   /** Whether it is known what it puts at its place. */
   get hasValue(): boolean {
-    if (this.name === "splice") return this.#regions.every(({ insert }) => isWellFormed(insert));
+    if (this.name === "splice") return this.regions.every(({ insert }) => isWellFormed(insert));
     return this.#value !== undefined;
   }
 
@@ -79,23 +79,19 @@ export class Step {
   }
 
   #opsAt(path: string): Op[] {
-    if (this.name === "splice") return splices(path, this.#regions, this.#isOwn);
+    if (this.name === "splice") return splices(path, this.regions, this.isOwn);
     return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
   }
 
   /** Brings another splice of the same text before this one: each becomes what it is after the other. */
   passText(other: Step): void {
-    const text = this.#text;
-    if (!text || this.#regions.length + other.#regions.length > MOST_REGIONS) {
-      this.isContested = this.isGone = true;
-      return;
+    const tooMany = this.regions.length + other.regions.length > MOST_REGIONS;
+    if (!this.#text || tooMany) this.isContested = this.isGone = true;
+    else {
+      this.#text.pass(this, other);
+      this.isGone = this.isDone = this.regions.length === 0;
+      other.isGone = other.regions.length === 0;
     }
-    this.#isOwn &&= text.goesOn(this.#regions, other.#regions);
-    const mine = text.transform(this.#regions, other.#regions, !this.#isOwn);
-    other.#regions = text.transform(other.#regions, this.#regions, this.#isOwn);
-    this.#regions = mine;
-    this.isGone = this.isDone = mine.length === 0;
-    other.isGone = other.#regions.length === 0;
   }
 
   /**

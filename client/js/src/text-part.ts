@@ -22,8 +22,12 @@ export const text: TextPart = {
       return letters ? letters.refine(old.slice(at, end), region) : [region];
     };
   },
-  transform,
-  goesOn,
+  pass(mine, other) {
+    mine.isOwn &&= goesOn(mine.regions, other.regions);
+    const { regions } = mine;
+    mine.regions = transform(regions, other.regions, !mine.isOwn);
+    other.regions = transform(other.regions, regions, mine.isOwn);
+  },
   newInsertion: () => new LastInsertion(),
   newWatchers: (compare) => new Texts(compare),
   newMethods: (edits, watchers, compare): TextMethods => ({
