@@ -3,7 +3,7 @@
 import { Calls } from "./calls.js";
 import type { CallOptions, RpcStream } from "./calls.js";
 import { Deferred, whenFound } from "./deferred.js";
-import { produce } from "./draft.js";
+import { edited } from "./draft.js";
 import { EarlyQueue } from "./early.js";
 import { Edits } from "./edits.js";
 import { raise } from "./errors.js";
@@ -188,7 +188,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * without having changed the draft is the next state.
    */
   edit(recipe: (draft: State) => unknown): Promise<number> {
-    return this.#edits.set((state) => produce(state as State, recipe));
+    return this.#edits.set((state) => edited(state as State, recipe));
   }
 
   /**

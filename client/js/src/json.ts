@@ -84,13 +84,21 @@ export function setOwn(object: object, key: PropertyKey, value: unknown): boolea
   return Reflect.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
 }
 
-// Origins: an edited element of a list is recognized by the element it was made from, also without an id.
+// Drafts and origins: an edited element of a list is recognized by the element it was made from, also without an id.
+
+/** What a draft is of, which is never changed, and the copy that is. */
+export interface Draft {
+  readonly base: Container;
+  readonly copy: Container;
+}
+
+/** Under this key, a draft has what it is. */
+export const DRAFT = Symbol();
 
 const origins = new WeakMap<object, object>();
 
-/** Remembers that `made` is a changed copy of `origin`. */
-export function setOrigin(made: object, origin: object): void {
-  origins.set(made, origin);
+export function draftOf(value: object): Draft | undefined {
+  return (value as { [DRAFT]?: Draft })[DRAFT];
 }
 
 /** Returns the object that a value is a changed copy of; undefined where it is none. */
@@ -103,11 +111,6 @@ export function originOf(value: unknown): object | undefined {
 /** Servers refuse deeper nesting; the limit also ends the walk through a circular value. */
 const DEEPEST = 200;
 
-/** Throws a TypeError when a value at `depth` is nested deeper than servers accept. */
-export function checkDepth(depth: number): void {
-  if (depth >= DEEPEST) throw new TypeError(`a value is circular, or more than ${DEEPEST} deep`);
-}
-
 /** Tells whether a text can be sent: half a surrogate pair has no UTF-8. */
 export function isWellFormed(text: string): boolean {
   return !/[\uD800-\uDFFF]/u.test(text);
@@ -116,8 +119,8 @@ export function isWellFormed(text: string): boolean {
 /**
  * Returns `value` as the server receives it: without undefined members, dates as text, an instance of a class as its
  * members, a BigInt as a number unless it is beyond 2^53.
- * Parts that are the same objects in `known` are returned unread; all others are copied, so that later changes to
- * `value` do not reach the copy. Throws a TypeError for a value that JSON cannot hold.
+ * Parts that are the same objects in `known` are returned unread, and unchanged drafts as what they are of; all others
+ * are copied, so that later changes to `value` do not reach the copy. Throws a TypeError for a value that JSON cannot hold.
  */
 export function plain(value: unknown, known?: unknown): Json {
   return plainAt(0, value, known);
@@ -132,15 +135,23 @@ function plainAt(depth: number, value: unknown, known: unknown): Json {
   }
   if (typeof value === "bigint") return plainInteger(value);
   if (value === known && value) return value as Json;
-  const copy = plainContainer(depth, value as object, known);
-  const origin = originOf(value);
-  if (origin) setOrigin(copy as object, origin);
-  return copy;
+  const draft = draftOf(value as object);
+  if (!draft) return plainContainer(depth, value as object, known);
+  const { base, copy } = draft;
+  const made = hasMembersOf(base, copy) ? base : (plainContainer(depth, copy, base) as unknown as Container);
+  if (hasMembersOf(base, made)) return base as Json;
+  origins.set(made, base);
+  return made as Json;
+}
+
+function hasMembersOf(base: Container, copy: Container): boolean {
+  const keys = Object.keys(copy);
+  return keys.length === Object.keys(base).length && keys.every((key) => copy[key] === base[key]);
 }
 
 function plainContainer(depth: number, value: object, known: unknown): Json {
   if (typeof value === "object") {
-    checkDepth(depth);
+    if (depth >= DEEPEST) throw new TypeError(`a value is circular, or more than ${DEEPEST} deep`);
     if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
     if (Array.isArray(value)) {
       const before: readonly unknown[] = Array.isArray(known) ? known : [];

@@ -29,8 +29,7 @@ let last: { readonly text: string; readonly regions: readonly Region[]; readonly
 export function spliced(text: string, regions: readonly Region[]): string {
   if (regions.length === 0) return text;
   if (text.length <= LONG) return splice(text, regions);
-  if (!last || !isEqual(last.regions, regions) || last.text !== text)
-    last = { text, regions, found: splice(text, regions) };
+  if (last?.text !== text || !isEqual(last.regions, regions)) last = { text, regions, found: splice(text, regions) };
   return last.found;
 }
 
