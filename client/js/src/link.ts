@@ -198,9 +198,14 @@ export class Link {
     else if (event.type === "auth_expiring") void this.#refresh();
   }
 
-  #getToken(): string | undefined | Promise<string | undefined> {
+  /** Rejects with a PlaitError where the app's function for a token fails. */
+  async #getToken(): Promise<string | undefined> {
     const { token } = this.#options;
-    return typeof token === "function" ? callToken(token) : token;
+    try {
+      return await (typeof token === "function" ? token() : token);
+    } catch (cause) {
+      throw new PlaitError("no_token", `the option token failed: ${String(cause)}`, { cause });
+    }
   }
 
   async #refresh(): Promise<void> {
@@ -236,15 +241,6 @@ export class Link {
 
 function now(): number {
   return performance.now() / 1000;
-}
-
-/** Calls the app's function for a token. Rejects with a PlaitError. */
-async function callToken(token: () => string | undefined | Promise<string | undefined>): Promise<string | undefined> {
-  try {
-    return await token();
-  } catch (cause) {
-    throw new PlaitError("no_token", `the option token failed: ${String(cause)}`, { cause });
-  }
 }
 
 /** Returns why a socket was closed or failed. A thrown error is logged, as it is most likely a mistake in the app. */

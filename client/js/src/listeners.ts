@@ -95,7 +95,7 @@ export class ThreadListeners {
   /** Tells of a refused change; `answer` is its promise, if it has one. */
   tellRefusal(refusal: Refusal, answer?: Deferred<number>): void {
     if (!this.refused.isEmpty) return this.refused.tell(refusal);
-    const tell = () => answer?.isAwaited || this.#onUnhandled(refusal);
+    const tell = () => answer?.promise.isAwaited || this.#onUnhandled(refusal);
     // The caller may be about to await the promise.
     queueMicrotask(() => queueMicrotask(tell));
   }

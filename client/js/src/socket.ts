@@ -84,8 +84,7 @@ export class Socket {
     // A socket may neither open nor close.
     this.#timer = setTimeout(() => this.#handleClose(attempt, ABNORMAL, ""), CONNECT_TIMEOUT);
     try {
-      const prepared = this.#options.prepare();
-      this.#open(attempt, prepared instanceof Promise ? await prepared : prepared);
+      this.#open(attempt, await this.#options.prepare());
     } catch (error) {
       this.#handleClose(attempt, ABNORMAL, "", error);
     }
