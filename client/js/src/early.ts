@@ -3,8 +3,8 @@
 import type { Keys } from "./elements.js";
 import { raise } from "./errors.js";
 import { difference } from "./fold.js";
-import { PatchError, apply, find, parse, replace } from "./patch.js";
-import type { Document } from "./json.js";
+import { PatchError, apply, replace } from "./patch.js";
+import type { Document, Json } from "./json.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 
@@ -79,7 +79,10 @@ export class InitialState {
     const before = this.#shown;
     const after = (this.#shown = apply(before, ops));
     // Which strings are texts is not known before the thread has sent its state.
-    return (shown, keys) => this.#rebase(inTexts(ops, before, keys), after, shown, keys);
+    return (shown, keys) => {
+      const change = (old: Document, next: Json, path: string) => replace(old, next, path, keys);
+      return this.#rebase(keys.parts.text?.inTexts(ops, before, change) ?? ops, after, shown, keys);
+    };
   }
 
   #rebase(ops: readonly Op[], after: Document, shown: Document, keys: Keys): readonly Op[] {
@@ -93,13 +96,4 @@ export class InitialState {
     if (moved.isLost) throw new PatchError("what this edit changes is gone");
     return moved.ops;
   }
-}
-
-/** Returns operations on a document; those that replace a text change only what is different. */
-function inTexts(ops: readonly Op[], document: Document, keys: Keys): Op[] {
-  return ops.flatMap((op) => {
-    const old = find(document, parse(op.path));
-    document = apply(document, [op]);
-    return op.op === "replace" ? replace(old, op.value, op.path, keys) : [op];
-  });
 }

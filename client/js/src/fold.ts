@@ -161,8 +161,8 @@ export class Fold {
   /** Returns what others may have done. A string that a push splices is a text, whether declared or not. */
   #difference(before: Document, after: Document): Op[] {
     const { list_keys = {}, texts = [] } = this.places;
-    const spliced = this.pushes.flatMap(({ ops }) => ops.filter(({ op }) => op === "splice").map(({ path }) => path));
-    return difference(before, after, new Keys(list_keys, [...new Set([...texts, ...spliced])], this.#parts));
+    const spliced = this.#parts.text?.textsOf(this.pushes) ?? [];
+    return difference(before, after, new Keys(list_keys, [...texts, ...spliced], this.#parts));
   }
 
   /** Returns the confirmed state with the first pushes. It is not kept with each: long texts would be kept many times. */

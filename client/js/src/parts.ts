@@ -32,6 +32,14 @@ export interface TextPart {
   newTexts(options?: { byLetters?: boolean }): CompareTexts;
   /** Brings another splice of the same text before `mine`: each becomes what it is after the other. */
   pass(mine: Splicing, other: Splicing): void;
+  /** Returns the places of the texts that pushes splice. */
+  textsOf(pushes: readonly Pending[]): Iterable<string>;
+  /** Returns operations on a document; of those that replace a value, what `replace` returns for it. */
+  inTexts(
+    ops: readonly Op[],
+    document: Document,
+    replace: (old: Document, next: Json, path: string) => readonly Op[],
+  ): Op[];
   newInsertion(): Insertion;
   newMethods(edits: Editing, watchers: TextWatchers, compare: CompareTexts): TextMethods;
   newWatchers(compare: CompareTexts): TextWatchers;

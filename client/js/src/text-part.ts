@@ -3,7 +3,7 @@
 import { LastInsertion } from "./insertion.js";
 import { Letters } from "./letters.js";
 import type { TextEdit, TextMethods, TextPart } from "./parts.js";
-import { parse, textAt } from "./patch.js";
+import { apply, find, parse, textAt } from "./patch.js";
 import { pointAt } from "./points.js";
 import { trim } from "./spans.js";
 import { spliceUnits, textIn } from "./splicing.js";
@@ -27,6 +27,16 @@ export const text: TextPart = {
     const { regions } = mine;
     mine.regions = transform(regions, other.regions, !mine.isOwn);
     other.regions = transform(other.regions, regions, mine.isOwn);
+  },
+  textsOf(pushes) {
+    return new Set(pushes.flatMap(({ ops }) => ops.filter(({ op }) => op === "splice").map(({ path }) => path)));
+  },
+  inTexts(ops, document, replace) {
+    return ops.flatMap((op) => {
+      const old = find(document, parse(op.path));
+      document = apply(document, [op]);
+      return op.op === "replace" ? replace(old, op.value, op.path) : [op];
+    });
   },
   newInsertion: () => new LastInsertion(),
   newWatchers: (compare) => new Texts(compare),

@@ -119,3 +119,19 @@ test("with text and undo, typing is sent and taken back", async () => {
   expect(client.state).toEqual(STATE);
   expect(typeof bindText).toBe("function");
 });
+
+test("the methods that options bring need no object, and those of a subclass come first", async () => {
+  class Editor extends ThreadClient<Pad> {
+    override canUndo(): boolean {
+      return true;
+    }
+  }
+  const client = new Editor({ host: server.host, kind: "note", name: "a", WebSocket, text, undo });
+  clients.push(client);
+  const peer = await server.peer();
+  await peer.join({ state: STATE, texts: ["/note"] });
+  const { append, canUndo, canRedo } = client;
+  expect([canUndo(), canRedo()]).toEqual([true, false]);
+  void append("/note", "!");
+  expect((await peer.take("push")).ops).toEqual([{ op: "splice", path: "/note", at: 7, insert: "!" }]);
+});
