@@ -3,8 +3,8 @@
 import { DRAFT, copyOf, isContainer, draftOf, setOwn } from "./json.js";
 
 /**
- * Returns what `recipe` makes of a draft of `base`, which is not changed: the draft, of which `plain` makes a state, or
- * an object that the recipe returns without having changed the draft. A returned draft or scalar is ignored, such as
+ * Calls `recipe` with a draft of `base`, which is not changed. Returns what `plain` makes the next state from: the draft,
+ * or an object that the recipe returns without having changed the draft. A returned draft or scalar is ignored, such as
  * that of `draft.n++`. Throws a TypeError where the state is no object or array, where the recipe is async, and for a
  * returned object that would be lost or cannot be the state.
  */
