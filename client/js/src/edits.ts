@@ -82,7 +82,7 @@ export class Edits implements Editing {
     // An edit that is made while others are rebased onto the thread's state is rebased after them.
     const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.epoch === undefined);
     if (this.#initial && isEarly) this.#editInitial(this.#initial, make, answer);
-    else this.#early.inTurn(() => this.#push(make, answer), { isEdit: true });
+    else this.#early.inTurn(() => this.#push(make, answer), 1);
     this.#link.pump();
     return answer.promise;
   }
@@ -96,7 +96,7 @@ export class Edits implements Editing {
         this.#waiting--;
         this.#push(() => rebaseEdit(this.#session.shown, this.#session.keys), answer);
       };
-      this.#early.inTurn(push, { isEdit: true });
+      this.#early.inTurn(push, 1);
     });
   }
 

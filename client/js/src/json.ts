@@ -25,7 +25,7 @@ export function isObject(value: unknown): value is JsonObject {
 
 /** Tells whether two values are the same JSON; the order of keys does not count. */
 export function isEqual(a: unknown, b: unknown): boolean {
-  if (Object.is(a, b) || a === b) return true;
+  if (a === b) return true;
   if (Array.isArray(a)) {
     return Array.isArray(b) && a.length === b.length && a.every((item, index) => isEqual(item, b[index]));
   }

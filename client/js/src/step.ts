@@ -80,7 +80,7 @@ export class Step {
 
   #opsAt(path: string): Op[] {
     if (this.name === "splice") return splices(path, this.regions, this.isOwn);
-    return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
+    return [makeOp(this.name, path, this.#value, this.isMoved)];
   }
 
   /** Brings another splice of the same text before this one: each becomes what it is after the other. */
@@ -146,11 +146,7 @@ export class Step {
 }
 
 /** Returns an operation, which has no value where that is not known. */
-export function makeOp(
-  name: Op["op"],
-  path: string,
-  { value, isMoved = false }: { value?: Json | undefined; isMoved?: boolean } = {},
-): Op {
+export function makeOp(name: Op["op"], path: string, value: Document, isMoved = false): Op {
   return { op: name, path, ...(value !== undefined && { value }), ...(isMoved && { moved: true }) } as Op;
 }
 
