@@ -71,6 +71,7 @@ export function onAbortBefore(
   onAbort: (reason: unknown) => void,
 ): void {
   const settled = new AbortController();
+  // A controller has the option `signal`.
   signal.addEventListener("abort", () => onAbort(signal.reason), settled);
   const end = () => settled.abort();
   promise.then(end, end);

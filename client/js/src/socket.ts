@@ -46,6 +46,7 @@ export class Socket {
 
   start(): void {
     const { network } = this.#options;
+    // A controller has the option `signal`.
     network?.addEventListener("online", () => this.#handleOnline(), this.#stopped);
     network?.addEventListener("offline", () => this.#handleOffline(), this.#stopped);
     void this.#connect();
