@@ -206,7 +206,6 @@ export class Session {
    * fit. Only after the first join, as before it there is no state to change.
    */
   push(ops: readonly Op[]): Pending | undefined {
-    if (this.epoch === undefined) throw new Error("no push can be made before the first join");
     if (ops.length === 0) return undefined;
     const push = this.queue.add(ops);
     this.#flush();
