@@ -138,6 +138,10 @@ class Nats:
         """The URL of all servers."""
         return f"nats://{','.join(each.address for each in self.servers)}"
 
+    def new_stream(self, options: str = "") -> str:
+        """Return the URL of an empty store, which all servers keep, with more options."""
+        return f"{self.url}/s{os.urandom(6).hex()}?replicas={len(self.servers)}{options}"
+
     def start(self) -> None:
         """Start the servers that do not run, and wait until JetStream answers."""
         for each in self.servers:
