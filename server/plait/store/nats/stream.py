@@ -1,0 +1,304 @@
+"""A JetStream stream: makes or checks it, publishes with compare-and-set, and reads last messages."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from plait.errors import StoreError
+from plait.store.nats.connection import Connection
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Unreachable
+from plait.store.nats.url import NatsUrl
+
+__all__ = ["MOST_MESSAGES", "ApiError", "Message", "Requests", "Stored", "Stream", "StreamInfo", "WrongSequence"]
+
+MOST_MESSAGES: Final = 1000
+"""The most messages that are published as one."""
+
+# The number of values that are read at once: the server sends them all without waiting.
+_AT_ONCE: Final = 64
+# Seconds for which a copy of the stream may be late, and after which it is read again.
+_CATCH_UP: Final = 5.0
+_READ_AGAIN: Final = 0.01
+# Seconds after which a publication is repeated that the server could not take now.
+_PUBLISH_AGAIN: Final = 0.002
+_BATCHES: Final = 20
+
+_WRONG_SEQUENCE: Final = 10071
+# Another publication to the subject is under way, whose outcome is not known yet.
+_IN_PROCESS: Final = 10164
+_NO_STREAM: Final = 10059
+_NAME_IN_USE: Final = 10058
+_CROWDED: Final = ("too many inflight", "batch is incomplete")
+_WITHOUT_JETSTREAM: Final = (10039, 10076)
+
+
+class ApiError(StoreError):
+    """JetStream has refused a request, which has had no effect."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        # JetStream's `err_code`.
+        self.number = number
+
+
+class WrongSequence(ApiError):
+    """The last message of the subject is not the expected one: the publication has had no effect."""
+
+
+class Requests(Protocol):
+    """A `Line` or a `Connection`."""
+
+    async def request(
+        self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None, *, timeout: float = ANSWER_TIMEOUT
+    ) -> Answer: ...
+
+
+class Message(NamedTuple):
+    """A message to publish. `expected` is the sequence of the last message of its subject, 0 if there is none."""
+
+    subject: str
+    data: bytes
+    expected: int | None = None
+    # Seconds after which the server removes it.
+    ttl: int | None = None
+
+
+class Stored(NamedTuple):
+    """A stored message."""
+
+    subject: str
+    sequence: int
+    data: bytes
+
+
+class StreamInfo(NamedTuple):
+    """What the leader of a stream tells about it."""
+
+    config: Mapping[str, Any]
+    # When it was made, and what identifies its leader's term: neither changes if nothing can have been lost.
+    created: str
+    leader: str
+    last_sequence: int
+    # The subjects that match a filter, if one was given.
+    subjects: Sequence[str]
+
+
+class Stream:
+    """The stream of a URL, or another one beside it."""
+
+    def __init__(self, url: NatsUrl, connection: Connection, name: str | None = None) -> None:
+        self.name = name or url.stream
+        self._url = url
+        self._connection = connection
+        self._api = url.api
+        self._batch = secrets.token_hex(8)
+        self._numbers = count()
+        self._batches = asyncio.Semaphore(_BATCHES)
+        # The subject of a message that the stream always has.
+        self._anchor = f"{self.name}.anchor"
+        # The last sequence that this process has seen: what it reads must not be older.
+        self.seen = 0
+
+    # The stream itself
+
+    async def prepare(self, config: Mapping[str, Any], *, requests: Requests | None = None) -> StreamInfo:
+        """Make the stream if it is missing, and check that it has these settings. Raises StoreError.
+
+        Its messages have subjects that begin with its name.
+        """
+        line = requests or self._connection
+        wanted = {
+            "name": self.name,
+            "subjects": [f"{self.name}.>"],
+            "num_replicas": self._url.replicas,
+            "storage": "file",
+            "retention": "limits",
+            "allow_direct": True,
+            **config,
+        }
+        try:
+            info = await self.info(requests=line)
+        except ApiError as error:
+            if error.number != _NO_STREAM:
+                raise
+            try:
+                await self.api(f"STREAM.CREATE.{self.name}", wanted, requests=line, timeout=10)
+            except ApiError as error:
+                if error.number != _NAME_IN_USE:
+                    hint = "" if self._url.replicas == 1 else ", or say ?replicas=1 in the URL if one copy is enough"
+                    raise StoreError(f"the stream {self.name} cannot be made: {error}{hint}") from error
+            info = await self.info(requests=line)
+        for name, value in wanted.items():
+            found = info.config.get(name)
+            is_right = found >= value if name == "num_replicas" and found is not None else found == value
+            if name == "metadata":
+                is_right = all((found or {}).get(key) == each for key, each in value.items())
+            if not is_right:
+                raise StoreError(
+                    f"the stream {self.name} has {name}={msgspec.json.encode(found).decode()}, and plait needs "
+                    f"{msgspec.json.encode(value).decode()}: choose another stream in the URL, or change this one"
+                )
+        with suppress(WrongSequence):
+            await self.publish(Message(self._anchor, b"", 0), requests=line)
+        return info
+
+    async def info(self, subjects: str | None = None, *, requests: Requests | None = None) -> StreamInfo:
+        """Return what the leader tells, with the subjects that match a filter. Raises StoreError."""
+        found: list[str] = []
+        while True:
+            asked = {"subjects_filter": subjects, "offset": len(found)} if subjects is not None else {}
+            answer = await self.api(f"STREAM.INFO.{self.name}", asked, requests=requests)
+            found += answer["state"].get("subjects") or ()
+            if subjects is None or len(found) >= answer.get("total", 0):
+                break
+        cluster = answer.get("cluster") or {}
+        return StreamInfo(
+            answer["config"],
+            answer["created"],
+            f"{cluster.get('leader')} {cluster.get('leader_since')}",
+            answer["state"]["last_seq"],
+            found,
+        )
+
+    async def purge(self, subjects: str, *, before: int | None = None) -> None:
+        """Remove the messages of subjects, or those before a sequence. Raises StoreError."""
+        asked: dict[str, Any] = {"filter": subjects}
+        if before is not None:
+            asked["seq"] = before
+        await self.api(f"STREAM.PURGE.{self.name}", asked)
+
+    async def api(
+        self, what: str, body: Mapping[str, Any], *, requests: Requests | None = None, timeout: float = ANSWER_TIMEOUT
+    ) -> dict[str, Any]:
+        """Call JetStream's API. Raises Unreachable, Lost and ApiError."""
+        data = msgspec.json.encode(body) if body else b""
+        answer = await (requests or self._connection).request(f"{self._api}.{what}", data, timeout=timeout)
+        return _read(answer)
+
+    # Messages
+
+    async def publish(self, message: Message, *, requests: Requests | None = None) -> int:
+        """Publish a message and return its sequence, when it is durable. Raises Unreachable, Lost and ApiError."""
+        line = requests or self._connection
+        headers = _make_headers(message)
+        while True:
+            try:
+                answer = _read(await line.request(message.subject, message.data, headers))
+            except ApiError as error:
+                if error.number != _IN_PROCESS:
+                    raise
+                await asyncio.sleep(_PUBLISH_AGAIN)
+            else:
+                sequence: int = answer["seq"]
+                self.seen = max(self.seen, sequence)
+                return sequence
+
+    async def publish_all(self, messages: Sequence[Message]) -> int:
+        """Publish up to `MOST_MESSAGES` messages, all or none, and return the sequence of the last one.
+
+        Raises Unreachable, Lost and ApiError.
+        """
+        if len(messages) == 1:
+            return await self.publish(messages[0])
+        async with self._batches:
+            while True:
+                # All of them over one connection: on another one, the server would get only a part.
+                line = await self._connection.line()
+                batch = f"{self._batch}-{next(self._numbers)}"
+                try:
+                    for number, message in enumerate(messages[:-1], 1):
+                        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number), **_make_headers(message)}
+                        await line.send(message.subject, message.data, headers)
+                    last = messages[-1]
+                    headers = {
+                        "Nats-Batch-Id": batch,
+                        "Nats-Batch-Sequence": str(len(messages)),
+                        "Nats-Batch-Commit": "1",
+                        **_make_headers(last),
+                    }
+                    answer = _read(await line.request(last.subject, last.data, headers))
+                except ApiError as error:
+                    if error.number != _IN_PROCESS and not any(each in str(error) for each in _CROWDED):
+                        raise
+                    await asyncio.sleep(_PUBLISH_AGAIN)
+                else:
+                    sequence: int = answer["seq"]
+                    self.seen = max(self.seen, sequence)
+                    return sequence
+
+    async def last(self, subjects: Sequence[str]) -> list[Stored]:
+        """Return the last message of each subject that has one, in the order of the stream.
+
+        Nothing is older than what this process has published. Raises StoreError.
+        """
+        found: list[Stored] = []
+        for start in range(0, len(subjects), _AT_ONCE):
+            found += await self._last(subjects[start : start + _AT_ONCE])
+        return found
+
+    async def after(self, sequence: int, subjects: str, limit: int) -> list[Stored]:
+        """Return messages that match a filter, after a sequence; a copy of the stream may be late. Raises StoreError."""
+        asked = {"seq": sequence + 1, "next_by_subj": subjects, "batch": limit}
+        return (await self._get(asked))[0]
+
+    # Inside
+
+    async def _last(self, subjects: Sequence[str]) -> list[Stored]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _CATCH_UP
+        while True:
+            # The anchor is always there, and only an answer with messages says how old it is.
+            found, up_to = await self._get({"multi_last": [self._anchor, *subjects]})
+            if up_to is None:
+                raise StoreError(f"the stream {self.name} was emptied")
+            if up_to >= self.seen:
+                return [each for each in found if each.subject != self._anchor]
+            if loop.time() > deadline:
+                raise Unreachable("a copy of the stream is too far behind")
+            await asyncio.sleep(_READ_AGAIN)
+
+    async def _get(self, asked: Mapping[str, Any]) -> tuple[list[Stored], int | None]:
+        """Return messages, and the last sequence of the copy that was read, None if nothing was found."""
+        answers = await self._connection.collect(
+            f"{self._api}.DIRECT.GET.{self.name}", msgspec.json.encode(asked), _is_last
+        )
+        last = answers.pop()
+        status = last.headers.get("Status")
+        if status not in ("204", "404"):
+            raise StoreError(f"the stream cannot be read: {last.headers.get('Description', status)}")
+        up_to = last.headers.get("Nats-UpTo-Sequence")
+        found = [
+            Stored(each.headers["Nats-Subject"], int(each.headers["Nats-Sequence"]), each.data) for each in answers
+        ]
+        return found, None if up_to is None else int(up_to)
+
+
+def _is_last(answer: Answer) -> bool:
+    return "Nats-Sequence" not in answer.headers
+
+
+def _make_headers(message: Message) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if message.expected is not None:
+        headers["Nats-Expected-Last-Subject-Sequence"] = str(message.expected)
+    if message.ttl is not None:
+        headers["Nats-TTL"] = f"{message.ttl}s"
+    return headers
+
+
+def _read(answer: Answer) -> dict[str, Any]:
+    """Return an answer of JetStream. Raises ApiError."""
+    found: dict[str, Any] = msgspec.json.decode(answer.data)
+    if (error := found.get("error")) is None:
+        return found
+    number, message = error.get("err_code", 0), str(error.get("description", "refused"))
+    if number == _WRONG_SEQUENCE:
+        raise WrongSequence(message, number)
+    if number in _WITHOUT_JETSTREAM:
+        message = f"JetStream is not enabled: {message}"
+    raise ApiError(message, number)
