@@ -6,8 +6,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -66,6 +66,15 @@ class Postgres:
         """The URL of its database."""
         return f"postgresql://plait@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def ports(self) -> Sequence[int]:
+        """Where it listens."""
+        return (self.port,)
+
+    def make_store(self, options: str = "") -> str:
+        """Return the URL of an empty store, with more options."""
+        return new_schema(self.url, options)
+
     def start(self, **options: str) -> None:
         """Start the server, and wait until it can be connected."""
         arguments = [f"--{name}={value}" for name, value in (_OPTIONS | {"port": str(self.port)} | options).items()]
@@ -88,17 +97,18 @@ class Postgres:
         process.send_signal(by)
         process.wait(30)
 
+    def pause(self) -> None:
+        """Stop all processes of the server with SIGSTOP."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self._signal_all(signal.SIGCONT)
+
     def crash(self) -> None:
         """Kill all processes of the server."""
+        self._signal_all(signal.SIGKILL)
         assert self._process is not None
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], check=True, capture_output=True, text=True
-        ).stdout.split()
-        for pid in (self._process.pid, *map(int, children)):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self._process.wait(30)
         self._process = None
         (self.folder / "postmaster.pid").unlink(missing_ok=True)
@@ -135,6 +145,15 @@ class Postgres:
             found.__exit__()
 
     # Inside
+
+    def _signal_all(self, by: signal.Signals) -> None:
+        assert self._process is not None
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for pid in (self._process.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, by)
 
     def _make_folder(self) -> None:
         self.folder.mkdir(mode=0o700)

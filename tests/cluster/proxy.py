@@ -1,10 +1,11 @@
-"""A TCP proxy whose connections can be cut: refused, closed, or silent in one direction or both."""
+"""TCP proxies whose connections can be cut: closed, silent in one direction or both, or late."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, Self
 
-__all__ = ["Direction", "Proxy"]
+__all__ = ["Direction", "Proxies", "Proxy"]
 
 Direction = Literal["in", "out", "both"]
 
@@ -21,6 +22,8 @@ class Proxy:
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self.port = 0
+        # What is kept from the target while it is silent.
+        self.held: list[bytes] = []
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -48,7 +51,12 @@ class Proxy:
     def heal(self) -> None:
         """Close the silent connections, and pass everything on."""
         self.close()
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Pass everything on, what was held back first: it arrives late."""
         self._silent = None
+        self.held.clear()
         self._may_pass.set()
 
     # Inside
@@ -78,8 +86,37 @@ class Proxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         while data := await reader.read(65536):
             if self._silent in (direction, "both"):
+                if direction == "in":
+                    self.held.append(data)
                 await self._may_pass.wait()
             writer.write(data)
             await writer.drain()
         with suppress(OSError):
             writer.write_eof()
+
+
+class Proxies:
+    """The proxies through which a node reaches the servers of an engine."""
+
+    def __init__(self, proxies: Sequence[Proxy]) -> None:
+        self._proxies = proxies
+
+    @property
+    def held(self) -> bytes:
+        """What is kept from the servers while they are silent."""
+        return b"".join(data for each in self._proxies for data in each.held)
+
+    def silence(self, direction: Direction = "both") -> None:
+        """Pass nothing on: `in` is what the servers would get."""
+        for each in self._proxies:
+            each.silence(direction)
+
+    def heal(self) -> None:
+        """Close the silent connections, and pass everything on."""
+        for each in self._proxies:
+            each.heal()
+
+    def deliver(self) -> None:
+        """Pass everything on, what was held back first."""
+        for each in self._proxies:
+            each.deliver()

@@ -58,9 +58,9 @@ async def cut_engine(cluster: Cluster, node: str, chance: random.Random) -> None
 
 async def crash_engine(cluster: Cluster, node: str, chance: random.Random) -> None:
     """Kill the engine, and start it again."""
-    await asyncio.to_thread(cluster.postgres.crash)
+    await asyncio.to_thread(cluster.engine.crash)
     await asyncio.sleep(chance.uniform(0.2, LONG))
-    await asyncio.to_thread(cluster.postgres.start)
+    await asyncio.to_thread(cluster.engine.start)
 
 
 FAULTS: Final[Mapping[str, Callable[[Cluster, str, random.Random], Awaitable[None]]]] = {
