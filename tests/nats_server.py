@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.error import URLError
@@ -138,7 +138,12 @@ class Nats:
         """The URL of all servers."""
         return f"nats://{','.join(each.address for each in self.servers)}"
 
-    def new_stream(self, options: str = "") -> str:
+    @property
+    def ports(self) -> Sequence[int]:
+        """Where the servers listen."""
+        return [each.port for each in self.servers]
+
+    def make_store(self, options: str = "") -> str:
         """Return the URL of an empty store, which all servers keep, with more options."""
         return f"{self.url}/s{os.urandom(6).hex()}?replicas={len(self.servers)}{options}"
 
@@ -159,10 +164,16 @@ class Nats:
 
     def crash(self) -> None:
         """Kill all servers at once."""
-        for each in self.servers:
-            if each.is_running:
-                each.signal(signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
         self.stop(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop all servers with SIGSTOP."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self._signal_all(signal.SIGCONT)
 
     def find_leader(self, stream: str) -> NatsServer:
         """Return the server that leads a stream, as soon as there is one."""
@@ -176,6 +187,11 @@ class Nats:
         return found
 
     # Inside
+
+    def _signal_all(self, by: signal.Signals) -> None:
+        for each in self.servers:
+            if each.is_running:
+                each.signal(by)
 
     def _find_leader(self, get_group: Callable[[Any], Any]) -> NatsServer | None:
         """Return the server that says that it leads a group."""

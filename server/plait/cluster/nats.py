@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -28,13 +28,7 @@ __all__ = ["NatsDirectory"]
 
 T = TypeVar("T")
 
-_SETTINGS: Final[Mapping[str, Any]] = {
-    "storage": "file",
-    "max_msgs_per_subject": 1,
-    "allow_direct": True,
-    "allow_atomic": True,
-    "allow_msg_ttl": True,
-}
+_SETTINGS: Final = {"max_msgs_per_subject": 1, "allow_atomic": True, "allow_msg_ttl": True}
 # Seconds after which a call without an answer has failed; a node's beats must not wait for it.
 _TIMEOUT: Final = 2.0
 # Each call waits for a connection as long as it may, even if none has been found for long.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.nats_server import Nats
-from tests.postgres import Postgres, new_schema, private_folder
+from tests.postgres import Postgres, private_folder
 from tests.server.cluster.contract import DirectoryContract, SharedContract
 from tests.server.cluster.stepped import SteppedDirectory
 
@@ -62,7 +62,7 @@ class TestPostgres(SharedContract):
 
     @pytest.fixture
     def open_directory(self, postgres: Postgres) -> Callable[[], Directory]:
-        url = PostgresUrl.parse(new_schema(postgres.url))
+        url = PostgresUrl.parse(postgres.make_store())
         postgres.execute(f"CREATE SCHEMA {url.schema}")
         return lambda: PostgresDirectory(url)
 
@@ -80,5 +80,5 @@ class TestNats(SharedContract):
 
     @pytest.fixture
     def open_directory(self, nats: Nats) -> Callable[[], Directory]:
-        url = NatsUrl.parse(nats.new_stream())
+        url = NatsUrl.parse(nats.make_store())
         return lambda: NatsDirectory(url)

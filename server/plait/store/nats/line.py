@@ -198,6 +198,9 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
                 name="plait",
                 **_login(url),
                 allow_reconnect=False,
+                # A server that refuses the connection is not tried again and again.
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
                 connect_timeout=_CONNECT_TIMEOUT,
                 ping_interval=_NEVER,
                 pending_size=_SEND_BUFFER,
