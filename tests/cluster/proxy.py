@@ -19,6 +19,8 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: Direction | None = None
+        # When the target is to get these bytes, it becomes silent in this direction.
+        self._trigger: tuple[bytes, Direction] | None = None
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self.port = 0
@@ -47,6 +49,10 @@ class Proxy:
         """Pass nothing on, and nothing that arrives later: `in` is what the target would get."""
         self._silent = direction
         self._may_pass.clear()
+
+    def silence_at(self, text: bytes, direction: Direction) -> None:
+        """Do so as soon as the target is to get these bytes: `in` begins with them, `out` with the answer."""
+        self._trigger = text, direction
 
     def heal(self) -> None:
         """Close the silent connections, and pass everything on."""
@@ -85,6 +91,9 @@ class Proxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         while data := await reader.read(65536):
+            if direction == "in" and self._trigger is not None and self._trigger[0] in data:
+                self.silence(self._trigger[1])
+                self._trigger = None
             if self._silent in (direction, "both"):
                 if direction == "in":
                     self.held.append(data)
