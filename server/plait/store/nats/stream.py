@@ -242,7 +242,7 @@ class Stream:
         return found
 
     async def after(self, sequence: int, subjects: str, limit: int) -> list[Stored]:
-        """Return messages that match a filter, after a sequence; a copy of the stream may be late. Raises StoreError."""
+        """Return messages that match a filter, after a sequence, up to a count. Raises StoreError."""
         asked = {"seq": sequence + 1, "next_by_subj": subjects, "batch": limit}
         return (await self._get(asked))[0]
 
