@@ -1,11 +1,11 @@
 """The directories pass their contract: that of tests, and those of engines."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.nats_server import Nats
-from tests.postgres import Postgres, private_folder
+from tests.nats import Nats
+from tests.postgres import Postgres
 from tests.server.cluster.contract import DirectoryContract, SharedContract
 from tests.server.cluster.stepped import SteppedDirectory
 
@@ -49,12 +49,6 @@ class TestStepped(DirectoryContract):
         return directory
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    with private_folder() as folder, Postgres(folder / "main") as server:
-        yield server
-
-
 class TestPostgres(SharedContract):
     @pytest.fixture
     def engine(self, postgres: Postgres) -> Postgres:
@@ -67,18 +61,12 @@ class TestPostgres(SharedContract):
         return lambda: PostgresDirectory(url)
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    with Nats(tmp_path_factory.mktemp("nats") / "one") as server:
-        yield server
-
-
 class TestNats(SharedContract):
     @pytest.fixture
-    def engine(self, nats: Nats) -> Nats:
-        return nats
+    def engine(self, nats_server: Nats) -> Nats:
+        return nats_server
 
     @pytest.fixture
-    def open_directory(self, nats: Nats) -> Callable[[], Directory]:
-        url = NatsUrl.parse(nats.make_store())
+    def open_directory(self, nats_server: Nats) -> Callable[[], Directory]:
+        url = NatsUrl.parse(nats_server.make_store())
         return lambda: NatsDirectory(url)

@@ -3,14 +3,14 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from copy import copy
 from typing import TypeVar
 
 import pytest
 from tests.cluster.proxy import Proxy
-from tests.nats_server import Nats
+from tests.nats import Nats, NatsCluster
 from tests.server.cluster.contract import make_node
 
 from plait.cluster.nats import NatsDirectory
@@ -25,19 +25,15 @@ T = TypeVar("T")
 TIMEOUT = 30.0
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    with Nats(tmp_path_factory.mktemp("nats") / "three", 3) as servers:
-        yield servers
-
-
-@pytest.fixture(autouse=True)
-def running(nats: Nats) -> None:
-    nats.start()
+@pytest.fixture
+def nats(nats_cluster: NatsCluster) -> NatsCluster:
+    """The servers, all of which run."""
+    nats_cluster.start()
+    return nats_cluster
 
 
 @pytest.fixture
-def url(nats: Nats) -> NatsUrl:
+def url(nats: NatsCluster) -> NatsUrl:
     return NatsUrl.parse(nats.make_store())
 
 
@@ -48,7 +44,7 @@ async def directory(url: NatsUrl) -> AsyncIterator[NatsDirectory]:
 
 
 @pytest.fixture
-async def proxy(nats: Nats) -> AsyncIterator[Proxy]:
+async def proxy(nats: NatsCluster) -> AsyncIterator[Proxy]:
     async with Proxy(nats.servers[0].port) as proxy:
         yield proxy
 
@@ -56,14 +52,14 @@ async def proxy(nats: Nats) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def behind(url: NatsUrl, directory: NatsDirectory, proxy: Proxy) -> AsyncIterator[NatsDirectory]:
     """The same directory, for a process that reaches it through a proxy."""
-    async with NatsDirectory(at(url, f"127.0.0.1:{proxy.port}"), timeout=1.0) as behind:
+    async with NatsDirectory(at(url, proxy), timeout=1.0) as behind:
         yield behind
 
 
-def at(url: NatsUrl, address: str) -> NatsUrl:
+def at(url: NatsUrl, server: Nats | Proxy) -> NatsUrl:
     """Return the URL of the same stream, at one server."""
     found = copy(url)
-    found.servers = [f"nats://{address}"]
+    found.servers = [f"nats://127.0.0.1:{server.port}"]
     return found
 
 
@@ -78,9 +74,9 @@ async def until_done(work: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.05)
 
 
-async def test_what_a_server_has_accepted_is_read_from_every_other_one(nats: Nats, url: NatsUrl) -> None:
+async def test_what_a_server_has_accepted_is_read_from_every_other_one(nats: NatsCluster, url: NatsUrl) -> None:
     async with AsyncExitStack() as stack:
-        directories = [await stack.enter_async_context(NatsDirectory(at(url, each.address))) for each in nats.servers]
+        directories = [await stack.enter_async_context(NatsDirectory(at(url, each))) for each in nats.servers]
         await directories[0].join(make_node("a"))
         for beats in range(1, 61):
             writer, *readers = directories[beats % 3 :] + directories[: beats % 3]
@@ -150,7 +146,7 @@ async def test_a_beat_that_arrives_after_the_mark_is_refused(
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
-async def test_all_goes_on_without_the_leader(nats: Nats, url: NatsUrl, by: signal.Signals) -> None:
+async def test_all_goes_on_without_the_leader(nats: NatsCluster, url: NatsUrl, by: signal.Signals) -> None:
     async with NatsDirectory(url) as directory, NatsDirectory(url) as other:
         await directory.join(make_node("a"))
         taken = await directory.take("a-0", dict.fromkeys(range(SHARDS), 0))
@@ -158,21 +154,21 @@ async def test_all_goes_on_without_the_leader(nats: Nats, url: NatsUrl, by: sign
         if by == signal.SIGKILL:
             leader.stop(by)
         else:
-            leader.signal(by)
+            leader.pause()
         before = (await until_done(other.read)).nodes[0].beats
         assert await until_done(lambda: directory.beat("a-0"))
         view = await until_done(other.read)
         assert view.nodes[0].beats > before
         assert {shard: each.epoch for shard, each in enumerate(view.shards)} == taken
         if by == signal.SIGSTOP:
-            leader.signal(signal.SIGCONT)
-            async with NatsDirectory(at(url, leader.address)) as late:
+            leader.resume()
+            async with NatsDirectory(at(url, leader)) as late:
                 assert (await until_done(late.read)).nodes[0].beats == view.nodes[0].beats
 
 
-async def test_nothing_is_read_or_changed_without_most_of_the_servers(nats: Nats, url: NatsUrl) -> None:
+async def test_nothing_is_read_or_changed_without_most_of_the_servers(nats: NatsCluster, url: NatsUrl) -> None:
     last = nats.servers[-1]
-    async with NatsDirectory(at(url, last.address)) as directory:
+    async with NatsDirectory(at(url, last)) as directory:
         await directory.join(make_node("a"))
         assert await directory.beat("a-0")
         for each in nats.servers[:-1]:
