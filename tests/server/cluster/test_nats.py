@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from copy import copy
 from typing import TypeVar
 
@@ -97,6 +97,21 @@ async def test_a_beat_whose_answer_is_lost_is_counted_once(
     proxy.heal()
     assert await until_done(lambda: behind.beat("a-0"))
     assert (await directory.read()).nodes[0].beats == 3
+
+
+async def test_a_server_that_does_not_answer_is_not_asked_twice(nats: NatsCluster, url: NatsUrl) -> None:
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(Proxy(each.port)) for each in nats.servers]
+        found = copy(url)
+        found.servers = [f"nats://127.0.0.1:{each.port}" for each in proxies]
+        directory = await stack.enter_async_context(NatsDirectory(found))
+        await directory.join(make_node("a"))
+        for proxy in proxies:
+            proxy.silence()
+            with suppress(StoreError):
+                await directory.beat("a-0")
+            assert await directory.beat("a-0")
+            proxy.heal()
 
 
 async def test_shards_are_taken_once_if_the_answer_is_lost(
