@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
@@ -33,12 +33,18 @@ _OPTIONS: Final = {
 
 
 class Postgres:
-    """A server, which keeps its port over restarts. `folder` is made, in a `private_folder`."""
+    """A server, which keeps its port over restarts. `folder` is made, in a `private_folder`.
 
-    def __init__(self, folder: Path) -> None:
+    It has more `options`, and the port of a `former` server that has ended, if there is one.
+    """
+
+    def __init__(
+        self, folder: Path, *, options: Mapping[str, str] | None = None, former: "Postgres | None" = None
+    ) -> None:
         self.folder = folder
+        self._options = {**_OPTIONS, **(options or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self._held = hold_port()
+        self._held = hold_port() if former is None else former._held
         self.port: int = self._held.getsockname()[1]
         self._address = ("-h", "127.0.0.1", "-p", str(self.port))
         self._user = "postgres" if os.geteuid() == 0 else None
@@ -75,9 +81,15 @@ class Postgres:
         """Return the URL of an empty store, with more options."""
         return new_schema(self.url, options)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its first process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self, **options: str) -> None:
         """Start the server, and wait until it can be connected."""
-        arguments = [f"--{name}={value}" for name, value in (_OPTIONS | {"port": str(self.port)} | options).items()]
+        settings = self._options | {"port": str(self.port)} | options
+        arguments = [f"--{name}={value}" for name, value in settings.items()]
         # PostgreSQL does not run as root.
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -128,9 +140,9 @@ class Postgres:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     @contextmanager
-    def standby(self, folder: Path) -> Iterator["Postgres"]:
-        """Run a standby that follows this server, under the name `standby`."""
-        found = Postgres(folder)
+    def standby(self, folder: Path, *, former: "Postgres | None" = None) -> Iterator["Postgres"]:
+        """Run a standby that follows this server, under the name `standby`; it may have the port of a former server."""
+        found = Postgres(folder, former=former)
         found._make_folder()
         found._run("pg_basebackup", "-D", str(folder), *self._address, "-U", "plait", "-c", "fast")
         (folder / "standby.signal").touch()

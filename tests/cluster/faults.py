@@ -147,19 +147,19 @@ FAULTS: Final[Mapping[str, Fault]] = {
 """The faults that every engine has, by name."""
 
 
-async def play(cluster: Cluster, faults: Mapping[str, Fault], rounds: int) -> None:
-    """Play faults in turn under load, by seed, and check the cluster after each."""
-    chance = random.Random(SEED)
+async def play(cluster: Cluster, faults: Mapping[str, Fault], rounds: int) -> list[Told]:
+    """Play faults in turn under load, by seed, and check the cluster after each; return what clients were told."""
+    chance, played = random.Random(SEED), list[Told]()
     log.warning("PLAIT_SEED=%d, %d faults", SEED, rounds)
-    acks = reads = 0
     for schedule in range(rounds):
         name = list(faults)[schedule % len(faults)]
-        told = await _play_one(cluster, name, faults[name], f"{name}-{schedule}", chance)
-        acks, reads = acks + told.acknowledged, reads + told.reads
+        played.append(await _play_one(cluster, name, faults[name], f"{name}-{schedule}", chance))
         await cluster.until_shared()
+    acks, reads = sum(told.acknowledged for told in played), sum(told.reads for told in played)
     log.warning("%d faults, %d acks, %d reads", rounds, acks, reads)
     for each in cluster.nodes.values():
         assert "Traceback" not in each.log.read_text(), each.log.read_text()
+    return played
 
 
 async def _play_one(cluster: Cluster, name: str, fault: Fault, prefix: str, chance: random.Random) -> Told:

@@ -159,11 +159,12 @@ async def open_cluster(
     is_shared: bool = True,
     has_proxies: bool = True,
     store_options: str = "",
-    through: Sequence[int] | None = None,
+    through: Mapping[str, Sequence[int]] | None = None,
 ) -> AsyncIterator[Cluster]:
     """Start nodes with an empty store; by default, wait until each owns some threads.
 
-    With `has_proxies`, the nodes reach each other through proxies. The ports `through` lead to those of the engine.
+    With `has_proxies`, the nodes reach each other through proxies. By the name of
+    a node, the ports `through` lead to those of the engine.
     """
     store = engine.make_store(store_options)
     async with AsyncExitStack() as stack:
@@ -175,7 +176,7 @@ async def open_cluster(
             stack.callback(held.close)
             port = held.getsockname()[1]
             links = await stack.enter_async_context(Proxy(port))
-            lines = [await stack.enter_async_context(Proxy(each)) for each in through or engine.ports]
+            lines = [await stack.enter_async_context(Proxy(each)) for each in (through or {}).get(name, engine.ports)]
             nodes[name] = Node(
                 name,
                 cwd=cwd,

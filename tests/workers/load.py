@@ -48,6 +48,8 @@ class Told:
         self.refused: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
         # The changes that were acknowledged before `begin_loss`; None if nothing acknowledged may be lost.
         self.safe: dict[str, set[tuple[str, int]]] | None = None
+        # How many acknowledged changes are not stored.
+        self.lost = 0
         self.reads = 0
         # When the last answer of each thread came, and the longest time without one since `begin_outage`.
         self._last: dict[str, float] = {}
@@ -259,6 +261,7 @@ def check_changes(rows: Sequence[tuple[int, bytes]], thread: str, told: Told, sh
     # A client that has joined again is told of its last push with the version of the join.
     acks = told.must_be_stored(thread)
     lost = [change for change, version in acks.items() if stored.get(change, version + 1) > version]
+    told.lost += len(told.acks[thread].keys() - stored.keys())
     assert not lost, f"{thread} lost acknowledged changes: {lost}"
     assert not told.refused[thread] & stored.keys(), f"{thread} stored refused changes"
     assert len(told.epochs[thread]) == 1 or told.safe is not None, "the epoch has changed"

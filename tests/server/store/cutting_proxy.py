@@ -57,7 +57,11 @@ class CuttingProxy:
         if self.is_closed:
             near.transport.abort()
             return
-        server, far = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            server, far = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:  # The server does not run.
+            near.transport.abort()
+            return
         pair = near, far
         self._pairs.add(pair)
         for source, target, is_request in ((reader, far, True), (server, near, False)):
