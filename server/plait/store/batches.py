@@ -94,7 +94,8 @@ class Batches:
 
     `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
     are not known. `claim` and `release` are those of the Store protocol. The default of `next_fence` counts in this
-    process, for a file that only one process opens.
+    process, for a file that only one process opens. With `is_parallel`, each thread has batches of its own, which are
+    written at the same time as those of other threads.
     """
 
     __slots__ = (
@@ -103,6 +104,7 @@ class Batches:
         "_claims",
         "_had_large",
         "_is_ending",
+        "_is_parallel",
         "_loop",
         "_next_fence",
         "_size",
@@ -117,8 +119,11 @@ class Batches:
         self,
         write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]],
         next_fence: NextFence | None = None,
+        *,
+        is_parallel: bool = False,
     ) -> None:
         self._write = write
+        self._is_parallel = is_parallel
         # Whether this process may write now; None if it always may.
         self.may_write: Callable[[], bool] | None = None
         self._next_fence = next_fence or _count_fences()
@@ -130,8 +135,8 @@ class Batches:
         # The number of the current unit, and whether its end has been scheduled.
         self._unit = 0
         self._is_ending = False
-        # The batch that is being written, and the time at which it began.
-        self._writing: Mapping[ThreadKey, Group] = {}
+        # What is being written, and the time at which the last batch began.
+        self._writing: dict[ThreadKey, Group] = {}
         self._began = 0.0
         # Whether the last batch had large units while others waited.
         self._had_large = False
@@ -222,23 +227,32 @@ class Batches:
     def _end_unit(self) -> None:
         self._is_ending = False
         self._unit += 1
-        if not self._writing:
+        if self._is_parallel or not self._writing:
             self._begin_batch()
         elif time.monotonic() - self._began > _LATE:
             # Release the GIL: a busy loop would take it back before the store's OS thread gets it.
             time.sleep(_PAUSE)
 
     def _begin_batch(self) -> None:
-        if self._waiting:
-            batch = self._writing = self._take()
-            self._began = time.monotonic()
-            self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
-        elif self._batch_done is not None:
+        if self._is_parallel:
+            for key in [key for key in self._waiting if key not in self._writing]:
+                group = self._waiting.pop(key)
+                self._size -= sum(group.sizes)
+                self._start({key: group})
+        elif self._waiting:
+            self._start(self._take())
+        if not self._writing and self._batch_done is not None:
             _finish(self._batch_done)
             self._batch_done = None
 
+    def _start(self, batch: Mapping[ThreadKey, Group]) -> None:
+        self._writing |= batch
+        self._began = time.monotonic()
+        self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
+
     def _finish_batch(self, batch: Mapping[ThreadKey, Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
-        self._writing = {}
+        for key in batch:
+            del self._writing[key]
         if (failure := work.exception()) is not None:
             log.error("the store's writer failed", exc_info=failure)
             for key, group in batch.items():

@@ -127,7 +127,8 @@ class Stream:
             if error.number != _NO_STREAM:
                 raise
             try:
-                await self.api(f"STREAM.CREATE.{self.name}", wanted, requests=line, timeout=10)
+                given = {name: value for name, value in wanted.items() if value is not None}
+                await self.api(f"STREAM.CREATE.{self.name}", given, requests=line, timeout=10)
             except ApiError as error:
                 if error.number != _NAME_IN_USE:
                     hint = "" if self._url.replicas == 1 else ", or say ?replicas=1 in the URL if one copy is enough"
@@ -135,9 +136,11 @@ class Stream:
             info = await self.info(requests=line)
         for name, value in wanted.items():
             found = info.config.get(name)
-            is_right = found >= value if name == "num_replicas" and found is not None else found == value
-            if name == "metadata":
-                is_right = all((found or {}).get(key) == each for key, each in value.items())
+            is_right = found == value or (value is None and not found)
+            if name == "num_replicas":
+                is_right = found is not None and found >= value
+            elif name == "metadata":
+                is_right = all((found or {}).get(key) == each for key, each in (value or {}).items())
             if not is_right:
                 raise StoreError(
                     f"the stream {self.name} has {name}={msgspec.json.encode(found).decode()}, and plait needs "

@@ -1,0 +1,96 @@
+"""Finds which part of a thread's log a write prunes."""
+
+import time
+from collections.abc import Sequence
+from itertools import takewhile
+
+from plait.store.nats.contents import Contents, read_changes, read_values
+from plait.store.nats.layout import Change, Client, decode_client
+from plait.store.nats.stream import Stream
+from plait.store.protocol import CLIENT_DAYS, DAY, Prune, Write
+
+__all__ = ["find_floor"]
+
+
+async def find_floor(stream: Stream, contents: Contents, write: Write) -> tuple[int, list[str]]:
+    """Return the version up to which changes are pruned by a write, and the clients that have expired.
+
+    `contents` are those before the write. Only messages are read that a bound divides. Raises Moved and StoreError.
+    """
+    prune, now = write.prune, time.time_ns() // 1000
+    assert prune is not None
+    last = [*contents.thread.changes, *((row.version, row.ops, row.source, row.at) for row in write.changes)]
+    log = _Log(stream, contents, last)
+    bound = max(prune.version, await log.find_age(prune, now), await log.find_size(prune))
+    snapshots = [*contents.snapshots, *(each.version for each in write.snapshots)]
+    floor = max((at for at in snapshots if at <= bound), default=0)
+    return floor, await _find_expired(stream, contents, write, now)
+
+
+class _Log:
+    """The changes of a thread: messages of them, and then those of its head and the write."""
+
+    def __init__(self, stream: Stream, contents: Contents, last: Sequence[Change]) -> None:
+        self._stream = stream
+        self._contents = contents
+        self._last = last
+
+    async def find_age(self, prune: Prune, now: int) -> int:
+        """Return the last version that is too old.
+
+        The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
+        """
+        bound = 0
+        if prune.at <= 0:
+            return bound
+        for segment, rest in self._contents.segments:
+            if segment.latest < prune.at:
+                bound = segment.last
+            elif segment.earliest <= now:  # Otherwise all of its times are in the future.
+                found, is_end = _find_old(await self._read(rest), prune.at, now)
+                bound = max(bound, found)
+                if is_end:
+                    return bound
+        return max(bound, _find_old(self._last, prune.at, now)[0])
+
+    async def find_size(self, prune: Prune) -> int:
+        """Return the last version before those that have at most as many bytes as are kept."""
+        if prune.bytes is None:
+            return 0
+        size = 0
+        for row in reversed(self._last):
+            size += len(row[1])
+            if size > prune.bytes:
+                return row[0]
+        for segment, rest in reversed(self._contents.segments):
+            if size + segment.size <= prune.bytes:
+                size += segment.size
+                continue
+            for row in reversed(await self._read(rest)):
+                size += len(row[1])
+                if size > prune.bytes:
+                    return row[0]
+        return 0
+
+    async def _read(self, rest: str) -> list[Change]:
+        return await read_changes(self._stream, self._contents.start, [rest])
+
+
+def _find_old(rows: Sequence[Change], at: int, now: int) -> tuple[int, bool]:
+    """Return the last version that is too old, and whether a recent change ends the search."""
+    older = list(takewhile(lambda row: not at <= row[3] <= now, rows))
+    return max((row[0] for row in older if row[3] < at), default=0), len(older) < len(rows)
+
+
+async def _find_expired(stream: Stream, contents: Contents, write: Write, now: int) -> list[str]:
+    """Return clients whose rows are not kept: until others have pushed on as many days, a wrong clock expires none."""
+    rows: dict[str, Client] = {}
+    for _, value in (await read_values(stream, contents.start, list(contents.clients.values()))).values():
+        if value is not None:
+            row = decode_client(value)
+            rows[row[0]] = row
+    rows |= {row[0]: row for row in contents.thread.clients}
+    rows |= {row.client: (row.client, row.ref, row.refused, row.at) for row in write.clients}
+    days = sorted({row[3] // DAY for row in rows.values() if row[3] <= now})[-CLIENT_DAYS:]
+    young = now - CLIENT_DAYS * DAY
+    return [id for id, row in rows.items() if row[3] < young and row[3] // DAY < days[0]]
