@@ -9,6 +9,7 @@ from plait.errors import StoreError
 from plait.spelling import hide_password
 from plait.store.files import MOST_FILES, Files
 from plait.store.memory import MemoryStore
+from plait.store.nats.url import NatsUrl, is_nats
 from plait.store.postgres.url import PostgresUrl, is_postgres
 from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
@@ -28,6 +29,8 @@ def open_store(url: str) -> Store:
     """
     if is_postgres(url):
         return open_postgres(url)
+    if is_nats(url):
+        return open_nats(url)
     parts = urlsplit(url)
     if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/") and not parts.query:
         return MemoryStore()
@@ -71,6 +74,16 @@ def open_postgres(url: str) -> WholeStore:
     except ModuleNotFoundError:
         raise ValueError(f"{found} needs asyncpg: pip install 'plait[postgres]'") from None
     return PostgresStore(found)
+
+
+def open_nats(url: str) -> WholeStore:
+    """Return the store in NATS for a URL; the caller enters it to open it. Raises ValueError."""
+    found = NatsUrl.parse(url)
+    try:
+        from plait.store.nats.store import NatsStore  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ValueError(f"{found} needs nats-py: pip install 'plait[nats]'") from None
+    return NatsStore(found)
 
 
 def find_files(url: str) -> Files | None:
