@@ -1,4 +1,4 @@
-"""Nodes on one PostgreSQL server that come, go, are killed, paused, and cut off from the engine."""
+"""Nodes on one engine that come, go, are killed, paused, and cut off from the engine."""
 
 import asyncio
 import logging
@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.cluster.engines import Engine
 from tests.cluster.nodes import Cluster, open_cluster
 from tests.integration.socket_client import Client, http, opened
-from tests.postgres import Postgres
 from tests.workers.load import Load, Told
 
 from plait_client import connect
@@ -49,8 +49,8 @@ def check_logs(cluster: Cluster) -> None:
         assert "Traceback" not in node.log.read_text(), node.log.read_text()
 
 
-async def test_clients_of_one_thread_at_two_nodes_see_each_other(postgres: Postgres, tmp_path: Path) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+async def test_clients_of_one_thread_at_two_nodes_see_each_other(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path) as cluster:
         for owner in "ab":
             (name,) = cluster.find_names(owner, "note", 1, kind="place")
             urls = [f"ws://{address}/threads/place/{name}" for address in cluster.addresses]
@@ -70,9 +70,9 @@ async def test_clients_of_one_thread_at_two_nodes_see_each_other(postgres: Postg
 
 
 async def test_a_killed_node_loses_nothing_and_is_silent_for_at_most_seven_seconds(
-    postgres: Postgres, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+    async with open_cluster(engine, tmp_path) as cluster:
         names = cluster.find_names("a", "kill", 2)
         async with load(cluster, names) as told:
             await asyncio.to_thread(cluster.nodes["a"].end, signal.SIGKILL)
@@ -83,8 +83,8 @@ async def test_a_killed_node_loses_nothing_and_is_silent_for_at_most_seven_secon
     check_logs(cluster)
 
 
-async def test_a_paused_node_shows_nothing_after_its_lease(postgres: Postgres, tmp_path: Path) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+async def test_a_paused_node_shows_nothing_after_its_lease(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "pause", 1)
         at_owner, at_gateway = await clients_at_each(cluster, name)
         (other,) = cluster.find_names("b", "pause", 1)
@@ -114,10 +114,8 @@ async def test_a_paused_node_shows_nothing_after_its_lease(postgres: Postgres, t
     check_logs(cluster)
 
 
-async def test_an_engine_that_is_away_for_less_than_the_lease_closes_no_socket(
-    postgres: Postgres, tmp_path: Path
-) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+async def test_an_engine_that_is_away_for_less_than_the_lease_closes_no_socket(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "short", 1)
         clients = await clients_at_each(cluster, name)
         for node in cluster.nodes.values():
@@ -137,9 +135,9 @@ async def test_an_engine_that_is_away_for_less_than_the_lease_closes_no_socket(
 
 
 async def test_an_engine_that_is_away_for_longer_silences_all_nodes_and_keeps_their_sockets(
-    postgres: Postgres, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+    async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "long", 1)
         clients = await clients_at_each(cluster, name)
         for node in cluster.nodes.values():
@@ -161,8 +159,8 @@ async def test_an_engine_that_is_away_for_longer_silences_all_nodes_and_keeps_th
     check_logs(cluster)
 
 
-async def test_a_node_that_stops_gives_its_threads_away_before(postgres: Postgres, tmp_path: Path) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+async def test_a_node_that_stops_gives_its_threads_away_before(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path) as cluster:
         names = cluster.find_names("b", "stop", 2)
         async with load(cluster, names) as told:
             assert await asyncio.to_thread(cluster.nodes["b"].end) == 0
@@ -173,10 +171,8 @@ async def test_a_node_that_stops_gives_its_threads_away_before(postgres: Postgre
     check_logs(cluster)
 
 
-async def test_a_rolling_restart_of_three_nodes_is_no_error_and_a_short_wait(
-    postgres: Postgres, tmp_path: Path
-) -> None:
-    async with open_cluster(postgres, tmp_path, names=("a", "b", "c")) as cluster:
+async def test_a_rolling_restart_of_three_nodes_is_no_error_and_a_short_wait(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path, names=("a", "b", "c")) as cluster:
         names = [cluster.find_names(node, "roll", 1)[0] for node in "bc"]
         # A proxy would send the clients of a node that restarts to another one.
         async with load(cluster, names, at="a") as told:
@@ -189,8 +185,8 @@ async def test_a_rolling_restart_of_three_nodes_is_no_error_and_a_short_wait(
     check_logs(cluster)
 
 
-async def test_a_lost_link_closes_the_sockets_that_it_carries(postgres: Postgres, tmp_path: Path) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+async def test_a_lost_link_closes_the_sockets_that_it_carries(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "link", 1)
         at_owner, at_gateway = await clients_at_each(cluster, name)
         cluster.nodes["a"].links.close()
