@@ -103,7 +103,10 @@ class Committer:
     async def commit(self, group: Group) -> Outcome:
         """Write a group, and return its outcome."""
         key, fence = group.writes[0].key, group.writes[0].fence
-        known = self.heads.get(key)
+        try:
+            known = self.heads.get(key) or await read_head(self._stream, self._subjects, key)
+        except StoreError as failure:
+            return 0, _refuse(key, failure)
         if known is None or known.head.fence != fence:
             return 0, _make_fenced(key)
         count, error = group.count_following(known.head.stored)
@@ -155,17 +158,15 @@ class Committer:
         return await self._write_in_steps(key, known, messages, plan.head)
 
     async def _find_floor(self, key: ThreadKey, known: Known, write: Write) -> tuple[int, list[str]]:
-        if write.prune is None or write.after is None:
+        if write.prune is None:
             return 0, []
-        while (contents := await find_contents(self._stream, self._subjects, key, known)) is not None:
-            try:
-                return await find_floor(self._stream, contents, write)
-            except Moved:
-                now = await read_head(self._stream, self._subjects, key)
-                if now is None or now.sequence != known.sequence:
-                    raise _make_fenced(key) from None
-                break  # Something is missing. That must not keep the thread from being written.
-        return 0, []
+        if write.after is None:
+            return await find_floor(self._stream, None, write)
+        contents = await find_contents(self._stream, self._subjects, key, known)
+        try:
+            return await find_floor(self._stream, contents, write)
+        except Moved:  # Something is missing. That must not keep the thread from being written.
+            return 0, []
 
     async def _make_messages(self, key: ThreadKey, plan: Plan) -> tuple[Plan, list[Message]]:
         """Return the messages of rows, and the plan with what the head must tell of them."""

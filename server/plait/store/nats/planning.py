@@ -103,8 +103,9 @@ def _add_rows(
 ) -> StoredHead:
     """Add the rows of a write, and return the head with those that it keeps."""
     floor = max(thread.floor, floor)
-    changes: list[Change] = [row for row in thread.changes if row[0] > floor]
-    changes += [(row.version, row.ops, row.source, row.at) for row in write.changes]
+    changes: list[Change] = [*thread.changes, *((row.version, row.ops, row.source, row.at) for row in write.changes)]
+    if floor:
+        changes = [row for row in changes if row[0] > floor]
     clients: dict[str, Client] = {row[0]: row for row in thread.clients}
     clients |= {row.client: (row.client, row.ref, row.refused, row.at) for row in write.clients}
     for id in expired:
@@ -116,7 +117,8 @@ def _add_rows(
         rows.update((make_name(Name("client", text=row[0])), encode_rows(row)) for row in clients.values())
         changes, clients = [], {}
     for snapshot in write.snapshots:
-        rows[make_name(Name("snapshot", version=snapshot.version))] = snapshot.state
+        if snapshot.version >= floor:
+            rows[make_name(Name("snapshot", version=snapshot.version))] = snapshot.state
     for record in write.records:
         rows[make_name(Name("record", part=record.part, text=record.key))] = record.value
     return msgspec.structs.replace(thread, floor=floor, changes=changes, clients=list(clients.values()))

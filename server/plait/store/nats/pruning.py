@@ -12,17 +12,17 @@ from plait.store.protocol import CLIENT_DAYS, DAY, Prune, Write
 __all__ = ["find_floor"]
 
 
-async def find_floor(stream: Stream, contents: Contents, write: Write) -> tuple[int, list[str]]:
+async def find_floor(stream: Stream, contents: Contents | None, write: Write) -> tuple[int, list[str]]:
     """Return the version up to which changes are pruned by a write, and the clients that have expired.
 
-    `contents` are those before the write. Only messages are read that a bound divides. Raises Moved and StoreError.
+    `contents` are those before the write, None for a new thread. Only messages are read that a bound divides. Raises
+    Moved and StoreError.
     """
     prune, now = write.prune, time.time_ns() // 1000
     assert prune is not None
-    last = [*contents.thread.changes, *((row.version, row.ops, row.source, row.at) for row in write.changes)]
-    log = _Log(stream, contents, last)
+    log = _Log(stream, contents, write)
     bound = max(prune.version, await log.find_age(prune, now), await log.find_size(prune))
-    snapshots = [*contents.snapshots, *(each.version for each in write.snapshots)]
+    snapshots = [*(() if contents is None else contents.snapshots), *(each.version for each in write.snapshots)]
     floor = max((at for at in snapshots if at <= bound), default=0)
     return floor, await _find_expired(stream, contents, write, now)
 
@@ -30,10 +30,12 @@ async def find_floor(stream: Stream, contents: Contents, write: Write) -> tuple[
 class _Log:
     """The changes of a thread: messages of them, and then those of its head and the write."""
 
-    def __init__(self, stream: Stream, contents: Contents, last: Sequence[Change]) -> None:
+    def __init__(self, stream: Stream, contents: Contents | None, write: Write) -> None:
         self._stream = stream
-        self._contents = contents
-        self._last = last
+        self._start = "" if contents is None else contents.start
+        self._segments = () if contents is None else contents.segments
+        self._last = [] if contents is None else list(contents.thread.changes)
+        self._last += [(row.version, row.ops, row.source, row.at) for row in write.changes]
 
     async def find_age(self, prune: Prune, now: int) -> int:
         """Return the last version that is too old.
@@ -43,7 +45,7 @@ class _Log:
         bound = 0
         if prune.at <= 0:
             return bound
-        for segment, rest in self._contents.segments:
+        for segment, rest in self._segments:
             if segment.latest < prune.at:
                 bound = segment.last
             elif segment.earliest <= now:  # Otherwise all of its times are in the future.
@@ -62,7 +64,7 @@ class _Log:
             size += len(row[1])
             if size > prune.bytes:
                 return row[0]
-        for segment, rest in reversed(self._contents.segments):
+        for segment, rest in reversed(self._segments):
             if size + segment.size <= prune.bytes:
                 size += segment.size
                 continue
@@ -73,7 +75,7 @@ class _Log:
         return 0
 
     async def _read(self, rest: str) -> list[Change]:
-        return await read_changes(self._stream, self._contents.start, [rest])
+        return await read_changes(self._stream, self._start, [rest])
 
 
 def _find_old(rows: Sequence[Change], at: int, now: int) -> tuple[int, bool]:
@@ -82,14 +84,15 @@ def _find_old(rows: Sequence[Change], at: int, now: int) -> tuple[int, bool]:
     return max((row[0] for row in older if row[3] < at), default=0), len(older) < len(rows)
 
 
-async def _find_expired(stream: Stream, contents: Contents, write: Write, now: int) -> list[str]:
+async def _find_expired(stream: Stream, contents: Contents | None, write: Write, now: int) -> list[str]:
     """Return clients whose rows are not kept: until others have pushed on as many days, a wrong clock expires none."""
     rows: dict[str, Client] = {}
-    for _, value in (await read_values(stream, contents.start, list(contents.clients.values()))).values():
-        if value is not None:
-            row = decode_client(value)
-            rows[row[0]] = row
-    rows |= {row[0]: row for row in contents.thread.clients}
+    if contents is not None:
+        for _, value in (await read_values(stream, contents.start, list(contents.clients.values()))).values():
+            if value is not None:
+                row = decode_client(value)
+                rows[row[0]] = row
+        rows |= {row[0]: row for row in contents.thread.clients}
     rows |= {row.client: (row.client, row.ref, row.refused, row.at) for row in write.clients}
     days = sorted({row[3] // DAY for row in rows.values() if row[3] <= now})[-CLIENT_DAYS:]
     young = now - CLIENT_DAYS * DAY

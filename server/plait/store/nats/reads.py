@@ -109,6 +109,9 @@ class Reader:
     ) -> list[Record]:
         """Return the records of a range with keys after `after` and before `before`."""
 
+        for text in (wanted.part, wanted.prefix, after, before or ""):
+            text.encode()  # Raises UnicodeEncodeError.
+
         async def read(contents: Contents) -> list[Record]:
             names = select_records(contents, wanted, after=after, before=before)
             return await read_records(self._stream, contents, names, wanted.limit, size)
@@ -259,7 +262,7 @@ async def read_records(
     """Return the first of these records that are not deleted. Raises Moved; if it must be exact, if one is newer."""
     found: list[Record] = []
     total, start = 0, 0
-    while len(found) < limit and start < len(names) and (size is None or total < size):
+    while len(found) < limit and start < len(names) and (size is None or total < max(size, 1)):
         some = names[start : start + min(_RECORDS, limit - len(found))]
         start += len(some)
         values = await read_values(stream, contents.start, [contents.records[name] for name in some])

@@ -262,6 +262,8 @@ class NatsStore:
         after: ThreadRow | None = None,
         limit: int = 1000,
     ) -> list[ThreadRow]:
+        with _telling("the list of threads"):
+            prefix.encode()  # Raises UnicodeEncodeError.
         await self._refresh("threads")
         return self._index.threads(kind, prefix, user, order, after=after, limit=limit)
 

@@ -32,7 +32,7 @@ class View:
         """Return records after a part and a key. Raises StoreError."""
         found: list[Record] = []
         total, start = 0, bisect_right(self._names, after)
-        while len(found) < limit and start < len(self._names) and total < size:
+        while len(found) < limit and start < len(self._names) and total < max(size, 1):
             some = self._names[start : start + min(_AT_ONCE, limit - len(found))]
             start += len(some)
             for name, value in zip(some, await self._read(some), strict=True):
