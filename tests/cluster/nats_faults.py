@@ -38,10 +38,6 @@ def find_faults(servers: NatsCluster) -> dict[str, Fault]:
         finally:
             leader.resume()
 
-    import os
-    if only := os.environ.get("ONLY"):
-        every = {**FAULTS, "kill_leader": kill_leader, "pause_leader": pause_leader}
-        return {name: every[name] for name in only.split(",")}
     return {
         "kill_leader": kill_leader,
         **{name: FAULTS[name] for name in _ALSO},

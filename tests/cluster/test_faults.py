@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.faults import FAULTS, play
+from tests.cluster.nats_faults import find_faults
 from tests.cluster.nodes import open_cluster
 from tests.cluster.postgres_faults import (
     SMALL,
@@ -16,6 +17,7 @@ from tests.cluster.postgres_faults import (
     promote_with_loss,
     small_disk,
 )
+from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
 from tests.schedules import TIMES, schedules
 from tests.server.store.cutting_proxy import CuttingProxy
@@ -30,6 +32,13 @@ async def test_faults_lose_nothing_acknowledged_and_show_nothing_old(postgres: P
         cluster = await stack.enter_async_context(open_cluster(postgres, tmp_path, through=through))
         faults = {**FAULTS, "late_statements": partial(late_statements, proxies)}
         await play(cluster, faults, schedules(len(faults)))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600 * TIMES)
+async def test_faults_on_nats_lose_nothing_acknowledged_and_show_nothing_old(nats: NatsCluster, tmp_path: Path) -> None:
+    async with open_cluster(nats, tmp_path) as cluster:
+        await play(cluster, find_faults(nats), schedules(7))
 
 
 @pytest.mark.soak
