@@ -20,7 +20,6 @@ from plait.cluster.directory import NodeRecord, View
 from plait.cluster.nats_messages import Beats, Found, Numbered, Table
 from plait.errors import StoreError
 from plait.store.nats.connection import Connection
-from plait.store.nats.line import Line
 from plait.store.nats.stream import Message, Stream, WrongSequence
 from plait.store.nats.url import NatsUrl
 
@@ -194,14 +193,11 @@ class _Access:
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something with the stream. Raises StoreError; whether it is done is not known then."""
-        line: Line | None = None
         try:
             async with asyncio.timeout(self._timeout):
-                line = await self._connection.line()
                 return await work()
         except TimeoutError:
-            if line is not None:
-                line.drop()  # The next call may get another server.
+            self._connection.drop()
             raise StoreError("the directory cannot be reached: no answer in time") from None
         except StoreError as error:
             raise StoreError(f"the directory cannot be reached: {error}") from error

@@ -65,6 +65,11 @@ class Connection:
             self._line = None
         await self._close_lost()
 
+    def drop(self) -> None:
+        """Replace the connection, as it does not answer: by one to another server, if there is one."""
+        if self._line is not None:
+            self._line.drop()
+
     async def line(self) -> Line:
         """Return the connection, after waiting until there is one. Raises Unreachable."""
         loop = asyncio.get_running_loop()
