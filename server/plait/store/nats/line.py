@@ -188,8 +188,13 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
         for line in lines:
             line.drop()
 
-    async def ignore(error: Exception) -> None:
-        """Each error also ends the connection, or is raised by what has caused it."""
+    # Why the server could not be connected: the driver only says that it could not.
+    causes: list[Exception] = []
+
+    async def note(error: Exception) -> None:
+        """Later errors also end the connection, or are raised by what has caused them."""
+        if not lines:
+            causes.append(error)
 
     try:
         async with asyncio.timeout(_LOGIN_TIMEOUT):
@@ -205,7 +210,7 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
                 ping_interval=_NEVER,
                 pending_size=_SEND_BUFFER,
                 closed_cb=closed,
-                error_cb=ignore,
+                error_cb=note,
             )
             _check(client)
             line = Line(client, on_lost)
@@ -214,7 +219,8 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
             return line
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await _close(client)
-        raise Unreachable(_explain(error)) from error
+        cause = causes[0] if causes and isinstance(error, nats.errors.NoServersError) else error
+        raise Unreachable(_explain(cause)) from error
     except ModuleNotFoundError:
         await _close(client)
         raise Unreachable("creds and nkey need the package nkeys: pip install nkeys") from None
