@@ -124,7 +124,7 @@ class Nats:
 
 
 class NatsCluster:
-    """Three servers, each of which has a copy of every stream."""
+    """Three servers, each with a copy of every stream."""
 
     def __init__(self, folder: Path) -> None:
         self.servers = [Nats(folder / f"n{number}", name=f"n{number}") for number in range(3)]

@@ -14,19 +14,16 @@ from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
 from plait.store.nats.contents import Moved, find_contents, read_head
-from plait.store.nats.layout import Head, Known, Subjects, encode_rows, split_chunks
+from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
 from plait.store.nats.line import Lost, Unreachable
 from plait.store.nats.planning import Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, ApiError, Message, Stream, WrongSequence
 from plait.store.protocol import ThreadKey, Write
 
-__all__ = ["GIVEN_UP", "Committer"]
+__all__ = ["Committer"]
 
 log = logging.getLogger("plait.store")
-
-GIVEN_UP: Final = 3600
-"""Seconds for which a head stays that was given up, so that listings of other processes see that."""
 
 # Seconds for which a write is repeated while the stream has no leader, or an answer is lost.
 _PATIENCE: Final = 12.0
@@ -67,7 +64,7 @@ class Committer:
         token = 0
         while True:
             try:
-                if known is not None and known.head.fence == token:  # The answer was lost.
+                if token and known is not None and known.head.fence == token:  # The answer was lost.
                     break
                 before = Head(*key, 0, "") if known is None else known.head
                 token = self._last_fence = max(before.fence + 1, self._last_fence + 1, time.time_ns() // 1000)
@@ -223,7 +220,7 @@ class Committer:
             await asyncio.sleep(_PUBLISH_AGAIN)
 
     async def _settle(self, key: ThreadKey, known: Known, head: Head, doubt: StoreError) -> Known:
-        """Find out whether a write is stored whose answer was lost, and that cannot be stored any more."""
+        """Find out whether a write is stored whose answer was lost; it cannot be stored later."""
         try:
             now = await read_head(self._stream, self._subjects, key)
         except StoreError:

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from plait.store.nats.commits import GIVEN_UP
-from plait.store.nats.layout import Head, Known, Subjects, decode_rows
+from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
 from plait.store.nats.line import Unreachable
 from plait.store.nats.stream import Message, Stored, Stream
 from plait.store.page import PLACES

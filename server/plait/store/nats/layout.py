@@ -16,6 +16,7 @@ from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
 
 __all__ = [
     "CONFIG",
+    "GIVEN_UP",
     "Change",
     "Client",
     "Head",
@@ -57,6 +58,9 @@ CONFIG: Final[dict[str, Any]] = {
     "metadata": {"plait": "1"},
 }
 """What the stream must be, beside its name and replicas. None stands for a setting that must not be there."""
+
+GIVEN_UP: Final = 3600
+"""Seconds for which a head stays that was given up, so that listings of other processes see that."""
 
 # A value that is stored in one message, and the number of messages of one that is stored in several.
 _WHOLE: Final = b"="

@@ -81,7 +81,11 @@ class NatsStore:
         self._committer = Committer(self._stream, self._subjects, lambda: (self._origin, self._max_payload))
         self._views = Views()
         self._committer.before_write = self._views.save
-        self._upkeep = Upkeep(self._stream, self._subjects, self._committer, self._batches.has_writes, self._views.has)
+        committer = self._committer
+        self._upkeep = Upkeep(
+            *(self._stream, self._subjects, committer.heads, committer.cleaned, committer.give_up),
+            *(self._batches.has_writes, self._views.has),
+        )
         self._committer.on_written = self._upkeep.note
         self._index = Index(self._stream, self._subjects)
 

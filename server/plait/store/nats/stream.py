@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.nats.connection import Connection
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Unreachable
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Line, Unreachable
 from plait.store.nats.url import NatsUrl
 
 __all__ = ["MOST_MESSAGES", "ApiError", "Message", "Requests", "Stored", "Stream", "StreamInfo", "WrongSequence"]
@@ -58,6 +57,16 @@ class Requests(Protocol):
     ) -> Answer: ...
 
 
+class Lines(Requests, Protocol):
+    """A `Connection`."""
+
+    async def line(self) -> Line: ...
+
+    async def collect(
+        self, subject: str, data: bytes, is_last: Callable[[Answer], bool], *, timeout: float = ANSWER_TIMEOUT
+    ) -> list[Answer]: ...
+
+
 class Message(NamedTuple):
     """A message to publish. `expected` is the sequence of the last message of its subject, 0 if there is none."""
 
@@ -91,7 +100,7 @@ class StreamInfo(NamedTuple):
 class Stream:
     """The stream of a URL, or another one beside it."""
 
-    def __init__(self, url: NatsUrl, connection: Connection, name: str | None = None) -> None:
+    def __init__(self, url: NatsUrl, connection: Lines, name: str | None = None) -> None:
         self.name = name or url.stream
         self._url = url
         self._connection = connection

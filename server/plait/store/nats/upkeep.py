@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.nats.commits import Committer
 from plait.store.nats.contents import find_contents
 from plait.store.nats.layout import Known, Subjects
 from plait.store.nats.stream import Stream
@@ -28,13 +27,18 @@ class Upkeep:
         self,
         stream: Stream,
         subjects: Subjects,
-        committer: Committer,
+        heads: dict[ThreadKey, Known],
+        cleaned: dict[ThreadKey, set[int]],
+        give_up: Callable[[Known], Awaitable[None]],
         is_writing: Callable[[ThreadKey], bool],
         is_viewed: Callable[[ThreadKey], bool],
     ) -> None:
         self._stream = stream
         self._subjects = subjects
-        self._committer = committer
+        # Those of the committer.
+        self._heads = heads
+        self._cleaned = cleaned
+        self._give_up = give_up
         self._is_writing = is_writing
         self._is_viewed = is_viewed
         # The threads that were released, with the numbers of their owners.
@@ -106,7 +110,7 @@ class Upkeep:
             for generation in list(generations):
                 await self._stream.purge(self._subjects.rows(key, generation) + ">")
                 generations.discard(generation)
-                self._committer.cleaned.setdefault(key, set()).add(generation)
+                self._cleaned.setdefault(key, set()).add(generation)
             if not generations:
                 self._removed.pop(key, None)
 
@@ -126,7 +130,7 @@ class Upkeep:
             self._pruned.pop(key, None)
 
     async def _forget(self) -> None:
-        heads = self._committer.heads
+        heads = self._heads
         for key, fence in list(self._released.items()):
             if self._is_writing(key) or key in self._removed:
                 self._is_due.set()
@@ -134,7 +138,7 @@ class Upkeep:
             known = heads.get(key)
             if known is not None and known.head.fence == fence:
                 if known.head.thread is None:
-                    await self._committer.give_up(known)
+                    await self._give_up(known)
                 if heads.get(key) is known:
                     del heads[key]
             if self._released.get(key) == fence:
