@@ -208,8 +208,8 @@ class _Access:
         Any copy of the stream may be read, and a former leader does not know that it is one. A message that most
         servers have accepted before shows which copy is late.
         """
-        await self._stream.publish(Message(self._mark, b""))
-        every = {each.subject: each for each in await self._stream.last([self._every])}
+        mark = await self._stream.publish(Message(self._mark, b""))
+        every = {each.subject: each for each in await self._stream.last([self._every], since=mark)}
         beats = {
             subject.removeprefix(self._beats): Numbered(msgspec.json.decode(data, type=Beats), number)
             for subject, number, data in every.values()

@@ -74,6 +74,15 @@ async def until_done(work: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.05)
 
 
+async def delete_stream(url: NatsUrl) -> None:
+    """Delete the stream of a directory."""
+    name = f"{url.stream}-directory"
+    connection = Connection(url)
+    await connection.open()
+    await Stream(url, connection, name).api(f"STREAM.DELETE.{name}", {})
+    await connection.close()
+
+
 async def test_what_a_server_has_accepted_is_read_from_every_other_one(nats: NatsCluster, url: NatsUrl) -> None:
     async with AsyncExitStack() as stack:
         directories = [await stack.enter_async_context(NatsDirectory(at(url, each))) for each in nats.servers]
@@ -205,8 +214,19 @@ async def test_a_stream_that_is_made_again_gives_no_epoch_out_twice(url: NatsUrl
             await directory.join(make_node("a"))
             taken = await directory.take("a-0", {1: 0})
             epochs += [taken[1], (await directory.give("a-0", taken, "a-0"))[1]]
-        connection = Connection(url)
-        await connection.open()
-        await Stream(url, connection, f"{url.stream}-directory").api(f"STREAM.DELETE.{url.stream}-directory", {})
-        await connection.close()
+        await delete_stream(url)
     assert epochs == sorted(set(epochs))
+
+
+async def test_nodes_join_again_after_the_stream_was_deleted(url: NatsUrl, directory: NatsDirectory) -> None:
+    await directory.join(make_node("a"))
+    for _ in range(20):
+        assert await directory.beat("a-0")
+    await delete_stream(url)
+    with pytest.raises(StoreError):
+        await directory.beat("a-0")
+    async with NatsDirectory(url) as other:
+        assert not await directory.beat("a-0")
+        assert not (await directory.read()).nodes
+        assert await directory.join(make_node("a", 1)) is None
+        assert [each.id for each in (await other.read()).nodes] == ["a-1"]

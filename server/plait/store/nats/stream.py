@@ -243,14 +243,15 @@ class Stream:
                     self.seen = max(self.seen, sequence)
                     return sequence
 
-    async def last(self, subjects: Sequence[str]) -> list[Stored]:
+    async def last(self, subjects: Sequence[str], *, since: int | None = None) -> list[Stored]:
         """Return the last message of each subject that has one, in the order of the stream.
 
-        Nothing is older than what this process has published. Raises StoreError.
+        The stream is not older than the message `since`; by default, than what this process has published. Raises
+        StoreError.
         """
         found: list[Stored] = []
         for start in range(0, len(subjects), _AT_ONCE):
-            found += await self._last(subjects[start : start + _AT_ONCE])
+            found += await self._last(subjects[start : start + _AT_ONCE], since)
         return found
 
     async def after(self, sequence: int, subjects: str, limit: int) -> list[Stored]:
@@ -260,7 +261,7 @@ class Stream:
 
     # Inside
 
-    async def _last(self, subjects: Sequence[str]) -> list[Stored]:
+    async def _last(self, subjects: Sequence[str], since: int | None) -> list[Stored]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _CATCH_UP
         while True:
@@ -268,7 +269,7 @@ class Stream:
             found, up_to = await self._get({"multi_last": [self._anchor, *subjects]})
             if up_to is None:
                 raise StoreError(f"the stream {self.name} was emptied")
-            if up_to >= self.seen:
+            if up_to >= (self.seen if since is None else since):
                 return [each for each in found if each.subject != self._anchor]
             if loop.time() > deadline:
                 raise Unreachable("a copy of the stream is too far behind")
