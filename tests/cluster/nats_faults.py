@@ -29,6 +29,13 @@ def find_faults(servers: NatsCluster) -> dict[str, Fault]:
         await hurt.until_acknowledged(100)
         await asyncio.to_thread(servers.start)
 
+    async def stop_leader(hurt: Hurt) -> None:
+        """Stop the server that leads a stream in order, and start it again."""
+        leader = await find_leader(hurt)
+        await asyncio.to_thread(leader.stop)
+        await hurt.until_acknowledged(100)
+        await asyncio.to_thread(servers.start)
+
     async def pause_leader(hurt: Hurt) -> None:
         """Pause the server that leads a stream, and let it continue when another one does."""
         leader = await find_leader(hurt)
@@ -42,5 +49,6 @@ def find_faults(servers: NatsCluster) -> dict[str, Fault]:
         "kill_leader": kill_leader,
         **{name: FAULTS[name] for name in _ALSO},
         "pause_leader": pause_leader,
+        "stop_leader": stop_leader,
         **{name: fault for name, fault in FAULTS.items() if name not in _ALSO},
     }
