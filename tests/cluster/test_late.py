@@ -5,9 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.cluster.engines import Engine
 from tests.cluster.nodes import Cluster, Node, open_cluster
 from tests.integration.socket_client import Client, http, opened
-from tests.postgres import Postgres
 from tests.workers.load import Told
 
 from plait_client import Unanswered, connect
@@ -27,8 +27,8 @@ async def begin(node: Node, thread: str) -> Client:
     return client
 
 
-async def test_a_write_that_arrives_after_the_takeover_is_not_stored(postgres: Postgres, tmp_path: Path) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+async def test_a_write_that_arrives_after_the_takeover_is_not_stored(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path) as cluster:
         a, b = (cluster.nodes[name] for name in "ab")
         (name,) = cluster.find_names("a", "late", 1)
         async with connect(f"ws://{a.address}/threads/ledger/{name}") as room:
@@ -56,9 +56,9 @@ async def test_a_write_that_arrives_after_the_takeover_is_not_stored(postgres: P
 
 
 async def test_a_node_that_continues_without_the_engine_answers_nothing_until_it_has_joined_again(
-    postgres: Postgres, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+    async with open_cluster(engine, tmp_path) as cluster:
         a, b = (cluster.nodes[name] for name in "ab")
         (name,) = cluster.find_names("a", "paused", 1)
         client = await begin(a, name)
