@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Line, Unreachable, connect
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Unreachable, connect
 from plait.store.nats.url import NatsUrl
 
 __all__ = ["Connection"]
@@ -64,17 +64,17 @@ class Connection:
         await self._close_lost()
 
     async def line(self) -> Line:
-        """Return the connection, after waiting until there is one. Raises Unreachable."""
+        """Return the connection, after waiting until there is one. Raises Disconnected."""
         loop = asyncio.get_running_loop()
         while (line := self._line) is None or line.is_lost:
             if not self._is_open:
-                raise Unreachable("the store is closed")
+                raise Disconnected("the store is closed")
             if self._connecting is None:
                 self._lose(line)
             assert self._connecting is not None
             left = self._lost_at + self._patience - loop.time()
             if left <= 0 or not (await asyncio.wait([self._connecting], timeout=left))[0]:
-                raise Unreachable(f"NATS cannot be reached: {self._trouble or 'the connection is lost'}")
+                raise Disconnected(f"NATS cannot be reached: {self._trouble or 'the connection is lost'}")
         return line
 
     async def request(

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from plait.errors import StoreError
 from plait.store.nats.url import NatsUrl
 
-__all__ = ["ANSWER_TIMEOUT", "Answer", "Line", "Lost", "Unreachable", "connect"]
+__all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "Unreachable", "connect"]
 
 ANSWER_TIMEOUT: Final = 5.0
 """Seconds after which a request without an answer is lost."""
@@ -36,6 +36,10 @@ _NO_RESPONDERS: Final = "503"
 
 class Unreachable(StoreError):
     """A request was not sent, or nothing was there to receive it: it has had no effect."""
+
+
+class Disconnected(Unreachable):
+    """There has been no connection for some time."""
 
 
 class Lost(StoreError):
