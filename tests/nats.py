@@ -22,18 +22,22 @@ _CONFIG: Final = """
 server_name: {name}
 listen: 127.0.0.1:{port}
 http: 127.0.0.1:{monitor}
-jetstream {{ store_dir: "{folder}", max_file_store: 4GB, max_memory_store: 64MB }}
 {more}
+"""
+_JETSTREAM: Final = """
+jetstream {{ store_dir: "{folder}", max_file_store: 4GB, max_memory_store: 64MB }}
 """
 
 
 class Nats:
     """A server, which keeps its ports and its folder over restarts. `more` is added to its configuration."""
 
-    def __init__(self, folder: Path, *, name: str = "n", more: str = "") -> None:
+    def __init__(self, folder: Path, *, name: str = "n", more: str = "", has_jetstream: bool = True) -> None:
         self.folder = folder
         self.name = name
         self.more = more
+        if has_jetstream:
+            self.more += _JETSTREAM.format(folder=folder / "data")
         self._process: subprocess.Popen[bytes] | None = None
         self._held = [hold_port() for _ in range(3)]
         self.port, self.routes, self._monitor = (each.getsockname()[1] for each in self._held)
@@ -64,11 +68,8 @@ class Nats:
         """Start the server, and do not wait for it."""
         self.folder.mkdir(exist_ok=True, parents=True)
         config = self.folder / "nats.conf"
-        config.write_text(
-            _CONFIG.format(
-                name=self.name, port=self.port, monitor=self._monitor, folder=self.folder / "data", more=self.more
-            )
-        )
+        text = _CONFIG.format(name=self.name, port=self.port, monitor=self._monitor, more=self.more)
+        config.write_text(text)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([_SERVER, "-c", config], stdout=log, stderr=log)
 
@@ -122,7 +123,7 @@ class NatsCluster:
         self.servers = [Nats(folder / f"n{number}", name=f"n{number}") for number in range(3)]
         routes = ", ".join(f"nats-route://127.0.0.1:{each.routes}" for each in self.servers)
         for each in self.servers:
-            each.more = f"cluster {{ name: c, listen: 127.0.0.1:{each.routes}, routes: [{routes}] }}"
+            each.more += f"cluster {{ name: c, listen: 127.0.0.1:{each.routes}, routes: [{routes}] }}"
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:

@@ -125,17 +125,18 @@ class Connection:
         """Return a connection to any of the servers. Raises StoreError, about all of them."""
         troubles = dict[str, None]()
         for server in random.sample(self.url.servers, len(self.url.servers)):
+            where = f"{server.removeprefix('nats://')}: " if len(self.url.servers) > 1 else ""
             try:
                 line = await connect(self.url, server, self._lose)
             except Unreachable as error:
-                troubles[str(error)] = None
+                troubles[f"{where}{error}"] = None
                 continue
             try:
                 if self._on_connected is not None:
                     await self._on_connected(line)
             except Unreachable as error:
                 await line.close()
-                troubles[str(error)] = None
+                troubles[f"{where}{error}"] = None
             except BaseException:
                 await line.close()
                 raise

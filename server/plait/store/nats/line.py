@@ -187,13 +187,15 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
     """Return a connection to one of the servers of a URL. Raises Unreachable."""
     client = Client()
     lines: list[Line] = []
+    troubles: list[Exception] = []
 
     async def closed() -> None:
         for line in lines:
             line.drop()
 
-    async def ignore(error: Exception) -> None:
-        """Each error also ends the connection, or is raised by what has caused it."""
+    async def note(error: Exception) -> None:
+        """Keep the first error. Each one also ends the connection, or is raised by what has caused it."""
+        troubles.append(error)
 
     try:
         async with asyncio.timeout(_LOGIN_TIMEOUT):
@@ -206,7 +208,9 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
                 ping_interval=_NEVER,
                 pending_size=_SEND_BUFFER,
                 closed_cb=closed,
-                error_cb=ignore,
+                error_cb=note,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
             )
             _check(client)
             line = Line(client, on_lost)
@@ -215,7 +219,8 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
             return line
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await _close(client)
-        raise Unreachable(_explain(error)) from error
+        # After a refused connection, the driver only says that there are no servers.
+        raise Unreachable(_explain(troubles[0] if troubles else error)) from error
     except ModuleNotFoundError:
         await _close(client)
         raise Unreachable("creds and nkey need the package nkeys: pip install nkeys") from None
