@@ -25,19 +25,21 @@ http: 127.0.0.1:{monitor}
 {more}
 """
 _JETSTREAM: Final = """
-jetstream {{ store_dir: "{folder}", max_file_store: 4GB, max_memory_store: 64MB }}
+jetstream {{ store_dir: "{folder}", max_file_store: 4GB, max_memory_store: 64MB, sync_interval: {sync} }}
 """
 
 
 class Nats:
     """A server, which keeps its ports and its folder over restarts. `more` is added to its configuration."""
 
-    def __init__(self, folder: Path, *, name: str = "n", more: str = "", has_jetstream: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, name: str = "n", more: str = "", has_jetstream: bool = True, sync: str = "2m"
+    ) -> None:
         self.folder = folder
         self.name = name
         self.more = more
         if has_jetstream:
-            self.more += _JETSTREAM.format(folder=folder / "data")
+            self.more += _JETSTREAM.format(folder=folder / "data", sync=sync)
         self._process: subprocess.Popen[bytes] | None = None
         self._held = [hold_port() for _ in range(3)]
         self.port, self.routes, self._monitor = (each.getsockname()[1] for each in self._held)
@@ -119,8 +121,8 @@ class Nats:
 class NatsCluster:
     """Three servers, each with a copy of every stream."""
 
-    def __init__(self, folder: Path) -> None:
-        self.servers = [Nats(folder / f"n{number}", name=f"n{number}") for number in range(3)]
+    def __init__(self, folder: Path, *, sync: str = "2m") -> None:
+        self.servers = [Nats(folder / f"n{number}", name=f"n{number}", sync=sync) for number in range(3)]
         routes = ", ".join(f"nats-route://127.0.0.1:{each.routes}" for each in self.servers)
         for each in self.servers:
             each.more += f"cluster {{ name: c, listen: 127.0.0.1:{each.routes}, routes: [{routes}] }}"
