@@ -17,22 +17,29 @@ from tests.running import hold_port
 __all__ = ["Nats", "NatsCluster", "new_stream"]
 
 _SERVER: Final = Path(sys.executable).parent / "nats-server"
+# The processes are killed, but never the machine. So nothing is lost that was written to a file.
 _CONFIG: Final = """
 server_name: {name}
 listen: 127.0.0.1:{port}
 http: 127.0.0.1:{monitor}
-jetstream {{ store_dir: "{folder}", sync_interval: always, max_file_store: 4GB, max_memory_store: 64MB }}
 {more}
+"""
+_JETSTREAM: Final = """
+jetstream {{ store_dir: "{folder}", max_file_store: 4GB, max_memory_store: 64MB, sync_interval: {sync} }}
 """
 
 
 class Nats:
     """A server, which keeps its ports and its folder over restarts. `more` is added to its configuration."""
 
-    def __init__(self, folder: Path, *, name: str = "n", more: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, name: str = "n", more: str = "", has_jetstream: bool = True, sync: str = "2m"
+    ) -> None:
         self.folder = folder
         self.name = name
         self.more = more
+        if has_jetstream:
+            self.more += _JETSTREAM.format(folder=folder / "data", sync=sync)
         self._process: subprocess.Popen[bytes] | None = None
         self._held = [hold_port() for _ in range(3)]
         self.port, self.routes, self._monitor = (each.getsockname()[1] for each in self._held)
@@ -72,11 +79,8 @@ class Nats:
         """Start the server, and do not wait for it."""
         self.folder.mkdir(exist_ok=True, parents=True)
         config = self.folder / "nats.conf"
-        config.write_text(
-            _CONFIG.format(
-                name=self.name, port=self.port, monitor=self._monitor, folder=self.folder / "data", more=self.more
-            )
-        )
+        text = _CONFIG.format(name=self.name, port=self.port, monitor=self._monitor, more=self.more)
+        config.write_text(text)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([_SERVER, "-c", config], stdout=log, stderr=log)
 
@@ -126,12 +130,12 @@ class Nats:
 class NatsCluster:
     """Three servers, each with a copy of every stream."""
 
-    def __init__(self, folder: Path) -> None:
-        self.servers = [Nats(folder / f"n{number}", name=f"n{number}") for number in range(3)]
+    def __init__(self, folder: Path, *, sync: str = "2m") -> None:
+        self.servers = [Nats(folder / f"n{number}", name=f"n{number}", sync=sync) for number in range(3)]
         routes = ", ".join(f"nats-route://127.0.0.1:{each.routes}" for each in self.servers)
         for each in self.servers:
             # Clients are told of no server but those of their URL, as they may have to go through a proxy.
-            each.more = (
+            each.more += (
                 f"cluster {{ name: c, listen: 127.0.0.1:{each.routes}, routes: [{routes}], no_advertise: true }}"
             )
         self._stack = ExitStack()

@@ -15,11 +15,11 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture
-def nats(nats_cluster: NatsCluster) -> NatsCluster:
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     """Three NATS servers, which run when a test begins."""
-    nats_cluster.start()
-    return nats_cluster
+    with NatsCluster(tmp_path_factory.mktemp("nats"), sync="always") as servers:
+        yield servers
 
 
 @pytest.fixture(params=["postgres", "nats"])

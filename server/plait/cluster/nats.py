@@ -174,8 +174,6 @@ class _Access:
         self._every = f"{name}.>"
         self._table = f"{name}.table"
         self._beats = f"{name}.beats."
-        # Written before each read.
-        self._mark = f"{name}.mark"
 
     async def __aenter__(self) -> Self:
         await self._connection.open()
@@ -208,8 +206,8 @@ class _Access:
         Any copy of the stream may be read, and a former leader does not know that it is one. A message that most
         servers have accepted before shows which copy is late.
         """
-        mark = await self._stream.publish(Message(self._mark, b""))
-        every = {each.subject: each for each in await self._stream.last([self._every], since=mark)}
+        barrier = await self._stream.publish(self._stream.make_barrier())
+        every = {each.subject: each for each in await self._stream.last([self._every], since=barrier)}
         beats = {
             subject.removeprefix(self._beats): Numbered(msgspec.json.decode(data, type=Beats), number)
             for subject, number, data in every.values()

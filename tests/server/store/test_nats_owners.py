@@ -83,7 +83,11 @@ async def test_the_messages_of_deleted_threads_and_pruned_logs_are_removed(nats_
 
         async def subjects() -> list[str]:
             prefix = f"{store.url.stream}.d."
-            return [each for each in (await store._stream.info(f"{prefix}>")).subjects if not {"r", "p"} & set(each.split("."))]
+            return [
+                each
+                for each in (await store._stream.info(f"{prefix}>")).subjects
+                if not {"r", "p"} & set(each.split("."))
+            ]
 
         async with asyncio.timeout(30):
             # The last snapshot and the client are left.

@@ -15,7 +15,7 @@ from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
 from plait.store.nats.contents import Moved, find_contents, read_head
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
-from plait.store.nats.line import Lost, Unreachable
+from plait.store.nats.line import Disconnected, Lost, Unreachable
 from plait.store.nats.planning import Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, ApiError, Message, Stream, WrongSequence
@@ -48,6 +48,8 @@ class Committer:
         self.on_written: Callable[[Known, Known], None] = lambda before, after: None
         # Called before rows of a thread are replaced; returns what is to be awaited first.
         self.before_write: Callable[[ThreadKey, Plan], Awaitable[None] | None] = lambda key, plan: None
+        # Called when a write is refused as another owner has claimed its thread.
+        self.on_fenced: Callable[[], None] = lambda: None
         # The generations of deleted threads whose rows are removed, though their heads may still list them.
         self.cleaned: dict[ThreadKey, set[int]] = {}
         self._last_fence = 0
@@ -115,6 +117,7 @@ class Committer:
         except StoreError as failure:
             if isinstance(failure, Fenced | Indeterminate):
                 self.heads.pop(key, None)
+                self.on_fenced()
             return 0, failure
         except (TypeError, ValueError, OverflowError) as failure:
             return 0, _refuse(key, failure)
@@ -213,7 +216,7 @@ class Committer:
                 if loop.time() > deadline:
                     raise _make_indeterminate(key, error) from error
             except Unreachable as error:
-                if loop.time() > deadline:
+                if loop.time() > deadline or isinstance(error, Disconnected):
                     raise (_refuse(key, error) if doubt is None else _make_indeterminate(key, doubt)) from error
             except ApiError as error:
                 raise (_refuse(key, error) if doubt is None else _make_indeterminate(key, doubt)) from error
@@ -287,7 +290,7 @@ class Committer:
 
     async def _rest(self, deadline: float, error: StoreError) -> None:
         """Wait before something is done again. Raises the error if that has been done for too long."""
-        if asyncio.get_running_loop().time() > deadline:
+        if asyncio.get_running_loop().time() > deadline or isinstance(error, Disconnected):
             raise error
         await asyncio.sleep(_PUBLISH_AGAIN)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Line, Unreachable, connect
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Unreachable, connect
 from plait.store.nats.url import NatsUrl
 
 __all__ = ["Connection"]
@@ -71,17 +71,17 @@ class Connection:
             self._line.drop()
 
     async def line(self) -> Line:
-        """Return the connection, after waiting until there is one. Raises Unreachable."""
+        """Return the connection, after waiting until there is one. Raises Disconnected."""
         loop = asyncio.get_running_loop()
         while (line := self._line) is None or line.is_lost:
             if not self._is_open:
-                raise Unreachable("the store is closed")
+                raise Disconnected("the store is closed")
             if self._connecting is None:
                 self._lose(line)
             assert self._connecting is not None
             left = self._lost_at + self._patience - loop.time()
             if left <= 0 or not (await asyncio.wait([self._connecting], timeout=left))[0]:
-                raise Unreachable(f"NATS cannot be reached: {self._trouble or 'the connection is lost'}")
+                raise Disconnected(f"NATS cannot be reached: {self._trouble or 'the connection is lost'}")
         return line
 
     async def request(
@@ -134,17 +134,18 @@ class Connection:
         # Of one that is paused, nothing says so until it does not answer: it is tried last.
         servers = random.sample(self.url.servers, len(self.url.servers))
         for server in sorted(servers, key=self._server.__eq__):
+            where = f"{server.removeprefix('nats://')}: " if len(self.url.servers) > 1 else ""
             try:
                 line = await connect(self.url, server, self._lose)
             except Unreachable as error:
-                troubles[str(error)] = None
+                troubles[f"{where}{error}"] = None
                 continue
             try:
                 if self._on_connected is not None:
                     await self._on_connected(line)
             except Unreachable as error:
                 await line.close()
-                troubles[str(error)] = None
+                troubles[f"{where}{error}"] = None
             except BaseException:
                 await line.close()
                 raise

@@ -11,7 +11,7 @@ import msgspec
 
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
 from plait.store.nats.line import Unreachable
-from plait.store.nats.stream import Message, Stored, Stream
+from plait.store.nats.stream import Stored, Stream
 from plait.store.page import PLACES
 from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow
 
@@ -19,11 +19,9 @@ __all__ = ["Index"]
 
 # Heads that are read at once.
 _AT_ONCE: Final = 500
-# Seconds: how long heads may take to arrive, the pause before they are asked for again, and how long the message stays
-# after which all of them have arrived.
+# Seconds: how long heads may take to arrive, and the pause before they are asked for again.
 _PATIENCE: Final = 10.0
 _READ_AGAIN: Final = 0.01
-_BARRIER: Final = 60
 
 
 class _Row(msgspec.Struct, gc=False):
@@ -45,7 +43,8 @@ class Index:
     def __init__(self, stream: Stream, subjects: Subjects) -> None:
         self._stream = stream
         self._subjects = subjects
-        self._barrier = subjects.barrier(secrets.token_hex(8))
+        # A copy of the stream that has this message has all heads that were durable before it.
+        stream.barrier = subjects.barrier(secrets.token_hex(8))
         self._turn = asyncio.Lock()
         self._rows: dict[str, _Row] = {}
         # The last sequence that was read, and when.
@@ -68,8 +67,7 @@ class Index:
                 self.reset()
             loop = asyncio.get_running_loop()
             deadline = loop.time() + _PATIENCE
-            # A copy of the stream that has this message has all heads that were durable before it.
-            barrier = await self._stream.publish(self.make_barrier())
+            barrier = await self._stream.publish(self._stream.make_barrier())
             while self._sequence < barrier:
                 found = await self._stream.after(self._sequence, self._subjects.heads, _AT_ONCE)
                 for stored in found:
@@ -81,10 +79,6 @@ class Index:
                 else:
                     await asyncio.sleep(_READ_AGAIN)
             self._read_at = now
-
-    def make_barrier(self) -> Message:
-        """Return a message that changes nothing, and after which all heads have been read."""
-        return Message(self._barrier, b"", ttl=_BARRIER)
 
     def take_unclean(self) -> list[Known]:
         """Return the heads, among those that were read, of threads that were deleted and may have rows left."""

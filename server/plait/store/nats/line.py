@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from plait.errors import StoreError
 from plait.store.nats.url import NatsUrl
 
-__all__ = ["ANSWER_TIMEOUT", "Answer", "Line", "Lost", "Unreachable", "connect"]
+__all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "Unreachable", "connect"]
 
 ANSWER_TIMEOUT: Final = 5.0
 """Seconds after which a request without an answer is lost."""
@@ -36,6 +36,10 @@ _NO_RESPONDERS: Final = "503"
 
 class Unreachable(StoreError):
     """A request was not sent, or nothing was there to receive it: it has had no effect."""
+
+
+class Disconnected(Unreachable):
+    """There has been no connection for some time."""
 
 
 class Lost(StoreError):
@@ -183,18 +187,15 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
     """Return a connection to one of the servers of a URL. Raises Unreachable."""
     client = Client()
     lines: list[Line] = []
+    troubles: list[Exception] = []
 
     async def closed() -> None:
         for line in lines:
             line.drop()
 
-    # Why the server could not be connected: the driver only says that it could not.
-    causes: list[Exception] = []
-
     async def note(error: Exception) -> None:
-        """Later errors also end the connection, or are raised by what has caused them."""
-        if not lines:
-            causes.append(error)
+        """Keep the first error. Each one also ends the connection, or is raised by what has caused it."""
+        troubles.append(error)
 
     try:
         async with asyncio.timeout(_LOGIN_TIMEOUT):
@@ -203,14 +204,13 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
                 name="plait",
                 **_login(url),
                 allow_reconnect=False,
-                # A server that refuses the connection is not tried again and again.
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
                 connect_timeout=_CONNECT_TIMEOUT,
                 ping_interval=_NEVER,
                 pending_size=_SEND_BUFFER,
                 closed_cb=closed,
                 error_cb=note,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
             )
             _check(client)
             line = Line(client, on_lost)
@@ -219,8 +219,8 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
             return line
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await _close(client)
-        cause = causes[0] if causes and isinstance(error, nats.errors.NoServersError) else error
-        raise Unreachable(_explain(cause)) from error
+        # After a refused connection, the driver only says that there are no servers.
+        raise Unreachable(_explain(troubles[0] if troubles else error)) from error
     except ModuleNotFoundError:
         await _close(client)
         raise Unreachable("creds and nkey need the package nkeys: pip install nkeys") from None

@@ -25,10 +25,11 @@ from plait.store.nats.index import Index
 from plait.store.nats.layout import CONFIG, Subjects, split_chunks
 from plait.store.nats.line import Line, Lost, Unreachable
 from plait.store.nats.reads import Reader, load_contents
-from plait.store.nats.stream import ApiError, Message, Stream, StreamInfo
+from plait.store.nats.stream import ApiError, Message, Stream
 from plait.store.nats.upkeep import Upkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views
+from plait.store.nats.watch import Watch
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,
@@ -68,8 +69,7 @@ class NatsStore:
         # Whether the store is open, being opened or being closed.
         self._is_entered = False
         self._health = Health(_is_trouble)
-        # What the stream was at the last connection: when it was made, and what else changes if writes can be lost.
-        self._origin = ""
+        # The most bytes of a message.
         self._max_payload = 0
         self._begin()
 
@@ -78,13 +78,20 @@ class NatsStore:
         self._connection = Connection(self.url, self._identify)
         self._stream = Stream(self.url, self._connection)
         self._reader = Reader(self._stream, self._subjects)
-        self._committer = Committer(self._stream, self._subjects, lambda: (self._origin, self._max_payload))
+        self._watch = Watch(self.url, self._stream, self._on_loss, readonly=self._readonly)
+        self._stream.on_suspicion = self._suspect
+        self._committer = Committer(self._stream, self._subjects, lambda: (self._watch.origin, self._max_payload))
+        self._committer.on_fenced = self._suspect
         self._views = Views()
         self._committer.before_write = self._views.save
-        committer = self._committer
         self._upkeep = Upkeep(
-            *(self._stream, self._subjects, committer.heads, committer.cleaned, committer.give_up),
-            *(self._batches.has_writes, self._views.has),
+            self._stream,
+            self._subjects,
+            heads=self._committer.heads,
+            cleaned=self._committer.cleaned,
+            give_up=self._committer.give_up,
+            is_writing=self._batches.has_writes,
+            is_viewed=self._views.has,
         )
         self._committer.on_written = self._upkeep.note
         self._index = Index(self._stream, self._subjects)
@@ -126,7 +133,6 @@ class NatsStore:
             raise StoreError(f"the store {self.url} is already open: open it once, or give each app its own store")
         self._is_entered = True
         self._begin()
-        self._origin = ""
         try:
             await self._connection.open()
             if not self._readonly:
@@ -250,7 +256,7 @@ class NatsStore:
             self._health.postpone(now)
         with _telling("the store", "cannot be written"):
             if is_in_trouble:
-                await self._stream.publish(self._index.make_barrier())
+                await self._stream.publish(self._stream.make_barrier())
             else:
                 await self._stream.info()
         if is_in_trouble:
@@ -313,31 +319,17 @@ class NatsStore:
             return (await self._committer.claim(key, known)).head.fence
 
     async def _identify(self, line: Line) -> None:
-        """Check, on a new connection, what the stream is, and whether it has lost something. Raises StoreError."""
-        if self._readonly or self._origin:
-            info = await self._stream.info(requests=line)
-        else:
-            info = await self._stream.prepare(CONFIG, requests=line)
+        """Make the stream if it is missing, and find out on a new connection what it is. Raises StoreError."""
+        if not self._watch.origin and not self._readonly:
+            await self._stream.prepare(CONFIG, requests=line)
         self._max_payload = line.max_payload
-        before, self._origin = self._origin, self._make_origin(info, line)
-        seen = self._stream.seen
-        has_lost = before not in ("", self._origin)
-        if before and not has_lost and not self._readonly:
-            # A former leader may tell an old sequence, but cannot publish.
-            has_lost = await self._stream.publish(self._index.make_barrier(), requests=line) <= seen
-        if has_lost:
-            log.warning("%s may have lost changes: all threads are loaded again", self.url)
-            self._on_loss()
-        self._stream.seen = max(info.last_sequence, self._stream.seen)
+        await self._watch.check(line)
 
-    def _make_origin(self, info: StreamInfo, line: Line) -> str:
-        if self.url.is_synced:
-            return info.created
-        # A server that has crashed may have lost something, whichever of them leads the stream.
-        return f"{info.created} {info.leader} {line.server}"
+    def _suspect(self) -> None:
+        if self._is_entered:
+            self._watch.suspect(self._connection)
 
     def _on_loss(self) -> None:
-        self._stream.seen = 0
         self._index.reset()
         self._committer.heads.clear()
         self._batches.end_claims()
@@ -359,6 +351,7 @@ class NatsStore:
     async def _close(self) -> None:
         await self._batches.close()
         await self._upkeep.stop()
+        await self._watch.stop()
         await self._connection.close()
         self._is_entered = False
 

@@ -1,6 +1,7 @@
 """A JetStream stream: makes or checks it, publishes with compare-and-set, and reads last messages."""
 
 import asyncio
+import base64
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ _READ_AGAIN: Final = 0.01
 # Seconds after which a publication is repeated that the server could not take now.
 _PUBLISH_AGAIN: Final = 0.002
 _BATCHES: Final = 20
+# Seconds after which the server removes a message that changes nothing.
+_BARRIER: Final = 60
 
 _WRONG_SEQUENCE: Final = 10071
 # Another publication to the subject is under way, whose outcome is not known yet.
@@ -89,7 +92,7 @@ class StreamInfo(NamedTuple):
     """What the leader of a stream tells about it."""
 
     config: Mapping[str, Any]
-    # When it was made, and what identifies its leader's term: neither changes if nothing can have been lost.
+    # When it was made, and what identifies its leader's term.
     created: str
     leader: str
     last_sequence: int
@@ -108,8 +111,13 @@ class Stream:
         self._batch = secrets.token_hex(8)
         self._numbers = count()
         self._batches = asyncio.Semaphore(_BATCHES)
-        # The subject of a message that the stream always has.
+        # The subject of a message that the stream always has, and its last value: it changes if something was lost.
         self._anchor = f"{self.name}.anchor"
+        self._anchored = b""
+        # Called when the stream may be another one, or has lost something.
+        self.on_suspicion: Callable[[], None] = lambda: None
+        # The subject of a message that changes nothing.
+        self.barrier = f"{self.name}.barrier"
         # The last sequence that this process has seen: what it reads must not be older.
         self.seen = 0
 
@@ -156,8 +164,19 @@ class Stream:
                     f"{msgspec.json.encode(value).decode()}: choose another stream in the URL, or change this one"
                 )
         with suppress(WrongSequence):
-            await self.publish(Message(self._anchor, b"", 0), requests=line)
+            await self.publish(Message(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
         return info
+
+    async def read_anchor(self, requests: Requests) -> Stored:
+        """Return the message that tells which stream it is, from its leader. Raises StoreError."""
+        found = await self.api(f"STREAM.MSG.GET.{self.name}", {"last_by_subj": self._anchor}, requests=requests)
+        message = found["message"]
+        self._anchored = base64.b64decode(message.get("data", ""))
+        return Stored(self._anchor, message["seq"], self._anchored)
+
+    def make_barrier(self) -> Message:
+        """Return a message that changes nothing."""
+        return Message(self.barrier, b"", ttl=_BARRIER)
 
     async def info(self, subjects: str | None = None, *, requests: Requests | None = None) -> StreamInfo:
         """Return what the leader tells, with the subjects that match a filter. Raises StoreError."""
@@ -197,7 +216,7 @@ class Stream:
     async def publish(self, message: Message, *, requests: Requests | None = None) -> int:
         """Publish a message and return its sequence, when it is durable. Raises Unreachable, Lost and ApiError."""
         line = requests or self._connection
-        headers = _make_headers(message)
+        headers, seen = _make_headers(message), self.seen
         while True:
             try:
                 answer = _read(await line.request(message.subject, message.data, headers))
@@ -206,9 +225,7 @@ class Stream:
                     raise
                 await asyncio.sleep(_PUBLISH_AGAIN)
             else:
-                sequence: int = answer["seq"]
-                self.seen = max(self.seen, sequence)
-                return sequence
+                return self._see(answer["seq"], seen)
 
     async def publish_all(self, messages: Sequence[Message]) -> int:
         """Publish up to `MOST_MESSAGES` messages, all or none, and return the sequence of the last one.
@@ -220,7 +237,7 @@ class Stream:
         async with self._batches:
             while True:
                 # All of them over one connection: on another one, the server would get only a part.
-                line = await self._connection.line()
+                line, seen = await self._connection.line(), self.seen
                 batch = f"{self._batch}-{next(self._numbers)}"
                 try:
                     for number, message in enumerate(messages[:-1], 1):
@@ -239,9 +256,7 @@ class Stream:
                         raise
                     await asyncio.sleep(_PUBLISH_AGAIN)
                 else:
-                    sequence: int = answer["seq"]
-                    self.seen = max(self.seen, sequence)
-                    return sequence
+                    return self._see(answer["seq"], seen)
 
     async def last(self, subjects: Sequence[str], *, since: int | None = None) -> list[Stored]:
         """Return the last message of each subject that has one, in the order of the stream.
@@ -261,6 +276,13 @@ class Stream:
 
     # Inside
 
+    def _see(self, sequence: int, before: int) -> int:
+        """Record the sequence of a publication; `before` is what was seen before it was sent."""
+        if sequence <= before:
+            self.on_suspicion()
+        self.seen = max(self.seen, sequence)
+        return sequence
+
     async def _last(self, subjects: Sequence[str], since: int | None) -> list[Stored]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _CATCH_UP
@@ -269,7 +291,11 @@ class Stream:
             found, up_to = await self._get({"multi_last": [self._anchor, *subjects]})
             if up_to is None:
                 raise StoreError(f"the stream {self.name} was emptied")
+            if any(each.subject == self._anchor and each.data != self._anchored for each in found):
+                self.on_suspicion()
             if up_to >= (self.seen if since is None else since):
+                # Whatever copy is read next must not be older.
+                self.seen = max(self.seen, found[-1].sequence)
                 return [each for each in found if each.subject != self._anchor]
             if loop.time() > deadline:
                 raise Unreachable("a copy of the stream is too far behind")

@@ -27,6 +27,7 @@ class Upkeep:
         self,
         stream: Stream,
         subjects: Subjects,
+        *,
         heads: dict[ThreadKey, Known],
         cleaned: dict[ThreadKey, set[int]],
         give_up: Callable[[Known], Awaitable[None]],
