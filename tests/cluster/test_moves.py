@@ -124,7 +124,10 @@ async def test_what_is_due_while_its_node_is_dead_is_done_once_by_another(postgr
 
 
 async def test_a_node_does_not_expire_threads_that_are_awake_at_another(postgres: Postgres, tmp_path: Path) -> None:
-    async with open_sessions(postgres, tmp_path) as cluster, http(cluster.nodes["a"].address) as web:
+    async with (
+        open_sessions(postgres, tmp_path, names=("a", "b", "c")) as cluster,
+        http(cluster.nodes["a"].address) as web,
+    ):
 
         def are_gone(names: list[str]) -> bool:
             keys = [ThreadKey("brief", name) for name in names]
@@ -139,6 +142,10 @@ async def test_a_node_does_not_expire_threads_that_are_awake_at_another(postgres
                 for name in idle:
                     assert (await web.put(f"/threads/brief/{name}", json={"n": 1})).status_code == 200
                 await cluster.until(partial(are_gone, idle))
+                # A process alone would now take all threads for idle.
+                assert await asyncio.to_thread(cluster.nodes["c"].end) == 0
+                await cluster.start("c")
+                await cluster.until_shared()
             epoch = room.epoch
             # It moves while it is awake.
             assert await asyncio.to_thread(cluster.nodes["b"].end) == 0
