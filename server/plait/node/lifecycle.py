@@ -399,7 +399,7 @@ class Lifecycle:
 
     async def _destroy(self, actor: Actor, callers: Sequence[Turn]) -> None:
         try:
-            await actor.end(callers)
+            await actor.ending.run(callers)
         finally:
             self.threads.keep(actor)
 
@@ -447,7 +447,7 @@ class Lifecycle:
     async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
         try:
             await self._start(slot, actor)
-            await actor.end_in_turn(partial(self.destroy, actor), cause)
+            await actor.ending.begin(partial(self.destroy, actor), cause)
         except Destroyed:
             if not actor.is_ending:  # The error is of another thread, which `on_start` has called.
                 raise

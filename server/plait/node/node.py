@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-from plait.actor.actor import TIMER_INTERVAL, Actor, find_actor
+from plait.actor.actor import TIMER_INTERVAL, Actor, ActorHost, find_actor
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
@@ -95,12 +95,23 @@ class Node:
         self._threads = self._lifecycle.threads
         self.moving = Moving(self._lifecycle, self._runs)
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
-        self._timer_interval = timer_interval
-        # The id of this process for its threads, and a lock for work that may have crashed an earlier one.
-        self._process = secrets.token_hex(8)
-        self._suspects = asyncio.Lock()
+        process = secrets.token_hex(8)
+        self._host = ActorHost(
+            store=store,
+            limits=limits,
+            failures=self.failures,
+            instruments=instruments,
+            runs=self._runs,
+            make_handle=self.handle,
+            destroy=self.destroy,
+            drop=self._lifecycle.drop,
+            active=self._sweeper.active,
+            process=process,
+            suspects=asyncio.Lock(),
+            timer_interval=timer_interval,
+        )
         # The threads of all nodes, and the answers to the other nodes.
-        chains = Chains(self._process, limits, instruments)
+        chains = Chains(process, limits, instruments)
         self._owners = owners
         self.everywhere = Everywhere(self, RemoteNodes(owners, chains))
         self.calls = RemoteCalls(self, chains)
@@ -236,7 +247,7 @@ class Node:
                 return
             await slot.wait()
         try:
-            await actor.end_in_turn(partial(self._lifecycle.destroy, actor), cause)
+            await actor.ending.begin(partial(self._lifecycle.destroy, actor), cause)
         except Destroyed:
             raise _make_missing(key) from None
 
@@ -426,26 +437,9 @@ class Node:
         self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
-        actor = Actor(
-            key,
-            kind,
-            stored,
-            self._store,
-            self.limits,
-            fence=fence,
-            make_handle=self.handle,
-            destroy=partial(self.destroy, key),
-            on_lost=self._lifecycle.drop,
-            active=self._sweeper.active,
-            failures=self.failures,
-            # The app's listeners get no events of threads that plait itself uses.
-            events=self._runs.events if key.kind in self.kinds else None,
-            instruments=self.instruments,
-            runs=self._runs,
-            process=self._process,
-            suspects=self._suspects,
-            timer_interval=self._timer_interval,
-        )
+        # The app's listeners get no events of threads that plait itself uses.
+        events = self._runs.events if key.kind in self.kinds else Events()
+        actor = Actor(key, kind, stored, self._host, events, fence=fence)
         if stored is None and key.kind in self.kinds:
             actor.state.history.user = find_user(key.name)
         return actor
