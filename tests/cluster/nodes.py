@@ -3,11 +3,11 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tests.cluster.engines import Engine
 from tests.cluster.proxy import Proxies, Proxy
@@ -24,6 +24,8 @@ from plait.store.shards import find_shard
 from plait.store.urls import open_store
 
 __all__ = ["Cluster", "Node", "open_cluster"]
+
+T = TypeVar("T")
 
 _LOOK_EVERY: Final = 0.05
 
@@ -77,9 +79,17 @@ class Cluster:
             async with directory:
                 return await directory.read()
 
-        # The caller may be in a loop.
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: asyncio.run(read())).result()
+        return _run(read())
+
+    def ask_store(self, ask: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+        """Return what an open store answers. Raises StoreError."""
+
+        async def read() -> T:
+            store: Any = open_store(self.store)
+            async with store.reader() as opened:
+                return await ask(opened)
+
+        return _run(read())
 
     def owners(self) -> list[str]:
         """Return the name of the node that owns each shard; empty for a node that is dead or gone."""
@@ -201,6 +211,12 @@ async def open_cluster(
         finally:
             # The proxies run in this loop, so that no node may be waited for in it.
             await asyncio.to_thread(processes.close)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a loop of its own, as the caller may be in one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def _replace_ports(url: str, ports: Mapping[int, int]) -> str:

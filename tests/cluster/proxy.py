@@ -11,10 +11,10 @@ Direction = Literal["in", "out", "both"]
 
 
 class Proxy:
-    """Passes what arrives at its port on to another one."""
+    """Passes what arrives at its port on to another one, which may be changed for later connections."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,7 +73,7 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self.target)
             self._writers.add(target_writer)
             try:
                 async with asyncio.TaskGroup() as group:

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from tests.cluster.engines import Engine
 from tests.cluster.nodes import Cluster, open_cluster
+from tests.cluster.proxy import Proxy
 from tests.integration.socket_client import Client, http, opened
 from tests.workers.load import Load, Told
 
@@ -29,10 +30,13 @@ async def clients_at_each(cluster: Cluster, thread: str) -> list[Client]:
 
 
 @asynccontextmanager
-async def load(cluster: Cluster, threads: list[str], *, at: str = "ab") -> AsyncIterator[Told]:
-    """Have clients at some nodes write and read threads, and check at the end that nothing acknowledged is lost."""
+async def load(cluster: Cluster, threads: list[str], *, ports: Sequence[int] = ()) -> AsyncIterator[Told]:
+    """Have clients at all nodes write and read threads, and check at the end that nothing acknowledged is lost.
+
+    They reach the nodes through the ports, if these are given.
+    """
     told = Told()
-    async with Load([cluster.nodes[name].address for name in at], threads, told) as clients:
+    async with Load([f"127.0.0.1:{port}" for port in ports] or cluster.addresses, threads, told) as clients:
         await clients.until(lambda: told.acknowledged > 200 and told.reads > 200)
         told.begin_outage()
         yield told
@@ -172,16 +176,22 @@ async def test_a_node_that_stops_gives_its_threads_away_before(engine: Engine, t
 
 
 async def test_a_rolling_restart_of_three_nodes_is_no_error_and_a_short_wait(engine: Engine, tmp_path: Path) -> None:
-    async with open_cluster(engine, tmp_path, names=("a", "b", "c")) as cluster:
-        names = [cluster.find_names(node, "roll", 1)[0] for node in "bc"]
-        # A proxy would send the clients of a node that restarts to another one.
-        async with load(cluster, names, at="a") as told:
-            for node in "bc":
-                assert await asyncio.to_thread(cluster.nodes[node].end) == 0
-                await cluster.start(node)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(open_cluster(engine, tmp_path, names=("a", "b", "c")))
+        fronts = {name: await stack.enter_async_context(Proxy(node.port)) for name, node in cluster.nodes.items()}
+        threads = [cluster.find_names(name, "roll", 1)[0] for name in "abc"]
+        async with load(cluster, threads, ports=[each.port for each in fronts.values()]) as told:
+            for name, other in zip("abc", "bca", strict=True):
+                # A proxy leaves out a node that restarts.
+                fronts[name].target = cluster.nodes[other].port
+                assert await asyncio.to_thread(cluster.nodes[name].end) == 0
+                await cluster.start(name)
                 await cluster.until_shared()
+                fronts[name].target = cluster.nodes[name].port
+        log.warning("%.2f s without an answer, %s", told.outage, dict(told.errors))
+        # Calls that are under way when a socket closes, and requests on connections that the stopping node has kept.
+        assert set(told.errors) <= {"disconnected", "unavailable"}
         assert not any(told.refused.values())
-        log.warning("%.2f s without an answer", told.outage)
     check_logs(cluster)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import sqlite3
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
@@ -46,6 +46,8 @@ class Told:
         self.seen: defaultdict[str, Seen] = defaultdict(Seen)
         # The changes that were refused, as the store was away.
         self.refused: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
+        # How often a client got an error instead of an answer, by its code; and how often its socket was lost first.
+        self.errors: Counter[str] = Counter()
         # The changes that were acknowledged before `begin_loss`; None if nothing acknowledged may be lost.
         self.safe: dict[str, set[tuple[str, int]]] | None = None
         # How many acknowledged changes are not stored.
@@ -189,12 +191,16 @@ class Load:
                 if error.code not in ("store_error", "unavailable"):
                     raise
                 self._told.refused[thread].add((writer, number))
-                await asyncio.sleep(_PAUSE)
+                await self._fail(error.code)
             except Unanswered:
-                await asyncio.sleep(_PAUSE)
+                await self._fail("unanswered")
             else:
                 if epoch is not None and room.epoch == epoch:  # Otherwise it is not known which one has it.
                     self._told.ack(thread, writer, number, epoch, version)
+
+    async def _fail(self, code: str) -> None:
+        self._told.errors[code] += 1
+        await asyncio.sleep(_PAUSE)
 
     async def _ask_on(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Ask again and again: after each answer, and beside a question whose answer takes long."""
@@ -210,11 +216,11 @@ class Load:
         try:
             version, _, epoch, fence = await room.call("look")
         except Disconnected:
-            await asyncio.sleep(_PAUSE)
+            await self._fail("disconnected")
         except CallError as error:
             if error.code not in ("unavailable", "indeterminate", "store_error"):
                 raise
-            await asyncio.sleep(_PAUSE)
+            await self._fail(error.code)
         else:
             self._told.read(thread, epoch, version, before, fence)
 
@@ -224,11 +230,11 @@ class Load:
         try:
             answer = await web.get(f"/threads/ledger/{thread}")
         except httpx.TransportError:
-            await asyncio.sleep(_PAUSE)
+            await self._fail("disconnected")
             return
         if answer.status_code == 503:
             assert int(answer.headers["retry-after"]) >= 1
-            await asyncio.sleep(_PAUSE)
+            await self._fail(answer.json()["error"]["code"])
             return
         assert answer.status_code == 200, answer.text
         epoch, _, version = answer.headers["etag"].strip('"').partition(":")
