@@ -233,9 +233,8 @@ class Load:
             await self._fail("disconnected")
             return
         if answer.status_code == 503:
-            code = answer.json()["error"]["code"]
-            assert code == "store_error" or int(answer.headers["retry-after"]) >= 1
-            await self._fail(code)
+            assert int(answer.headers["retry-after"]) >= 1
+            await self._fail(answer.json()["error"]["code"])
             return
         assert answer.status_code == 200, answer.text
         epoch, _, version = answer.headers["etag"].strip('"').partition(":")
