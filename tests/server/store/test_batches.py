@@ -403,3 +403,49 @@ def written(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
     done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
     done.set_result([(len(group.writes), None) for group in batch])
     return done
+
+
+# Batches of each thread
+
+
+async def test_in_parallel_each_thread_has_batches_of_its_own_and_only_its_own_writes_wait() -> None:
+    running: list[tuple[Sequence[Group], asyncio.Future[Sequence[Outcome]]]] = []
+
+    def begin(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+        running.append((batch, asyncio.get_running_loop().create_future()))
+        return running[-1][1]
+
+    async def finish(number: int) -> None:
+        batch, done = running[number]
+        done.set_result([(len(group.writes), None) for group in batch])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    batches = Batches(begin, is_parallel=True)
+    batches.open()
+    fences = {name: await batches.claim(ThreadKey("room", name)) for name in "ab"}
+
+    async def submit_now(name: str, version: int) -> asyncio.Future[int]:
+        future = batches.submit(msgspec.structs.replace(write(name, version, 10), fence=fences[name]))
+        await asyncio.sleep(0)
+        return future
+
+    futures = [await submit_now(*each) for each in (("a", 1), ("b", 1), ("a", 2), ("a", 3))]
+    assert [read(batch) for batch, _ in running] == [[("a", 1)], [("b", 1)]]
+    # The other thread goes on while the first one waits.
+    await finish(1)
+    assert await futures[1] == 1
+    futures.append(await submit_now("b", 2))
+    assert [read(batch) for batch, _ in running[2:]] == [[("b", 2)]]
+    await finish(0)
+    assert [read(batch) for batch, _ in running[3:]] == [[("a", 2), ("a", 3)]]
+    claiming = asyncio.ensure_future(batches.claim(ThreadKey("room", "b")))
+    closing = asyncio.ensure_future(batches.close())
+    await asyncio.sleep(0)
+    assert not claiming.done()
+    await finish(2)
+    assert await claiming > fences["b"]
+    assert not closing.done()
+    await finish(3)
+    await closing
+    assert [future.result() for future in futures] == [1, 1, 2, 2, 1]

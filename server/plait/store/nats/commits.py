@@ -18,15 +18,14 @@ from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows
 from plait.store.nats.line import Disconnected, Lost, Unreachable
 from plait.store.nats.planning import Plan, make_plan
 from plait.store.nats.pruning import find_floor
-from plait.store.nats.stream import MOST_MESSAGES, ApiError, Message, Stream, WrongSequence
+from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
 from plait.store.protocol import ThreadKey, Write
 
 __all__ = ["Committer"]
 
 log = logging.getLogger("plait.store")
 
-# Seconds for which a write is repeated while the stream has no leader, or an answer is lost.
-_PATIENCE: Final = 12.0
+# Seconds.
 _PUBLISH_AGAIN: Final = 0.05
 # Seconds after which the server removes the message that deletes a row.
 _DELETED: Final = 60
@@ -62,7 +61,7 @@ class Committer:
         Raises StoreError and UnicodeEncodeError.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _PATIENCE
+        deadline = loop.time() + PATIENCE
         token = 0
         while True:
             try:
@@ -103,7 +102,7 @@ class Committer:
         """Write a group, and return its outcome."""
         key, fence = group.writes[0].key, group.writes[0].fence
         try:
-            known = self.heads.get(key) or await read_head(self._stream, self._subjects, key)
+            known = self.heads.get(key) or await self._find_head(key, fence)
         except StoreError as failure:
             return 0, _refuse(key, failure)
         if known is None or known.head.fence != fence:
@@ -143,6 +142,14 @@ class Committer:
         return after
 
     # Inside
+
+    async def _find_head(self, key: ThreadKey, fence: int) -> Known | None:
+        """Return the head of a thread that this store has claimed, and has lost sight of."""
+        known = await read_head(self._stream, self._subjects, key)
+        is_own = known is not None and known.head.fence == fence
+        if is_own and known is not None and known.head.thread is not None and known.head.thread.unfinished:
+            return await self._finish(known)
+        return known
 
     async def _write(self, key: ThreadKey, known: Known, writes: Sequence[Write]) -> Known:
         floor, expired = await self._find_floor(key, known, writes[-1])
@@ -192,7 +199,7 @@ class Committer:
     async def _find_chunks(self, key: ThreadKey, start: str) -> dict[str, int]:
         """Return how many messages the values have that have several."""
         found: dict[str, int] = {}
-        for subject in (await self._stream.info(f"{start}r.*.*.>")).subjects:
+        for subject in (await self._stream.names(f"{start}r.*.*.>")).subjects:
             rest, _, number = subject[len(start) :].rpartition(".")
             found[rest] = max(found.get(rest, 0), int(number) + 1)
         return found
@@ -200,7 +207,7 @@ class Committer:
     async def _publish(self, key: ThreadKey, known: Known, messages: Sequence[Message], head: Head) -> Known:
         """Publish messages with a head. Raises Fenced, Indeterminate, and StoreError if nothing was published."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _PATIENCE
+        deadline = loop.time() + PATIENCE
         published = [*messages, Message(self._subjects.head(key), encode_rows(head), known.sequence)]
         doubt: StoreError | None = None
         while True:

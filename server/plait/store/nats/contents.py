@@ -80,13 +80,13 @@ async def find_contents(
     """Return what a thread has, None if it is not stored. Raises StoreError and UnicodeEncodeError."""
     rows = subjects.rows(key, "*").removesuffix("*.") + ">"
     if known is None:
-        known, info = await asyncio.gather(read_head(stream, subjects, key), stream.info(rows))
+        known, info = await asyncio.gather(read_head(stream, subjects, key), stream.names(rows))
     else:
-        info = await stream.info(rows)
+        info = await stream.names(rows)
     if known is None or (thread := known.head.thread) is None:
         return None
-    while info.last_sequence < known.sequence:  # The names are older.
-        info = await stream.info(rows)
+    if info.last_sequence < known.sequence:  # The names are older.
+        info = await stream.names(rows)
     start = subjects.rows(key, thread.generation)
     names: dict[str, list[tuple[Name, str]]] = {"changes": [], "snapshot": [], "client": [], "record": []}
     for name, rest in read_names(info.subjects, start):

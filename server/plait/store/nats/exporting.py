@@ -119,7 +119,7 @@ async def read_schema(stream: Stream, subjects: Subjects, kind: str, hash: str) 
 
 async def read_schemas(stream: Stream, subjects: Subjects) -> list[tuple[str, str, bytes]]:
     """Return all stored schemas, each with its kind and hash."""
-    found = [each for each in (await stream.info(subjects.schemas)).subjects if each.count(".") == 3]
+    found = [each for each in (await stream.names(subjects.schemas)).subjects if each.count(".") == 3]
     values = await read_values(stream, "", found)
     schemas = [(*subjects.read_schema(each), values[each][1]) for each in found if each in values]
     return sorted((kind, hash, value) for kind, hash, value in schemas if value is not None)

@@ -68,6 +68,8 @@ class Index:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + _PATIENCE
             barrier = await self._stream.publish(self._stream.make_barrier())
+            if self._sequence > barrier:  # It is another stream.
+                self.reset()
             while self._sequence < barrier:
                 found = await self._stream.after(self._sequence, self._subjects.heads, _AT_ONCE)
                 for stored in found:

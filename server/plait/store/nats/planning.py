@@ -80,21 +80,13 @@ def _advance(thread: StoredHead, write: Write, now: int) -> StoredHead:
         changed_at = write.changed_at
     elif write.changes or write.records:
         changed_at = now
-    return StoredHead(
-        epoch=thread.epoch,
+    return msgspec.structs.replace(
+        thread,
         version=write.version,
         state_version=thread.state_version if write.state_version is None else write.state_version,
-        secret=thread.secret,
-        is_stateless=thread.is_stateless,
         idle_since=thread.idle_since if write.idle_since is None else write.idle_since or None,
         due=thread.due if write.due is None else write.due,
-        created_at=thread.created_at,
         changed_at=changed_at,
-        user=thread.user,
-        generation=thread.generation,
-        floor=thread.floor,
-        changes=thread.changes,
-        clients=thread.clients,
     )
 
 

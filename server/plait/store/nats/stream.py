@@ -3,27 +3,42 @@
 import asyncio
 import base64
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Line, Unreachable
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Lost, Unreachable
 from plait.store.nats.url import NatsUrl
 
-__all__ = ["MOST_MESSAGES", "ApiError", "Message", "Requests", "Stored", "Stream", "StreamInfo", "WrongSequence"]
+__all__ = [
+    "MOST_MESSAGES",
+    "PATIENCE",
+    "ApiError",
+    "Message",
+    "Requests",
+    "Stored",
+    "Stream",
+    "StreamInfo",
+    "WrongSequence",
+]
 
 MOST_MESSAGES: Final = 1000
 """The most messages that are published as one."""
+
+PATIENCE: Final = 12.0
+"""Seconds for which something is repeated while the stream has no leader. An election may take 9."""
 
 # The number of values that are read at once: the server sends them all without waiting.
 _AT_ONCE: Final = 64
 # Seconds for which a copy of the stream may be late, and after which it is read again.
 _CATCH_UP: Final = 5.0
 _READ_AGAIN: Final = 0.01
+_ASK_AGAIN: Final = 0.05
 # Seconds after which a publication is repeated that the server could not take now.
 _PUBLISH_AGAIN: Final = 0.002
 _BATCHES: Final = 20
@@ -37,6 +52,9 @@ _NO_STREAM: Final = 10059
 _NAME_IN_USE: Final = 10058
 _CROWDED: Final = ("too many inflight", "batch is incomplete")
 _WITHOUT_JETSTREAM: Final = (10039, 10076)
+
+
+T = TypeVar("T")
 
 
 class ApiError(StoreError):
@@ -92,7 +110,7 @@ class StreamInfo(NamedTuple):
     """What the leader of a stream tells about it."""
 
     config: Mapping[str, Any]
-    # When it was made, and what identifies its leader's term.
+    # When it was made, and what identifies its leader's term; empty if there is only one server.
     created: str
     leader: str
     last_sequence: int
@@ -159,9 +177,10 @@ class Stream:
             elif name == "metadata":
                 is_right = all((found or {}).get(key) == each for key, each in (value or {}).items())
             if not is_right:
+                hint = f", or say ?replicas={found} in the URL" if name == "num_replicas" else ""
                 raise StoreError(
                     f"the stream {self.name} has {name}={msgspec.json.encode(found).decode()}, and plait needs "
-                    f"{msgspec.json.encode(value).decode()}: choose another stream in the URL, or change this one"
+                    f"{msgspec.json.encode(value).decode()}: choose another stream in the URL, change this one{hint}"
                 )
         with suppress(WrongSequence):
             await self.publish(Message(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
@@ -191,10 +210,17 @@ class Stream:
         return StreamInfo(
             answer["config"],
             answer["created"],
-            f"{cluster.get('leader')} {cluster.get('leader_since')}",
+            f"{cluster.get('leader')} {cluster['leader_since']}" if "leader_since" in cluster else "",
             answer["state"]["last_seq"],
             found,
         )
+
+    async def names(self, subjects: str) -> StreamInfo:
+        """Return what the leader tells, with the subjects that match a filter, not older than what was seen."""
+        deadline = _Deadline(_CATCH_UP)
+        while (info := await _repeat(partial(self.info, subjects))).last_sequence < self.seen:
+            await deadline.rest("the stream's leader is too far behind")
+        return info
 
     async def purge(self, subjects: str, *, before: int | None = None) -> None:
         """Remove the messages of subjects, or those before a sequence. Raises StoreError."""
@@ -272,7 +298,7 @@ class Stream:
     async def after(self, sequence: int, subjects: str, limit: int) -> list[Stored]:
         """Return messages that match a filter, after a sequence, up to a count. Raises StoreError."""
         asked = {"seq": sequence + 1, "next_by_subj": subjects, "batch": limit}
-        return (await self._get(asked))[0]
+        return (await _repeat(partial(self._get, asked)))[0]
 
     # Inside
 
@@ -284,11 +310,10 @@ class Stream:
         return sequence
 
     async def _last(self, subjects: Sequence[str], since: int | None) -> list[Stored]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _CATCH_UP
+        deadline = _Deadline(_CATCH_UP)
         while True:
             # The anchor is always there, and only an answer with messages says how old it is.
-            found, up_to = await self._get({"multi_last": [self._anchor, *subjects]})
+            found, up_to = await _repeat(partial(self._get, {"multi_last": [self._anchor, *subjects]}))
             if up_to is None:
                 raise StoreError(f"the stream {self.name} was emptied")
             if any(each.subject == self._anchor and each.data != self._anchored for each in found):
@@ -297,9 +322,7 @@ class Stream:
                 # Whatever copy is read next must not be older.
                 self.seen = max(self.seen, found[-1].sequence)
                 return [each for each in found if each.subject != self._anchor]
-            if loop.time() > deadline:
-                raise Unreachable("a copy of the stream is too far behind")
-            await asyncio.sleep(_READ_AGAIN)
+            await deadline.rest("a copy of the stream is too far behind")
 
     async def _get(self, asked: Mapping[str, Any]) -> tuple[list[Stored], int | None]:
         """Return messages, and the last sequence of the copy that was read, None if nothing was found."""
@@ -315,6 +338,33 @@ class Stream:
             Stored(each.headers["Nats-Subject"], int(each.headers["Nats-Sequence"]), each.data) for each in answers
         ]
         return found, None if up_to is None else int(up_to)
+
+
+class _Deadline:
+    """Ends the repetition of something after some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + seconds
+
+    async def rest(self, trouble: str) -> None:
+        """Pause, unless it is too late. Raises Unreachable."""
+        if self._loop.time() > self._at:
+            raise Unreachable(trouble)
+        await asyncio.sleep(_READ_AGAIN)
+
+
+async def _repeat(read: Callable[[], Awaitable[T]]) -> T:
+    """Read something, and read it again while the stream has no leader, or if the answer is lost."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE
+    while True:
+        try:
+            return await read()
+        except (Lost, Unreachable) as error:
+            if isinstance(error, Disconnected) or loop.time() > deadline:
+                raise
+        await asyncio.sleep(_ASK_AGAIN)
 
 
 def _is_last(answer: Answer) -> bool:

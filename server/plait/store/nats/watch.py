@@ -72,7 +72,7 @@ class Watch:
         if self._url.is_synced:
             return found
         # A server that has crashed may have lost something, whichever of them leads the stream.
-        return f"{found} {info.leader} {self._server}"
+        return f"{found} {info.leader or self._server}"
 
     async def _publish(self, requests: Requests) -> int:
         return await self._stream.publish(self._stream.make_barrier(), requests=requests)
