@@ -1,4 +1,4 @@
-"""The store in NATS JetStream, in a stream with three copies."""
+"""The store in NATS JetStream, in a stream with three copies, and with each row in a message of its own."""
 
 import pytest
 from tests.nats import NatsCluster, new_stream
@@ -16,4 +16,4 @@ from plait.store.nats.url import NatsUrl
 
 @pytest.fixture
 def store(nats_cluster: NatsCluster) -> NatsStore:
-    return NatsStore(NatsUrl.parse(new_stream(nats_cluster.url)))
+    return NatsStore(NatsUrl.parse(new_stream(nats_cluster.url)), most_in_head=0)

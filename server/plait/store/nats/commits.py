@@ -16,7 +16,7 @@ from plait.store.coalescing import coalesce
 from plait.store.nats.contents import Moved, find_contents, read_head
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
 from plait.store.nats.line import Disconnected, Lost, Unreachable
-from plait.store.nats.planning import Plan, make_plan
+from plait.store.nats.planning import MOST_IN_HEAD, Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
 from plait.store.protocol import ThreadKey, Write
@@ -51,6 +51,8 @@ class Committer:
         self.on_fenced: Callable[[], None] = lambda: None
         # The generations of deleted threads whose rows are removed, though their heads may still list them.
         self.cleaned: dict[ThreadKey, set[int]] = {}
+        # Bytes of rows that a head keeps.
+        self.most_in_head = MOST_IN_HEAD
         self._last_fence = 0
 
     # Claims
@@ -153,7 +155,9 @@ class Committer:
 
     async def _write(self, key: ThreadKey, known: Known, writes: Sequence[Write]) -> Known:
         floor, expired = await self._find_floor(key, known, writes[-1])
-        plan = make_plan(known, writes, time.time_ns() // 1000, floor, expired)
+        plan = make_plan(
+            known, writes, now=time.time_ns() // 1000, floor=floor, expired=expired, most=self.most_in_head
+        )
         if plan.head.removed and (cleaned := self.cleaned.pop(key, None)):
             left = [each for each in plan.head.removed if each not in cleaned]
             plan = plan._replace(head=msgspec.structs.replace(plan.head, removed=left))

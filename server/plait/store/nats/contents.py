@@ -1,7 +1,7 @@
 """Reads what a thread has: its head, the names of its rows, and their values."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from plait.store.nats.layout import (
@@ -62,6 +62,8 @@ async def read_row(stream: Stream, subjects: Subjects, key: ThreadKey, rest: str
     known = decode_head(key, stored)
     if known.head.thread is None:
         return known, None
+    if rest in known.head.thread.rows:
+        return known, known.head.thread.rows[rest]
     start = subjects.rows(key, known.head.thread.generation)
     row = found.get(start + rest)
     match count_chunks(row.data) if row is not None else 0:
@@ -88,29 +90,40 @@ async def find_contents(
     if info.last_sequence < known.sequence:  # The names are older.
         info = await stream.names(rows)
     start = subjects.rows(key, thread.generation)
-    names: dict[str, list[tuple[Name, str]]] = {"changes": [], "snapshot": [], "client": [], "record": []}
-    for name, rest in read_names(info.subjects, start):
-        names[name.what].append((name, rest))
+    names: dict[str, dict[str, Name]] = {"changes": {}, "snapshot": {}, "client": {}, "record": {}}
+    for name, rest in read_names([*info.subjects, *(start + rest for rest in thread.rows)], start):
+        if thread.rows.get(rest, b"") is not None:
+            names[name.what][rest] = name
     return Contents(
         known,
         thread,
         start,
         sorted(
-            (name.segment, rest) for name, rest in names["changes"] if name.segment and name.segment.last > thread.floor
+            (name.segment, rest)
+            for rest, name in names["changes"].items()
+            if name.segment is not None and name.segment.last > thread.floor
         ),
-        {name.version: rest for name, rest in names["snapshot"] if name.version >= thread.floor},
-        {name.text: rest for name, rest in names["client"]},
-        {(name.part, name.text): rest for name, rest in names["record"]},
+        {name.version: rest for rest, name in names["snapshot"].items() if name.version >= thread.floor},
+        {name.text: rest for rest, name in names["client"].items()},
+        {(name.part, name.text): rest for rest, name in names["record"].items()},
     )
 
 
-async def read_values(stream: Stream, start: str, rests: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
-    """Return the sequence and value of each row, None if it was deleted. Raises Moved, and StoreError."""
+async def read_values(
+    stream: Stream, start: str, rests: Sequence[str], kept: Mapping[str, bytes | None] | None = None
+) -> dict[str, tuple[int, bytes | None]]:
+    """Return the sequence and value of each row, None if it was deleted. Raises Moved, and StoreError.
+
+    Those that the head has `kept` have the sequence 0.
+    """
+    values: dict[str, tuple[int, bytes | None]] = {}
+    if kept:
+        values = {rest: (0, kept[rest]) for rest in rests if rest in kept}
+        rests = [rest for rest in rests if rest not in kept]
     found = {each.subject: each for each in await stream.last([start + rest for rest in rests])}
     counts = {rest: count_chunks(found[start + rest].data) for rest in rests if start + rest in found}
     if further := [f"{start}{rest}.{number}" for rest, count in counts.items() for number in range(1, count)]:
         found |= {each.subject: each for each in await stream.last(further)}
-    values: dict[str, tuple[int, bytes | None]] = {}
     for rest, count in counts.items():
         parts = [found.get(f"{start}{rest}.{number}" if number else start + rest) for number in range(count)]
         first = found[start + rest].sequence

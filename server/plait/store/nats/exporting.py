@@ -5,7 +5,7 @@ from typing import Final
 
 from plait.errors import CorruptThread
 from plait.store.nats.contents import Contents, Moved, read_changes, read_values
-from plait.store.nats.layout import Client, Subjects, decode_client, to_change, to_client
+from plait.store.nats.layout import Subjects, decode_client, to_change
 from plait.store.nats.reads import Reader, read_records
 from plait.store.nats.stream import Stream
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
@@ -64,24 +64,19 @@ async def _export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:
         version = end
     if version != last:
         raise CorruptThread(f"{key} cannot be read: changes are missing after version {version}")
-    stored = [rest for _, rest in sorted(contents.clients.items())]
-    clients: dict[str, Client] = {}
-    for _, value in (await read_values(stream, start, stored)).values():
-        if value is not None:
-            row = decode_client(value)
-            clients[row[0]] = row
-    clients |= {row[0]: row for row in thread.clients}
-    ordered = [to_client(clients[name]) for name in sorted(clients)]
+    names = [rest for _, rest in sorted(contents.clients.items())]
+    clients = await read_values(stream, start, names, thread.rows)
+    ordered = [decode_client(value) for rest in names if (value := clients.get(rest, (0, None))[1]) is not None]
     for at in range(0, len(ordered), _ROWS):
         yield Write(key, thread.epoch, last, last, clients=ordered[at : at + _ROWS], changed_at=changed_at)
-    names = sorted(contents.records)
-    while names:
-        records = await read_records(stream, contents, names, _ROWS, _SIZE)
+    left = sorted(contents.records)
+    while left:
+        records = await read_records(stream, contents, left, _ROWS, _SIZE)
         if not records:
             break
         yield Write(key, thread.epoch, last, last, records=records, changed_at=changed_at)
         after = records[-1].part, records[-1].key
-        names = [name for name in names if name > after]
+        left = [name for name in left if name > after]
 
 
 async def _read_log(stream: Stream, contents: Contents, after: int) -> AsyncIterator[list[ChangeRow]]:
@@ -106,7 +101,7 @@ async def _read_log(stream: Stream, contents: Contents, after: int) -> AsyncIter
 
 async def _read_snapshots(stream: Stream, contents: Contents, after: int, to: int) -> list[Snapshot]:
     wanted = {version: rest for version, rest in sorted(contents.snapshots.items()) if after < version <= to}
-    values = await read_values(stream, contents.start, list(wanted.values()))
+    values = await read_values(stream, contents.start, list(wanted.values()), contents.thread.rows)
     found = [(version, values.get(rest, (0, None))[1]) for version, rest in wanted.items()]
     return [Snapshot(version, state) for version, state in found if state is not None]
 

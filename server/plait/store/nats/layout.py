@@ -1,12 +1,12 @@
 """The subjects and messages of a store's stream.
 
 Each thread has one head, whose sequence is what every write of the thread is compared with; it also has the last
-changes and clients, while they are few. All else has a subject for each row, with the last message as its value.
+changes and rows, while they are small. All else has a subject for each row, with the last message as its value.
 """
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -18,7 +18,6 @@ __all__ = [
     "CONFIG",
     "GIVEN_UP",
     "Change",
-    "Client",
     "Head",
     "Known",
     "Name",
@@ -29,12 +28,12 @@ __all__ = [
     "decode_client",
     "decode_rows",
     "encode_rows",
+    "is_pruned",
     "join_chunks",
     "make_name",
     "read_names",
     "split_chunks",
     "to_change",
-    "to_client",
 ]
 
 T = TypeVar("T")
@@ -69,9 +68,6 @@ _PARTS: Final = b"+"
 Change = tuple[int, bytes, str, int]
 """The fields of a `ChangeRow`."""
 
-Client = tuple[str, int, bytes, int]
-"""The fields of a `ClientRow`."""
-
 
 class StoredHead(msgspec.Struct, frozen=True, array_like=True):
     """What the head of a stored thread has."""
@@ -90,9 +86,9 @@ class StoredHead(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     # The changes up to this version are pruned, and the snapshots before it.
     floor: int = 0
-    # The changes and clients that have no message of their own.
+    # The changes that have no message of their own, and the rows, by the rest of their subject; None deletes one.
     changes: Sequence[Change] = ()
-    clients: Sequence[Client] = ()
+    rows: Mapping[str, bytes | None] = {}
     # Whether values of records may have several messages.
     has_chunks: bool = False
     # The messages with rows of the last write that are not in their own subjects yet. Nothing can be read until then.
@@ -223,6 +219,11 @@ def read_names(subjects: Iterable[str], start: str) -> Iterator[tuple[Name, str]
                 yield Name("record", part=_decode(part), text=_decode(key)), rest
 
 
+def is_pruned(rest: str, floor: int) -> bool:
+    """Whether the rest of a subject is that of a snapshot before the floor."""
+    return rest.startswith("s.") and int(rest[2:]) < floor
+
+
 # Values
 
 
@@ -263,19 +264,14 @@ def decode_rows(data: bytes, type: type[T]) -> T:
         raise StoreError(f"the stream has a message of another program or version: {error}") from error
 
 
-def decode_client(data: bytes) -> Client:
+def decode_client(data: bytes) -> ClientRow:
     """Return the row of a client. Raises StoreError."""
-    return decode_rows(data, tuple[str, int, bytes, int])
+    return ClientRow(*decode_rows(data, tuple[str, int, bytes, int]))
 
 
 def to_change(row: Change) -> ChangeRow:
     """Return a row of its fields."""
     return ChangeRow(*row)
-
-
-def to_client(row: Client) -> ClientRow:
-    """Return a row of its fields."""
-    return ClientRow(*row)
 
 
 def _hash(key: ThreadKey) -> str:

@@ -7,21 +7,22 @@ import msgspec
 
 from plait.store.nats.layout import (
     Change,
-    Client,
     Head,
     Known,
     Name,
     Segment,
     StoredHead,
     encode_rows,
+    is_pruned,
     make_name,
 )
 from plait.store.protocol import Write
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["MOST_IN_HEAD", "Plan", "make_plan"]
 
-# Bytes of changes and clients that are kept in the head, so that a small change is one message.
-_MOST_IN_HEAD: Final = 4 * 1024
+MOST_IN_HEAD: Final = 4 * 1024
+"""Bytes of changes and rows that are kept in the head, so that a small write is one message."""
+
 # Bytes of changes in a message of their own, apart from the last one.
 _SEGMENT: Final = 64 * 1024
 # What a row takes beside its value.
@@ -38,8 +39,10 @@ class Plan(NamedTuple):
     removed: Sequence[int]
 
 
-def make_plan(known: Known, writes: Sequence[Write], now: int, floor: int, expired: Sequence[str]) -> Plan:
-    """Return what writes make of a thread: at most a deletion and one more.
+def make_plan(
+    known: Known, writes: Sequence[Write], *, now: int, floor: int = 0, expired: Sequence[str] = (), most: int
+) -> Plan:
+    """Return what writes make of a thread: at most a deletion and one more. The head keeps rows of `most` bytes.
 
     The changes up to `floor`, and the rows of `expired` clients, are pruned. Raises TypeError, OverflowError and
     UnicodeEncodeError.
@@ -53,7 +56,7 @@ def make_plan(known: Known, writes: Sequence[Write], now: int, floor: int, expir
             thread = None
         else:
             thread = _create(write, known.sequence, now) if thread is None else _advance(thread, write, now)
-            thread = _add_rows(thread, write, rows, floor, expired)
+            thread = _add_rows(thread, write, rows, floor=floor, expired=expired, most=most)
     head = msgspec.structs.replace(head, writes=head.writes + 1, thread=thread, removed=[*head.removed, *removed])
     return Plan(head, rows, removed)
 
@@ -91,29 +94,38 @@ def _advance(thread: StoredHead, write: Write, now: int) -> StoredHead:
 
 
 def _add_rows(
-    thread: StoredHead, write: Write, rows: dict[str, bytes | None], floor: int, expired: Sequence[str]
+    thread: StoredHead,
+    write: Write,
+    rows: dict[str, bytes | None],
+    *,
+    floor: int,
+    expired: Sequence[str],
+    most: int,
 ) -> StoredHead:
     """Add the rows of a write, and return the head with those that it keeps."""
     floor = max(thread.floor, floor)
     changes: list[Change] = [*thread.changes, *((row.version, row.ops, row.source, row.at) for row in write.changes)]
+    kept = dict(thread.rows)
     if floor:
         changes = [row for row in changes if row[0] > floor]
-    clients: dict[str, Client] = {row[0]: row for row in thread.clients}
-    clients |= {row.client: (row.client, row.ref, row.refused, row.at) for row in write.clients}
+        kept = {rest: value for rest, value in kept.items() if not is_pruned(rest, floor)}
+    for row in write.clients:
+        kept[make_name(Name("client", text=row.client))] = encode_rows((row.client, row.ref, row.refused, row.at))
     for id in expired:
-        clients.pop(id, None)
-        rows[make_name(Name("client", text=id))] = None
-    size = sum([len(row[1]) + _ROW for row in changes]) + sum([len(row[2]) + _ROW for row in clients.values()])
-    if size > _MOST_IN_HEAD:
-        rows.update(_make_segments(changes))
-        rows.update((make_name(Name("client", text=row[0])), encode_rows(row)) for row in clients.values())
-        changes, clients = [], {}
+        kept[make_name(Name("client", text=id))] = None
     for snapshot in write.snapshots:
         if snapshot.version >= floor:
-            rows[make_name(Name("snapshot", version=snapshot.version))] = snapshot.state
+            kept[make_name(Name("snapshot", version=snapshot.version))] = snapshot.state
     for record in write.records:
-        rows[make_name(Name("record", part=record.part, text=record.key))] = record.value
-    return msgspec.structs.replace(thread, floor=floor, changes=changes, clients=list(clients.values()))
+        kept[make_name(Name("record", part=record.part, text=record.key))] = record.value
+    size = sum([len(row[1]) + _ROW for row in changes])
+    size += sum([len(rest) + len(value or b"") + _ROW for rest, value in kept.items()])
+    # What is deleted may be large.
+    if size > most or (thread.has_chunks and any(value is None for value in kept.values())):
+        rows.update(_make_segments(changes))
+        rows.update(kept)
+        changes, kept = [], {}
+    return msgspec.structs.replace(thread, floor=floor, changes=changes, rows=kept)
 
 
 def _make_segments(changes: Sequence[Change]) -> dict[str, bytes | None]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from plait.store.nats.contents import Contents, read_changes, read_values
-from plait.store.nats.layout import Change, Client, decode_client
+from plait.store.nats.layout import Change, decode_client
 from plait.store.nats.stream import Stream
 from plait.store.protocol import CLIENT_DAYS, DAY, Prune, Write
 
@@ -86,14 +86,14 @@ def _find_old(rows: Sequence[Change], at: int, now: int) -> tuple[int, bool]:
 
 async def _find_expired(stream: Stream, contents: Contents | None, write: Write, now: int) -> list[str]:
     """Return clients whose rows are not kept: until others have pushed on as many days, a wrong clock expires none."""
-    rows: dict[str, Client] = {}
+    rows: dict[str, int] = {}
     if contents is not None:
-        for _, value in (await read_values(stream, contents.start, list(contents.clients.values()))).values():
+        wanted = list(contents.clients.values())
+        for _, value in (await read_values(stream, contents.start, wanted, contents.thread.rows)).values():
             if value is not None:
                 row = decode_client(value)
-                rows[row[0]] = row
-        rows |= {row[0]: row for row in contents.thread.clients}
-    rows |= {row.client: (row.client, row.ref, row.refused, row.at) for row in write.clients}
-    days = sorted({row[3] // DAY for row in rows.values() if row[3] <= now})[-CLIENT_DAYS:]
+                rows[row.client] = row.at
+    rows |= {row.client: row.at for row in write.clients}
+    days = sorted({at // DAY for at in rows.values() if at <= now})[-CLIENT_DAYS:]
     young = now - CLIENT_DAYS * DAY
-    return [id for id, row in rows.items() if row[3] < young and row[3] // DAY < days[0]]
+    return [id for id, at in rows.items() if at < young and at // DAY < days[0]]

@@ -85,10 +85,7 @@ class Reader:
             if known is None or known.head.thread is None:
                 return None
             _require_finished(known)
-            for row in known.head.thread.clients:
-                if row[0] == client:
-                    return ClientRow(*row)
-            return None if value is None else ClientRow(*decode_client(value))
+            return None if value is None else decode_client(value)
 
         return await self._repeat(key, read)
 
@@ -210,7 +207,7 @@ async def load_contents(
     segments = [rest for segment, rest in contents.segments if segment.last > begin and segment.first <= to]
     changes, snapshot, records = await asyncio.gather(
         read_changes(stream, contents.start, segments),
-        read_values(stream, contents.start, [] if since is None else [contents.snapshots[since]]),
+        read_values(stream, contents.start, [] if since is None else [contents.snapshots[since]], thread.rows),
         asyncio.gather(
             *(
                 read_records(stream, contents, select_records(contents, each), each.limit, None, is_exact=True)
@@ -226,7 +223,7 @@ async def load_contents(
         raise Moved
     if state is None and not found and not (thread.is_stateless and to == 0):
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are stored")
-    clients = {*contents.clients, *(row[0] for row in thread.clients)}
+    clients = contents.clients
     return StoredThread(
         *(thread.epoch, to, state, found, thread.state_version, thread.secret),
         frozenset(clients) if version is None and len(clients) <= KNOWN_CLIENTS else None,
@@ -265,7 +262,8 @@ async def read_records(
     while len(found) < limit and start < len(names) and (size is None or total < max(size, 1)):
         some = names[start : start + min(_RECORDS, limit - len(found))]
         start += len(some)
-        values = await read_values(stream, contents.start, [contents.records[name] for name in some])
+        wanted = [contents.records[name] for name in some]
+        values = await read_values(stream, contents.start, wanted, contents.thread.rows)
         for name in some:
             sequence, value = values.get(contents.records[name], (0, None))
             if is_exact and sequence > contents.known.sequence:

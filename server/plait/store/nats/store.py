@@ -24,6 +24,7 @@ from plait.store.nats.exporting import export, read_schema, read_schemas
 from plait.store.nats.index import Index
 from plait.store.nats.layout import CONFIG, Subjects, split_chunks
 from plait.store.nats.line import Line, Lost, Unreachable
+from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.reads import Reader, load_contents
 from plait.store.nats.stream import ApiError, Message, Stream
 from plait.store.nats.upkeep import Upkeep
@@ -58,10 +59,14 @@ T = TypeVar("T")
 
 
 class NatsStore:
-    """Stores threads in the stream of a URL. `readonly=True` only reads."""
+    """Stores threads in the stream of a URL. `readonly=True` only reads.
 
-    def __init__(self, url: NatsUrl, *, readonly: bool = False) -> None:
+    Small rows are kept in the heads of their threads, up to `most_in_head` bytes.
+    """
+
+    def __init__(self, url: NatsUrl, *, readonly: bool = False, most_in_head: int = MOST_IN_HEAD) -> None:
         self.url = url
+        self._most_in_head = most_in_head
         self._readonly = readonly
         self._subjects = Subjects(url.stream)
         self._on_claims_lost: Callable[[], None] | None = None
@@ -82,6 +87,7 @@ class NatsStore:
         self._stream.on_suspicion = self._suspect
         self._committer = Committer(self._stream, self._subjects, lambda: (self._watch.origin, self._max_payload))
         self._committer.on_fenced = self._suspect
+        self._committer.most_in_head = self._most_in_head
         self._views = Views()
         self._committer.before_write = self._views.save
         self._upkeep = Upkeep(

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.nats.contents import find_contents
+from plait.store.nats.contents import Contents, find_contents
 from plait.store.nats.layout import Known, Subjects
 from plait.store.nats.stream import Stream
 from plait.store.protocol import ThreadKey
@@ -119,16 +119,17 @@ class Upkeep:
         while self._pruned:
             key = next(iter(self._pruned))
             if (contents := await find_contents(self._stream, self._subjects, key)) is not None:
-                # The first messages that are kept; what is before them is not.
-                kept = [rest for _, rest in contents.segments[:1]]
-                if contents.snapshots:
-                    kept.append(contents.snapshots[min(contents.snapshots)])
-                for stored in await self._stream.last([contents.start + rest for rest in kept]):
-                    what = stored.subject[len(contents.start)]
-                    await self._stream.purge(f"{contents.start}{what}.>", before=stored.sequence)
-                if not contents.segments:
-                    await self._stream.purge(f"{contents.start}c.>", before=contents.known.sequence)
+                await self._purge(contents, "c", [rest for _, rest in contents.segments])
+                await self._purge(contents, "s", [rest for _, rest in sorted(contents.snapshots.items())])
             self._pruned.pop(key, None)
+
+    async def _purge(self, contents: Contents, what: str, rests: Sequence[str]) -> None:
+        """Remove the messages before the first one that is kept."""
+        rests = [rest for rest in rests if rest not in contents.thread.rows]
+        kept = await self._stream.last([contents.start + rest for rest in rests[:1]])
+        if kept or not rests:
+            before = kept[0].sequence if kept else contents.known.sequence
+            await self._stream.purge(f"{contents.start}{what}.>", before=before)
 
     async def _forget(self) -> None:
         heads = self._heads

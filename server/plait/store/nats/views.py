@@ -43,7 +43,7 @@ class View:
 
     async def save(self, plan: Plan) -> None:
         """Keep the values that a write replaces or deletes."""
-        known = set(self.contents.records.values())
+        known = set(self.contents.records.values()) - set(self.contents.thread.rows)
         rests = [rest for rest in plan.rows if rest in known and rest not in self._saved]
         values = await read_values(self._stream, self.contents.start, rests)
         for rest in rests:
@@ -52,9 +52,8 @@ class View:
     async def _read(self, names: list[tuple[str, str]]) -> list[bytes | None]:
         rests = [self.contents.records[name] for name in names]
         try:
-            values = await read_values(
-                self._stream, self.contents.start, [rest for rest in rests if rest not in self._saved]
-            )
+            wanted = [rest for rest in rests if rest not in self._saved]
+            values = await read_values(self._stream, self.contents.start, wanted, self.contents.thread.rows)
         except Moved:
             values = {}
         found: list[bytes | None] = []
