@@ -72,7 +72,7 @@ class Nats:
         return f"nats://127.0.0.1:{self.port}"
 
     def make_store(self, options: str = "") -> str:
-        """Return the URL of an empty store, of which there is one copy, with more options."""
+        """Return the URL of an empty store with one copy, and with more options."""
         return new_stream(self.url, "replicas=1") + options
 
     def begin(self) -> None:
@@ -160,7 +160,7 @@ class NatsCluster:
         return [each.port for each in self.servers]
 
     def make_store(self, options: str = "") -> str:
-        """Return the URL of an empty store, of which each server has a copy, with more options."""
+        """Return the URL of an empty store with a copy on each server, and with more options."""
         return new_stream(self.url, "replicas=3") + options
 
     def start(self) -> None:

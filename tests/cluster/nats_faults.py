@@ -37,7 +37,7 @@ def find_faults(servers: NatsCluster) -> dict[str, Fault]:
         await asyncio.to_thread(servers.start)
 
     async def pause_leader(hurt: Hurt) -> None:
-        """Pause the server that leads a stream, and let it continue when another one does."""
+        """Pause the server that leads a stream, until another one does."""
         leader = await find_leader(hurt)
         leader.pause()
         try:

@@ -27,7 +27,7 @@ TIMEOUT = 30.0
 
 @pytest.fixture
 def nats(nats_cluster: NatsCluster) -> NatsCluster:
-    """The servers, all of which run."""
+    """Three servers, which run."""
     nats_cluster.start()
     return nats_cluster
 
