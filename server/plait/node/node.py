@@ -1,7 +1,6 @@
 """Finds the threads of this process for callers, and shuts them down."""
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
@@ -22,6 +21,7 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_stor
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
+from plait.node.draining import drain
 from plait.node.endings import Endings
 from plait.node.everywhere import Everywhere
 from plait.node.expiry import Expiry
@@ -41,16 +41,11 @@ from plait.node.remote_requests import Listed, ListThreads
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
-from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
 
-log = logging.getLogger("plait.node")
-
 _SWEEP_INTERVAL: Final = 0.5
 _EXPIRY_INTERVAL: Final = 30.0
-# Seconds that interrupted agents have to end when the server shuts down.
-_GRACE: Final = 1.0
 _NOT_RUNNING: Final = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
@@ -324,7 +319,8 @@ class Node:
         if self._draining is None:
             self._runs.refuse()
             self._lifecycle.is_draining = True
-            self._draining = asyncio.create_task(self._drain(timeout), name="plait drain")
+            work = drain(self._threads, self._runs, self._alarms, timeout)
+            self._draining = asyncio.create_task(work, name="plait drain")
         return self._draining
 
     async def stop(self, timeout: float) -> None:
@@ -336,42 +332,6 @@ class Node:
         await self._expiry.stop()
         await self._threads.stop(timeout, self._lifecycle.stop)
         self._sweeper.active.clear()
-
-    async def _drain(self, timeout: float) -> None:
-        await self._alarms.stop()
-        for actor in self.actors:
-            actor.timer.stop()
-            actor.sockets.close(Unavailable(SHUTTING_DOWN))
-            for connection in actor.sockets:
-                connection.stop_reading()
-        if not await self._wait_until_idle(timeout):
-            # Agents may handle the interrupt, and their threads are marked.
-            self._runs.cut_off()
-            if not await self._wait_until_idle(_GRACE if self._runs.is_running else 0):
-                log.warning("cancelling the turns that have not ended after %g s", timeout)
-                for actor in self._find_busy():
-                    actor.cancel_turns()
-        for actor in self.actors:
-            for connection in actor.sockets:
-                connection.leave(GOING_AWAY, SHUTTING_DOWN)
-
-    async def _wait_until_idle(self, timeout: float) -> bool:
-        """Wait until no turn runs and all changes are durable; return False after `timeout` seconds.
-
-        It also waits for threads that running turns wake.
-        """
-        try:
-            async with asyncio.timeout(timeout):
-                while busy := self._find_busy():
-                    for actor in busy:
-                        await actor.wait_until_idle()
-        except TimeoutError:
-            return False
-        return True
-
-    def _find_busy(self) -> list[Actor]:
-        found = (*self._threads.actors(Phase.AWAKE, Phase.ENDING), *self._threads.destroyed)
-        return [actor for actor in found if not actor.is_idle]
 
     # Inside
 
