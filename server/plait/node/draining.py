@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Final
 
 from plait.actor.actor import Actor
 from plait.agents.runs import Runs
