@@ -1,32 +1,25 @@
 """What a gateway costs: the same loads on one process, and through a process that does not own the thread.
 
-`python -m benchmarks.relay` prints processor time and ratios, and exits with 1 if any breaks the aims.
+`python -m benchmarks.relay` prints processor time and ratios, and exits with 1 if any breaks the aims. The processes
+are two workers, or with `--tcp` two nodes of a cluster, whose PostgreSQL is not counted.
 """
 
 import argparse
-import itertools
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
-import psutil
+from tests.postgres import private_folder
 
 from benchmarks.clients import Client, Clients
 from benchmarks.documents import call
-from benchmarks.loads import Job, Load
+from benchmarks.loads import Job
 from benchmarks.native import NATIVE_LOADS
-from benchmarks.protocols import PROTOCOLS
-from benchmarks.pushes import push
+from benchmarks.relay_setups import Setup, start_cluster, start_workers
 from benchmarks.results import Result, cpu_seconds, resident
-from benchmarks.servers import ROOT, Recipe, plait, serve
 from benchmarks.wire import text
-from plait.cluster.owners import Worker, Workers
-from plait.store.protocol import ThreadKey
 
 __all__ = ["main"]
 
@@ -38,22 +31,6 @@ CALLS, IDLE = 2_000, 4_000
 LATER = 2.0
 
 
-class Setup(msgspec.Struct, frozen=True):
-    """A server of one process, or of a gateway and the owner of all threads that are used."""
-
-    port: int
-    processes: list[psutil.Process]
-
-    @contextmanager
-    def clients(self, protocol: str) -> Iterator[Clients]:
-        """Clients of the server, or of the gateway."""
-        clients = Clients(self.port, protocol=PROTOCOLS[protocol])
-        try:
-            yield clients
-        finally:
-            clients.close_all()
-
-
 class Cost(msgspec.Struct, frozen=True):
     """Microseconds of processor time an operation: of both processes, and of the owner."""
 
@@ -61,54 +38,18 @@ class Cost(msgspec.Struct, frozen=True):
     owner: float
 
 
-@contextmanager
-def start(folder: Path, *, is_relayed: bool) -> Iterator[Setup]:
-    """Run the server; its store has the same files in both cases."""
-    with ExitStack() as stack:
-        if not is_relayed:
-            server = stack.enter_context(serve("plait", folder / "one"))
-            yield Setup(server.port, [psutil.Process(server.pid)])
-            return
-        servers = []
-        # The gateway's own store is not used.
-        for number, store in enumerate((f"sqlite:///{folder}/two.db?files=2", "memory://")):
-            worker = Worker(number, 2, str(folder))
-            recipe = plait(ROOT, Path(sys.executable))
-            environment = {
-                **recipe.environment,
-                **{
-                    name: value.replace("{", "{{").replace("}", "}}") for name, value in worker.to_environment().items()
-                },
-                "BENCH_STORE": store,
-            }
-            recipe = Recipe(recipe.command, environment, recipe.cwd)
-            servers.append(stack.enter_context(serve(f"worker {number}", folder / str(number), recipe)))
-        owner, gateway = servers
-        yield Setup(gateway.port, [psutil.Process(owner.pid), psutil.Process(gateway.pid)])
+def native(name: str) -> Callable[[Setup, Clients, Job], Result]:
+    """Return a load of one thread."""
+    load = NATIVE_LOADS[name]
+    return lambda setup, clients, job: load(clients, job, setup.processes)
 
 
-def name_threads() -> Iterator[str]:
-    """Names of threads that worker 0 of 2 owns."""
-    owners = Workers(0, 2, 2)
-    for number in itertools.count():
-        if owners.find(ThreadKey("bench-agent", name := f"relay-{number}")) == 0:
-            yield name
-
-
-NAMES = name_threads()
-
-
-def push_relayed(clients: Clients, job: Job, server: list[psutil.Process]) -> Result:
-    """Push to threads of worker 0."""
-    return push(clients, job, server, NAMES)
-
-
-def measure(setup: Setup, load: Load, **settings: float) -> Cost:
+def measure(setup: Setup, load: Callable[[Setup, Clients, Job], Result], **settings: float) -> Cost:
     """Run a load of the native protocol."""
-    job = msgspec.convert({"load": "", "port": setup.port, "pid": 0, "name": next(NAMES), **settings}, Job)
+    job = msgspec.convert({"load": "", "port": setup.port, "pid": 0, "name": next(setup.names), **settings}, Job)
     with setup.clients("native") as clients:
         before = [cpu_seconds([process]) for process in setup.processes]
-        result = load(clients, job, setup.processes)
+        result = load(setup, clients, job)
         spent = [cpu_seconds([process]) - start for process, start in zip(setup.processes, before, strict=True)]
     total = result.server_cpu / result.count * 1e6
     return Cost(total, total * spent[0] / sum(spent))
@@ -118,7 +59,7 @@ def time_calls(setup: Setup) -> float:
     """Return the median milliseconds of a call that changes the state."""
     spent = []
     with setup.clients("cloudflare") as clients:
-        (client,) = clients.join([f"/agents/bench-agent/{next(NAMES)}"])
+        (client,) = clients.join([f"/agents/bench-agent/{next(setup.names)}"])
         clients.wait = 0.0
         for number in range(CALLS):
             due, begun = client.texts + 2, time.perf_counter()
@@ -135,7 +76,7 @@ def _reaches(client: Client, due: int) -> Callable[[], bool]:
 def weigh(setup: Setup, count: int) -> float:
     """Return the bytes of resident memory of an idle socket, in all processes."""
     with setup.clients("native") as clients:
-        paths = [f"/agents/bench-agent/{next(NAMES)}" for _ in range(max(1, count // 100))]
+        paths = [f"/agents/bench-agent/{next(setup.names)}" for _ in range(max(1, count // 100))]
         clients.rush(paths)
         before = rest(setup, clients)
         for _ in range(100):
@@ -156,6 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.relay", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--tcp", action="store_true", help="two nodes of a cluster, on PostgreSQL")
     options = parser.parse_args()
     seconds, is_met = options.seconds, True
 
@@ -164,18 +106,16 @@ def main() -> int:
         is_met = is_met and value <= aim
         print(f"{title:34} {value:6.2f}{unit} (aim {aim:g}{unit})   {detail}", flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="relay-") as name, ExitStack() as stack:
-        folder = Path(name)
-        one = stack.enter_context(start(folder, is_relayed=False))
-        two = stack.enter_context(start(folder, is_relayed=True))
+    start = start_cluster if options.tcp else start_workers
+    with private_folder() as folder, start(folder) as (one, two):
         local_size, size = (weigh(each, IDLE) for each in (one, two))
         loads = (
-            ("push, 32 threads", PUSH_AIM, push_relayed, {"sockets": 32, "window": 8}),
-            ("push, a writer and a reader", PUSH_AIM, NATIVE_LOADS["burst"], {}),
+            ("push, 32 threads", PUSH_AIM, Setup.push, {"sockets": 32, "window": 8}),
+            ("push, a writer and a reader", PUSH_AIM, native("burst"), {}),
             (
                 "delivery, 300 sockets",
                 DELIVERY_AIM,
-                NATIVE_LOADS["fan-out"],
+                native("fan-out"),
                 {"sockets": 300, "window": 16, "pause": 0.001},
             ),
         )

@@ -83,9 +83,11 @@ def test_what_is_asked_meanwhile_waits_for_its_turn_and_is_answered_in_order(dem
 def test_a_question_that_waits_can_be_taken_back_by_who_has_asked_it(demo: Demo) -> None:
     one, other = demo.open_two("assistant/")
     ask(one, LONG)
+    expect(turns(one, "answering")).to_have_count(1)
     ask(one, "Count to 2")
     ask(one, "Count to 3")
-    expect(turns(other, "waiting")).to_have_count(2)
+    for page in (one, other):
+        expect(turns(page, "waiting")).to_have_count(2)
     expect(turns(other, "waiting").first.locator(".take-back")).to_be_hidden()
     turns(one, "waiting").first.locator(".take-back").click()
     for page in (one, other):

@@ -198,7 +198,7 @@ def test_pages_that_are_not_there_are_an_error_that_names_the_setting(tmp_path: 
 @pytest.mark.parametrize("url", ["", "nonsense://"])
 def test_a_store_that_is_none_is_an_error_that_names_the_setting(url: str) -> None:
     with pytest.raises(ValueError, match=f"^store: unknown store URL '{url}'"):
-        Plait(store=url)
+        Plait(Room, store=url)
 
 
 def test_a_store_is_named_by_its_url() -> None:

@@ -1,28 +1,29 @@
 """One awake thread, which its node starts, watches and stops."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from plait.actor.connection import Connection
+from plait.actor.ending import Ending
 from plait.actor.events import Events
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
-from plait.actor.outcome import Done, make_resolver
+from plait.actor.outcome import Done
 from plait.actor.per_actor import PerActor
 from plait.actor.sockets import Sockets
 from plait.actor.termination import Termination
 from plait.actor.thread import Thread
 from plait.actor.timer import Timer
-from plait.actor.turn import Cause, Turn
+from plait.actor.turn import Turn
 from plait.actor.turns import TurnRunner, find_trace
-from plait.errors import Destroyed, InvalidState, PlaitError, StoreError, Unavailable
-from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
+from plait.errors import InvalidState, PlaitError, StoreError, Unavailable
+from plait.instruments.protocol import Instruments
 from plait.limits import Limits
 from plait.state.commit import Commit
 from plait.state.history import History
@@ -32,7 +33,7 @@ from plait.state.push_log import PushLog
 from plait.state.records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
-__all__ = ["TIMER_INTERVAL", "Actor", "AgentRuns", "RunDone", "find_actor"]
+__all__ = ["TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "RunDone", "find_actor"]
 
 TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
@@ -51,22 +52,41 @@ class AgentRuns(Protocol):
         """Interrupt the run of a terminated thread, unless the calling code is a part of it."""
 
 
+class ActorHost(NamedTuple):
+    """What a node gives to all of its actors."""
+
+    store: Store
+    limits: Limits
+    # Turns exceptions into the errors that clients get.
+    failures: Failures
+    instruments: Instruments
+    # None if the app has no agents.
+    runs: AgentRuns | None
+    # Returns a handle to a thread of a class.
+    make_handle: Callable[[type[Thread[Any]], str], Any]
+    destroy: Callable[[ThreadKey], Awaitable[None]]
+    # Called when the store has refused a change of a thread, which this process has lost.
+    drop: Callable[["Actor", StoreError], None]
+    # The actors that were used recently, for the node's sweeper: an actor adds itself.
+    active: dict["Actor", None]
+    # The id of the process, and a lock for work that may have crashed an earlier process: it runs one at a time.
+    process: str
+    suspects: asyncio.Lock
+    timer_interval: float = TIMER_INTERVAL
+
+
 class Actor:
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "_destroy",
-        "_make_handle",
-        "_runs",
         "active",
         "due",
-        "ended_by",
+        "ending",
         "events",
-        "failures",
         "holds",
         "hooks",
+        "host",
         "instruments",
-        "is_ending",
         "key",
         "kind",
         "last_used",
@@ -75,11 +95,9 @@ class Actor:
         "loop",
         "on_used",
         "parts",
-        "process",
         "records",
         "sockets",
         "state",
-        "suspects",
         "termination",
         "thread",
         "timer",
@@ -87,92 +105,48 @@ class Actor:
     )
 
     def __init__(
-        self,
-        key: ThreadKey,
-        kind: Kind,
-        stored: StoredThread | None,
-        store: Store,
-        limits: Limits,
-        *,
-        fence: int,
-        make_handle: Callable[[Any, str], Any],
-        destroy: Callable[[], Awaitable[None]],
-        on_lost: Callable[["Actor", StoreError], None],
-        active: dict["Actor", None],
-        failures: Failures,
-        events: Events | None = None,
-        instruments: Instruments = NO_INSTRUMENTS,
-        runs: AgentRuns | None = None,
-        process: str = "",
-        suspects: asyncio.Lock | None = None,
-        timer_interval: float = TIMER_INTERVAL,
+        self, key: ThreadKey, kind: Kind, stored: StoredThread | None, host: ActorHost, events: Events, *, fence: int
     ) -> None:
         self.loop = loop = asyncio.get_running_loop()
         self.key = key
         self.kind = kind
-        self.limits = limits
-        # Turns exceptions into the errors that clients get.
-        self.failures = failures
-        self.instruments = instruments
-        self.events = events or Events()
+        self.host = host
+        self.active = host.active
+        self.limits = host.limits
+        self.instruments = host.instruments
+        self.events = events
         self.thread: Thread[Any] = object.__new__(kind.cls)
-        history = History(
-            key,
-            kind.state_type,
-            stored,
-            retention=kind.cls.retention,
-            state_version=kind.state_version,
-            fence=fence,
-            on_stored=self.tell_created,
-        )
-        self.log = ChangeLog(key, store, history, on_error=self._tell_store_error)
         self.sockets = Sockets(self, self.thread)
-        self.state = Merger(
-            history,
-            kind.state_type,
-            store,
-            limits,
-            policy=kind.policy(self.thread),
-            clients=PushLog(self.log.client, () if stored is None else stored.clients),
-            validate=self.thread.validate_state_change if "validate_state_change" in kind.overrides else None,
-            on_commit=self.sockets.send_change,
-            on_lost=partial(on_lost, self),
-            instruments=instruments,
-            find_trace=find_trace,
-        )
+        history = self._make_history(stored, fence)
+        self.log = ChangeLog(key, host.store, history, on_error=self._tell_store_error)
+        self.state = self._make_state(history, stored)
         self.turns = self.state.turns = TurnRunner(self, self.thread, self.state.after)
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
         self.sockets.on_unseen = self._watch
-        self.records = Records(key, store, self.state, on_error=self._tell_store_error)
+        self.records = Records(key, host.store, self.state, on_error=self._tell_store_error)
         # The values that other packages keep on this actor, which they declare with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
-        self._make_handle = make_handle
-        self._destroy = destroy
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
         # Called when the thread is used that was woken to be read, and has not been used since.
         self.on_used: Callable[[], None] | None = None
-        # The actors that were used recently, for the node's sweeper: an actor adds itself.
-        self.active: dict[Any, None] = active
         # When the node checks the thread again, if it is not used before.
         self.due = inf
-        # Whether the thread is being destroyed: messages of clients are neither handled nor answered.
-        self.is_ending = False
-        # The turn that destroys the thread, and the turns that wait for it; empty if there is none.
-        self.ended_by: Sequence[Turn] = ()
         # Calls the parts that are due.
-        self.timer = self.state.timer = Timer(loop, timer_interval)
+        self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
         self.termination = Termination(key, self.state, self.records, self.timer)
-        self._runs = runs
-        # The id of the process, and a lock for work that may have crashed an earlier process: it runs one at a time.
-        self.process = process
-        self.suspects = suspects or asyncio.Lock()
+        self.ending = Ending(self, self._run_last)
         self.thread._actor = self
         self.thread.__init__()  # type: ignore[misc]
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the thread is being destroyed: messages of clients are neither handled nor answered."""
+        return self.ending.is_begun
 
     @property
     def is_unused(self) -> bool:
@@ -186,15 +160,15 @@ class Actor:
 
     def make_handle(self, kind: type[Thread[Any]], name: str) -> Any:
         """Make a handle to another thread."""
-        return self._make_handle(kind, name)
+        return self.host.make_handle(kind, name)
 
     async def destroy(self) -> None:
         """Destroy this thread, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""
-        await self._destroy()
+        await self.host.destroy(self.key)
 
     def explain(self, error: BaseException, connection: Connection | None = None) -> PlaitError:
         """Return the error that a client gets, as `Failures.explain` does."""
-        return self.failures.explain(error, self.key, connection)
+        return self.host.failures.explain(error, self.key, connection)
 
     def touch(self) -> None:
         """Reset the idle timer, as the thread is used."""
@@ -243,9 +217,9 @@ class Actor:
         interrupted, did not begin, or ended because the server shut down or the store failed. Raises ValueError if the
         thread has no such agent.
         """
-        if self._runs is None:
+        if self.host.runs is None:
             raise ValueError(f"there is no agent {agent!r}")
-        self._runs.begin(self, agent, done)
+        self.host.runs.begin(self, agent, done)
 
     @property
     def terminated(self) -> int | None:
@@ -259,8 +233,8 @@ class Actor:
     def terminate(self) -> Commit:
         """Stop taking new work, as `Thread.terminate` does."""
         commit = self.termination.begin(self._post_terminated)
-        if self._runs is not None:
-            self._runs.terminate(self)
+        if self.host.runs is not None:
+            self.host.runs.terminate(self)
         return commit
 
     def arm(self) -> None:
@@ -325,60 +299,6 @@ class Actor:
         """Cancel the running and the waiting turns."""
         self.turns.cancel()
 
-    async def end_in_turn(self, begin: Callable[[Sequence[Turn]], Awaitable[None]], cause: Cause) -> None:
-        """Call `begin` in a turn of its own, after the earlier turns, and wait for its result.
-
-        From then on no other turn begins, except those that are called inside of it. `begin` gets the turn, and the
-        turns that wait for it. Raises Destroyed if an earlier turn has destroyed the thread, and the StoreError for
-        which the thread was dropped.
-        """
-
-        def work() -> Awaitable[None]:
-            if self.state.lost is not None:
-                raise self.state.lost
-            if self.is_ending:
-                raise Destroyed(f"{self.key} is already being destroyed")
-            self.is_ending = True
-            self.turns.hold()
-            self.timer.stop()
-            self.sockets.close(Unavailable("the thread is being destroyed"))
-            self.ended_by = tuple(turn.chain())
-            return begin(self.ended_by)
-
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turn = Turn("destroy", work, actor=self, parent=cause.parent, origin=cause.origin, trace=cause.trace)
-        self.turns.begin(turn, make_resolver(future), is_gated=True)
-        try:
-            await future
-        except asyncio.CancelledError:
-            turn.skip()
-            raise
-
-    async def end(self, callers: Sequence[Turn]) -> None:
-        """Run `on_destroyed`, delete the stored thread, then close the sockets and end all turns but the callers.
-
-        The first of the callers is the turn that destroys the thread. Raises StoreError if the thread could not be
-        deleted, and Unavailable if this task or `on_destroyed` is cancelled. In all cases, this instance is unusable.
-        """
-        refusal: PlaitError = Unavailable("the server is shutting down")
-        try:
-            before = self.state.begin_deletion(callers[0])
-            if before is not None:
-                await before
-            await self.hooks.run_last(self.thread.turn_timeout, caller=callers[0])
-            await self.state.delete()
-            refusal = Destroyed(f"{self.key} was destroyed")
-        except StoreError as error:
-            refusal = error
-            raise
-        except asyncio.CancelledError:
-            raise refusal from None
-        finally:
-            self.state.abandon_deletion(refusal)
-            self.turns.refuse(refusal, besides=callers)
-            self._leave(refusal)
-            self.sockets.presence.close()
-
     def abort(self) -> None:
         """Cancel all turns and refuse further connections and changes."""
         self.timer.stop()
@@ -397,7 +317,7 @@ class Actor:
         self.state.close()
         if is_awake:
             self.cancel_turns()
-        self._leave(error)
+        self.sockets.expel(error)
         self.sockets.presence.close()
 
     async def finish(self) -> None:
@@ -409,9 +329,40 @@ class Actor:
 
     # Inside
 
+    def _make_history(self, stored: StoredThread | None, fence: int) -> History:
+        kind = self.kind
+        return History(
+            self.key,
+            kind.state_type,
+            stored,
+            retention=kind.cls.retention,
+            state_version=kind.state_version,
+            fence=fence,
+            on_stored=self.tell_created,
+        )
+
+    def _make_state(self, history: History, stored: StoredThread | None) -> Merger:
+        kind, thread = self.kind, self.thread
+        return Merger(
+            history,
+            kind.state_type,
+            self.host.store,
+            self.limits,
+            policy=kind.policy(thread),
+            clients=PushLog(self.log.client, () if stored is None else stored.clients),
+            validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
+            on_commit=self.sockets.send_change,
+            on_lost=partial(self.host.drop, self),
+            instruments=self.instruments,
+            find_trace=find_trace,
+        )
+
     def _watch(self) -> None:
         """Make the node check the thread, as its log in memory may be freed."""
         self.active[self] = None
+
+    def _run_last(self, caller: Turn) -> Awaitable[None]:
+        return self.hooks.run_last(self.thread.turn_timeout, caller=caller)
 
     def _post_terminated(self) -> None:
         if self.hooks.has("on_terminated") and self.turns.refusal is None:
@@ -420,12 +371,6 @@ class Actor:
 
     def _tell_store_error(self, error: StoreError) -> None:
         self.instruments.store_failed(error.code)
-
-    def _leave(self, error: PlaitError) -> None:
-        """Close the sockets, and refuse further ones."""
-        self.sockets.close(error)
-        for connection in self.sockets:
-            connection.leave(error.close_code, str(error))
 
 
 def find_actor(turn: Turn) -> Actor | None:

@@ -71,6 +71,12 @@ class Connections:
         """Refuse further connections with an error."""
         self._refusal = error
 
+    def expel(self, error: PlaitError) -> None:
+        """Close all connections, and refuse further ones."""
+        self.close(error)
+        for connection in self:
+            connection.leave(error.close_code, str(error))
+
     def refusal(self, most: int) -> PlaitError | None:
         """Return why another connection may not join, with `most` as the limit; None if it may."""
         if self._refusal is not None:

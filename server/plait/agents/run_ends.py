@@ -41,7 +41,7 @@ class RunEnds:
                 raise error
             return
         error = run.actor.state.find_loss() or error
-        if run.actor.is_ending and run.turn not in run.actor.ended_by:
+        if run.actor.is_ending and run.turn not in run.actor.ending.callers:
             error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever its own error is.
         try:
             if error is not None and (run.is_repeated or not (run.agent.is_stream or _is_of_caller(error))):

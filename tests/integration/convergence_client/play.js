@@ -18,6 +18,8 @@ async function play(seed) {
   );
   await Promise.all(players.map(({ client }) => client.ready));
   let number = 0;
+  // Where conflicts are refused, one of these is.
+  await Promise.all(players.slice(0, 2).map((player) => player.contend((number += 1))));
   for (let steps = dice.between(20, 80); steps > 0; steps--) {
     number += 1;
     await step(dice, dice.pick(players), number);

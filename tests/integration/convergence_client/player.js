@@ -131,6 +131,14 @@ export class Player {
     this.look();
   }
 
+  /** Writes what another client writes at the same time, and waits until both have an outcome. */
+  async contend(number) {
+    const change = this.client.update("/n", number);
+    this.#follow(number, change);
+    this.look();
+    await change.catch(() => {});
+  }
+
   draw(number) {
     const { client } = this;
     const call = client.call("draw", number).catch((error) => {

@@ -62,7 +62,7 @@ class MessagesLab:
     def __init__(self, store: Any, **settings: Any) -> None:
         self.store = store
         self.app = Plait(Chat, store=store, **settings)
-        self.app._node._timer_interval = 0.01
+        self.app._node._host = self.app._node._host._replace(timer_interval=0.01)
         # What the bot does, how often it was called, and set at each end of a call.
         self.work: Work = answer
         self.calls = 0

@@ -63,7 +63,7 @@ async def test_the_first_attempt_is_stored_with_its_message(troubled: MessagesLa
     write = troubled.store.submitted[-1]
     head = next(decode_json(record.value) for record in write.records if record.key == "head")
     assert [record.key[:2] for record in write.records] == ["q/", "he"]
-    assert head["attempts"]["process"] == troubled.app._node._process
+    assert head["attempts"]["process"] == troubled.app._node._host.process
     assert write.due == head["attempts"]["due"] > 0
     assert troubled.calls == 0
     troubled.store.resume()
@@ -514,7 +514,7 @@ async def test_an_attempt_alone_that_ends_late_does_not_hold_up_the_others(troub
         await until(lambda: len(store.waiting) == 2)
         store.resume()
         await lab.until(lambda found: contents(found) == ["later", "a", "re a"])
-        await until(lambda: not actor.suspects.locked())
+        await until(lambda: not actor.host.suspects.locked())
 
 
 async def test_a_message_that_is_sent_again_with_its_key_is_one(chats: MessagesLab) -> None:

@@ -72,7 +72,9 @@ class AgentCaller:
     def recover(self) -> None:
         """Count an attempt that has ended with its process, when the thread wakes."""
         writer, state = self._writer, self._writer.state
-        writer.load(state.with_attempts(state.head.attempts.recover(state.oldest, read_clock(), writer.actor.process)))
+        writer.load(
+            state.with_attempts(state.head.attempts.recover(state.oldest, read_clock(), writer.actor.host.process))
+        )
 
     def begin_with(self, changes: Changes) -> bool:
         """Begin an attempt in the write that queues a message, if nothing else must come first; return if it has begun.
@@ -81,7 +83,7 @@ class AgentCaller:
         """
         if self._is_busy or self._is_missing or changes.attempts.due or self._paused_until > read_clock():
             return False
-        changes.attempts = Attempts(due=read_clock()).begin(changes.oldest, self._writer.actor.process)
+        changes.attempts = Attempts(due=read_clock()).begin(changes.oldest, self._writer.actor.host.process)
         self._is_busy = True
         return True
 
@@ -90,7 +92,7 @@ class AgentCaller:
         commit.then(self._call)
 
     def _attempt(self) -> None:
-        process = self._writer.actor.process
+        process = self._writer.actor.host.process
 
         def work(changes: Changes) -> None:
             changes.attempts = changes.attempts.begin(changes.oldest, process)
@@ -199,7 +201,7 @@ class AgentCaller:
 
         async def work() -> None:
             nonlocal has_begun
-            async with self._writer.actor.suspects:
+            async with self._writer.actor.host.suspects:
                 has_begun = True
                 self._alone = self._writer.actor.loop.create_future()
                 try:

@@ -93,7 +93,7 @@ class Runner:
             await self._give_up(attempt.row, RuntimeError(f"the effect {attempt.row.effect} {times}"))
         elif attempt.row.crashes == MOST_CRASHES - 1:
             # One at a time, so that a crash is not counted for the others too.
-            async with self._actor.suspects:
+            async with self._actor.host.suspects:
                 await self._try(attempt)
         else:
             await self._try(attempt)
@@ -103,7 +103,7 @@ class Runner:
         if row is None:
             return  # It was cancelled before it began.
         # Store that it has begun, in case that it ends the process.
-        await self._put({row.id: row.begin(self._actor.process)})
+        await self._put({row.id: row.begin(self._actor.host.process)})
         current = EffectRun(row.id, row.run_id, row.attempt, row.at)
         stage = Stage(self._actor, _do_nothing)
         draft = stage.drafts[self._owner] = ScheduleDraft(self._agenda, self._put, current)

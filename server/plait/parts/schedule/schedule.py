@@ -217,7 +217,7 @@ class ThreadSchedule:
         for record in records:
             assert record.value is not None
             try:
-                row = decode_row(record.value).recover(self._actor.process)
+                row = decode_row(record.value).recover(self._actor.host.process)
             except msgspec.MsgspecError as error:
                 raise CorruptThread(
                     f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)

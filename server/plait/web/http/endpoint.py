@@ -10,11 +10,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
+from plait.cluster.gate import OPEN
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body, error_response, find_traceparent
-from plait.web.http.gated import gate_send
+from plait.web.http.gated import GatedSend
 from plait.web.http.request import LimitedRequest
 from plait.web.relay.requests import SentRequest, relay_request
 
@@ -60,15 +61,16 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, answer = self._make_request(scope, receive, send), self._answer_here
-        context = self._context
-        if not context.owners.is_alone:
+        owners = self._context.owners
+        gated = send if owners.gate is OPEN else GatedSend(owners.gate, send)
+        if not owners.is_alone:
             try:
-                if await self._relay(request, gate_send(context.owners.gate, send)):
+                if await self._relay(request, gated):
                     return
             except Exception as error:
                 await self._observe(request, send, partial(_fail, error))
                 return
-        await self._observe(request, gate_send(context.owners.gate, send), answer)
+        await self._observe(request, gated, answer)
 
     # Inside
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from starlette.types import Message, Send
 
-from plait.cluster.gate import OPEN, Gate
+from plait.cluster.gate import Gate
 from plait.errors import Unavailable
 from plait_schemas.codec import encode_json
 
-__all__ = ["gate_send"]
+__all__ = ["GatedSend"]
 
 _LOST: Final = encode_json(
     {"error": {"code": Unavailable.code, "message": "this server was cut off from the others; try again"}}
@@ -22,15 +22,12 @@ _HEADERS: Final = [
 ]
 
 
-def gate_send(gate: Gate, send: Send) -> Send:
-    """Return a `send` of ASGI for one request or socket, which waits while the gate is closed.
+class GatedSend:
+    """A `send` of ASGI for one request or socket, which waits while the gate is closed.
 
     It drops an answer if this node was dead for the others since the request: it may be an old one.
     """
-    return send if gate is OPEN else _GatedSend(gate, send)
 
-
-class _GatedSend:
     def __init__(self, gate: Gate, send: Send) -> None:
         self._gate = gate
         self._send = send

@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from plait.cluster.gate import OPEN
 from plait.instruments.protocol import Instruments
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, as_get
-from plait.web.http.gated import gate_send
+from plait.web.http.gated import GatedSend
 from plait.web.relay.gateway import RelayedSocket
 from plait.web.relay.link import Link
 from plait.web.relay.messages import SentScope
@@ -57,7 +58,7 @@ class _Opening:
         self._context = context
         self._scope = scope
         self._receive = receive
-        self._send = gate_send(context.owners.gate, send)
+        self._send = send if (gate := context.owners.gate) is OPEN else GatedSend(gate, send)
         self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._host = scope["client"][0] if scope.get("client") else ""
