@@ -1,19 +1,21 @@
 """Values and writes in NATS that are larger than one message, or than one publication."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.nats import Nats, new_stream
+from tests.schedules import SEED, schedules
 from tests.server.owning import owned
-from tests.server.store.contract import ROOM, beginning, change, put
+from tests.server.store.contract import ROOM, beginning, change, client_row, put
 from tests.server.store.contract_records import put_records
 
 from plait.store.nats.layout import join_chunks, split_chunks
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import ChangeRow, Snapshot, Write
+from plait.store.protocol import ChangeRow, Prune, RecordRange, Snapshot, Write
 
 MIB = 1024 * 1024
 
@@ -84,3 +86,46 @@ async def test_a_write_of_more_messages_than_are_published_at_once_is_stored_who
         stored = await store.load(ROOM)
         assert stored is not None
         assert [row.version for row in stored.changes] == [1, 2]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("most_in_head", [0, 300])
+async def test_an_owner_that_knows_the_names_of_rows_reads_what_others_read(
+    nats_server: Nats, most_in_head: int
+) -> None:
+    dice = random.Random(f"{SEED} {most_in_head}")
+    url = NatsUrl.parse(new_stream(nats_server.url, "replicas=1"))
+    store, other = NatsStore(url, most_in_head=most_in_head), NatsStore(url, readonly=True)
+    hits = 0
+    async with owned(store, ROOM), other:
+        await put(store, beginning())
+        version = 0
+        for _ in range(schedules(60)):
+            match dice.choice(("change", "snapshot", "records", "records")):
+                case "change":
+                    version += 1
+                    await put(store, change(version, client=client_row(str(dice.randrange(3)), version)))
+                case "snapshot":
+                    version += 1
+                    prune = Prune(version - dice.randrange(10)) if dice.random() < 0.3 and version > 10 else None
+                    await put(store, change(version, snapshot=b"1", prune=prune))
+                case _:
+                    names = dice.sample(range(40), dice.randrange(1, 6))
+                    rows = [(f"{n:02}", dice.choice((None, b"x" * dice.randrange(200)))) for n in names]
+                    await put(store, put_records(*rows, after=version, part=dice.choice("ab")))
+            known = store._committer.heads[ROOM]
+            hits += store._reader.cache.find(known) is not None
+            prefix, after, before = (dice.choice(("", "1", "2")), dice.choice(("", "15")), dice.choice((None, "27")))
+            reverse = dice.random() < 0.5
+            ranges = (RecordRange("a", prefix, reverse, 5), RecordRange("b"))
+            assert await store.load(ROOM, records=ranges) == await other.load(ROOM, records=ranges)
+            for part in "ab":
+                found = [
+                    await each.records(ROOM, part, prefix=prefix, after=after, before=before, reverse=reverse)
+                    for each in (store, other)
+                ]
+                assert found[0] == found[1]
+            assert await store.changes(ROOM, after=0) == await other.changes(ROOM, after=0)
+            client = client_row(str(dice.randrange(3))).client
+            assert await store.client(ROOM, client) == await other.client(ROOM, client)
+    assert hits > 40

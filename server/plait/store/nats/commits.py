@@ -13,7 +13,7 @@ import msgspec
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
-from plait.store.nats.contents import Moved, find_contents, read_head
+from plait.store.nats.contents import Contents, Moved, read_head
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
 from plait.store.nats.line import Disconnected, Lost, Unreachable
 from plait.store.nats.planning import MOST_IN_HEAD, Plan, make_plan
@@ -43,8 +43,10 @@ class Committer:
         self._find_origin = find_origin
         # The heads of the threads that this store has claimed.
         self.heads: dict[ThreadKey, Known] = {}
-        # Called after each write of a thread, with its head before and after.
-        self.on_written: Callable[[Known, Known], None] = lambda before, after: None
+        # Returns what a thread has.
+        self.find_contents: Callable[[ThreadKey, Known], Awaitable[Contents | None]]
+        # Called after each write of a thread, with its head before and after, and the rows that it has published.
+        self.on_written: Callable[[Known, Known, dict[str, bytes | None]], None] = lambda before, after, rows: None
         # Called before rows of a thread are replaced; returns what is to be awaited first.
         self.before_write: Callable[[ThreadKey, Plan], Awaitable[None] | None] = lambda key, plan: None
         # Called when a write is refused as another owner has claimed its thread.
@@ -114,7 +116,7 @@ class Committer:
         if not writes:
             return count, error
         try:
-            after = await self._write(key, known, writes)
+            after, rows = await self._write(key, known, writes)
         except StoreError as failure:
             if isinstance(failure, Fenced | Indeterminate):
                 self.heads.pop(key, None)
@@ -123,7 +125,7 @@ class Committer:
         except (TypeError, ValueError, OverflowError) as failure:
             return 0, _refuse(key, failure)
         self.heads[key] = after
-        self.on_written(known, after)
+        self.on_written(known, after, rows)
         return count, error
 
     async def give_up(self, known: Known) -> None:
@@ -153,7 +155,10 @@ class Committer:
             return await self._finish(known)
         return known
 
-    async def _write(self, key: ThreadKey, known: Known, writes: Sequence[Write]) -> Known:
+    async def _write(
+        self, key: ThreadKey, known: Known, writes: Sequence[Write]
+    ) -> tuple[Known, dict[str, bytes | None]]:
+        """Write a thread, and return its head and the rows that were put into the stream."""
         floor, expired = await self._find_floor(key, known, writes[-1])
         plan = make_plan(
             known, writes, now=time.time_ns() // 1000, floor=floor, expired=expired, most=self.most_in_head
@@ -165,15 +170,15 @@ class Committer:
             await waiting
         plan, messages = await self._make_messages(key, plan)
         if len(messages) < MOST_MESSAGES:
-            return await self._publish(key, known, messages, plan.head)
-        return await self._write_in_steps(key, known, messages, plan.head)
+            return await self._publish(key, known, messages, plan.head), plan.rows
+        return await self._write_in_steps(key, known, messages, plan.head), plan.rows
 
     async def _find_floor(self, key: ThreadKey, known: Known, write: Write) -> tuple[int, list[str]]:
         if write.prune is None:
             return 0, []
         if write.after is None:
             return await find_floor(self._stream, None, write)
-        contents = await find_contents(self._stream, self._subjects, key, known)
+        contents = await self.find_contents(key, known)
         try:
             return await find_floor(self._stream, contents, write)
         except Moved:  # Something is missing. That must not keep the thread from being written.

@@ -1,8 +1,10 @@
 """Reads what a thread has: its head, the names of its rows, and their values."""
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Final, NamedTuple
 
 from plait.store.nats.layout import (
     Change,
@@ -15,12 +17,28 @@ from plait.store.nats.layout import (
     count_chunks,
     decode_rows,
     join_chunks,
+    name_record,
     read_names,
 )
 from plait.store.nats.stream import Stored, Stream
-from plait.store.protocol import ThreadKey
+from plait.store.page import take_page
+from plait.store.protocol import Record, RecordRange, ThreadKey
 
-__all__ = ["Contents", "Moved", "find_contents", "read_changes", "read_head", "read_row", "read_values"]
+__all__ = [
+    "Contents",
+    "Moved",
+    "find_contents",
+    "read_changes",
+    "read_head",
+    "read_records",
+    "read_row",
+    "read_values",
+    "select_records",
+]
+
+
+# Records that are read at once.
+_RECORDS: Final = 64
 
 
 class Moved(Exception):
@@ -28,18 +46,22 @@ class Moved(Exception):
 
 
 class Contents(NamedTuple):
-    """The head of a stored thread, and which rows it has beside it. Rows of deleted values may be among them."""
+    """The head of a stored thread, and which rows it has beside it. Rows of deleted values may be among them.
+
+    A write replaces the head, and changes the others: whoever awaits something copies what is needed first.
+    """
 
     known: Known
     thread: StoredHead
     # What the subjects of the rows begin with.
     start: str
     # In ascending order, each with the rest of its subject.
-    segments: Sequence[tuple[Segment, str]]
+    segments: list[tuple[Segment, str]]
     snapshots: dict[int, str]
     clients: dict[str, str]
-    # By part and key.
+    # By part and key, and in the order of these.
     records: dict[tuple[str, str], str]
+    names: list[tuple[str, str]]
 
 
 async def read_head(stream: Stream, subjects: Subjects, key: ThreadKey) -> Known | None:
@@ -94,6 +116,7 @@ async def find_contents(
     for name, rest in read_names([*info.subjects, *(start + rest for rest in thread.rows)], start):
         if thread.rows.get(rest, b"") is not None:
             names[name.what][rest] = name
+    records = {(name.part, name.text): rest for rest, name in names["record"].items()}
     return Contents(
         known,
         thread,
@@ -105,7 +128,8 @@ async def find_contents(
         ),
         {name.version: rest for rest, name in names["snapshot"].items() if name.version >= thread.floor},
         {name.text: rest for rest, name in names["client"].items()},
-        {(name.part, name.text): rest for rest, name in names["record"].items()},
+        records,
+        sorted(records),
     )
 
 
@@ -147,3 +171,43 @@ async def read_changes(stream: Stream, start: str, rests: Iterable[str]) -> list
             raise Moved
         found += decode_rows(value, list[Change])
     return found
+
+
+def select_records(
+    contents: Contents, wanted: RecordRange, *, after: str = "", before: str | None = None
+) -> list[tuple[str, str]]:
+    """Return the parts and keys of a range in order, without regard to its limit."""
+    names, part = contents.names, wanted.part
+    start = max(bisect_left(names, (part, wanted.prefix)), bisect_right(names, (part, after)))
+    end = bisect_left(names, (part, before)) if before is not None else bisect_left(names, (f"{part}\0", ""))
+    found = names[start:end]
+    if wanted.prefix:
+        found = list(takewhile(lambda name: name[1].startswith(wanted.prefix), found))
+    return found[::-1] if wanted.reverse else found
+
+
+async def read_records(
+    stream: Stream,
+    contents: Contents,
+    names: Sequence[tuple[str, str]],
+    limit: int,
+    size: int | None,
+    *,
+    is_exact: bool = False,
+) -> list[Record]:
+    """Return the first of these records that are not deleted. Raises Moved; if it must be exact, if one is newer."""
+    found: list[Record] = []
+    total, start = 0, 0
+    while len(found) < limit and start < len(names) and (size is None or total < max(size, 1)):
+        some = names[start : start + min(_RECORDS, limit - len(found))]
+        start += len(some)
+        wanted = [name_record(name) for name in some]
+        values = await read_values(stream, contents.start, wanted, contents.thread.rows)
+        for name, rest in zip(some, wanted, strict=True):
+            sequence, value = values.get(rest, (0, None))
+            if is_exact and sequence > contents.known.sequence:
+                raise Moved
+            if value is not None:
+                found.append(Record(*name, value))
+                total += len(value)
+    return take_page(found, lambda record: len(record.value or b""), size)

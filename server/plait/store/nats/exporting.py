@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from plait.errors import CorruptThread
-from plait.store.nats.contents import Contents, Moved, read_changes, read_values
+from plait.store.nats.contents import Contents, Moved, read_changes, read_records, read_values
 from plait.store.nats.layout import Subjects, decode_client, to_change
-from plait.store.nats.reads import Reader, read_records
 from plait.store.nats.stream import Stream
-from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Snapshot, Write
 
 __all__ = ["export", "read_schema", "read_schemas"]
 
@@ -17,20 +16,13 @@ _SIZE: Final = 512 * 1024
 _ROWS: Final = 900
 
 
-async def export(stream: Stream, reader: Reader, key: ThreadKey) -> AsyncIterator[Write]:
+async def export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:
     """Yield the writes that make a thread. Raises CorruptThread and StoreError."""
-
-    async def keep(contents: Contents) -> Contents:
-        return contents
-
-    contents = await reader.read(key, keep)
-    if contents is None:
-        return
     try:
         async for write in _export(stream, contents):
             yield write
     except Moved:
-        raise CorruptThread(f"{key} cannot be read: some of its rows are missing") from None
+        raise CorruptThread(f"{contents.known.head.key} cannot be read: some of its rows are missing") from None
 
 
 async def _export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:

@@ -31,6 +31,7 @@ __all__ = [
     "is_pruned",
     "join_chunks",
     "make_name",
+    "name_record",
     "read_names",
     "split_chunks",
     "to_change",
@@ -200,6 +201,11 @@ def make_name(name: Name) -> str:
             return f"k.{_encode(name.text)}"
         case _:
             return f"r.{_encode(name.part)}.{_encode(name.text)}"
+
+
+def name_record(name: tuple[str, str]) -> str:
+    """Return the last part of the subject of a record, by its part and key. Raises UnicodeEncodeError."""
+    return make_name(Name("record", part=name[0], text=name[1]))
 
 
 def read_names(subjects: Iterable[str], start: str) -> Iterator[tuple[Name, str]]:

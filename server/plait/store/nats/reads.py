@@ -5,10 +5,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.nats.contents import Contents, Moved, find_contents, read_changes, read_head, read_row, read_values
+from plait.store.nats.cache import ContentsCache
+from plait.store.nats.contents import (
+    Contents,
+    Moved,
+    find_contents,
+    read_changes,
+    read_head,
+    read_records,
+    read_row,
+    read_values,
+    select_records,
+)
 from plait.store.nats.layout import Change, Known, Name, Subjects, decode_client, make_name, to_change
 from plait.store.nats.stream import Stream
-from plait.store.page import take_page
 from plait.store.protocol import (
     KNOWN_CLIENTS,
     ChangeRow,
@@ -27,17 +37,18 @@ _TRIES: Final = 40
 _READ_AGAIN: Final = 0.05
 # Rows that are read at once, where it is not known how many are needed.
 _SEGMENTS: Final = 8
-_RECORDS: Final = 64
 
 T = TypeVar("T")
 
 
 class Reader:
-    """Reads the threads of a stream."""
+    """Reads the threads of a stream. `is_owned` tells which ones this process writes."""
 
-    def __init__(self, stream: Stream, subjects: Subjects) -> None:
+    def __init__(self, stream: Stream, subjects: Subjects, is_owned: Callable[[ThreadKey], bool]) -> None:
         self._stream = stream
         self._subjects = subjects
+        self._is_owned = is_owned
+        self.cache = ContentsCache()
 
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
         """Return the header of a thread; None if there is none."""
@@ -128,17 +139,29 @@ class Reader:
             nonlocal known, contents
             if contents is not None:  # It has moved; or is it damaged?
                 before, contents = contents, None
+                self.cache.drop(key)
                 now = await read_head(self._stream, self._subjects, key)
                 if now is not None and now.sequence == before.known.sequence and not before.thread.unfinished:
                     raise CorruptThread(f"{key} cannot be read: some of its rows are missing")
                 known = now
-            contents = await find_contents(self._stream, self._subjects, key, known)
+            contents = await self.find_contents(key, known)
             if contents is None:
                 return None
             _require_finished(contents.known)
             return await work(contents)
 
         return await self._repeat(key, read)
+
+    async def find_contents(self, key: ThreadKey, known: Known | None = None) -> Contents | None:
+        """Return what a thread has, None if it is not stored; with `known`, begin with that head."""
+        if known is None and self.cache.has(key):
+            known = await read_head(self._stream, self._subjects, key)
+        if known is not None and (found := self.cache.find(known)) is not None:
+            return found
+        contents = await find_contents(self._stream, self._subjects, key, known)
+        if contents is not None and self._is_owned(key):
+            self.cache.add(contents)
+        return contents
 
     # Inside
 
@@ -204,10 +227,12 @@ async def load_contents(
         return None
     since = max((at for at in contents.snapshots if at <= to), default=None)
     begin = since or 0
+    clients = {*contents.clients}
+    at = None if since is None else contents.snapshots[since]
     segments = [rest for segment, rest in contents.segments if segment.last > begin and segment.first <= to]
     changes, snapshot, records = await asyncio.gather(
         read_changes(stream, contents.start, segments),
-        read_values(stream, contents.start, [] if since is None else [contents.snapshots[since]], thread.rows),
+        read_values(stream, contents.start, [] if at is None else [at], thread.rows),
         asyncio.gather(
             *(
                 read_records(stream, contents, select_records(contents, each), each.limit, None, is_exact=True)
@@ -215,60 +240,17 @@ async def load_contents(
             )
         ),
     )
-    state = None if since is None else snapshot.get(contents.snapshots[since], (0, None))[1]
-    if since is not None and state is None:
+    state = None if at is None else snapshot.get(at, (0, None))[1]
+    if at is not None and state is None:
         raise Moved
     found = [to_change(row) for row in (*changes, *thread.changes) if begin < row[0] <= to]
     if [row.version for row in found] != list(range(begin + 1, to + 1)):
         raise Moved
     if state is None and not found and not (thread.is_stateless and to == 0):
         raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are stored")
-    clients = contents.clients
     return StoredThread(
         *(thread.epoch, to, state, found, thread.state_version, thread.secret),
         frozenset(clients) if version is None and len(clients) <= KNOWN_CLIENTS else None,
         *(thread.due, thread.created_at, thread.user),
         tuple(records),
     )
-
-
-def select_records(
-    contents: Contents, wanted: RecordRange, *, after: str = "", before: str | None = None
-) -> list[tuple[str, str]]:
-    """Return the parts and keys of a range in order, without regard to its limit."""
-    names = [
-        name
-        for name in contents.records
-        if name[0] == wanted.part
-        and name[1].startswith(wanted.prefix)
-        and name[1] > after
-        and (before is None or name[1] < before)
-    ]
-    return sorted(names, reverse=wanted.reverse)
-
-
-async def read_records(
-    stream: Stream,
-    contents: Contents,
-    names: Sequence[tuple[str, str]],
-    limit: int,
-    size: int | None,
-    *,
-    is_exact: bool = False,
-) -> list[Record]:
-    """Return the first of these records that are not deleted. Raises Moved; if it must be exact, if one is newer."""
-    found: list[Record] = []
-    total, start = 0, 0
-    while len(found) < limit and start < len(names) and (size is None or total < max(size, 1)):
-        some = names[start : start + min(_RECORDS, limit - len(found))]
-        start += len(some)
-        wanted = [contents.records[name] for name in some]
-        values = await read_values(stream, contents.start, wanted, contents.thread.rows)
-        for name in some:
-            sequence, value = values.get(contents.records[name], (0, None))
-            if is_exact and sequence > contents.known.sequence:
-                raise Moved
-            if value is not None:
-                found.append(Record(*name, value))
-                total += len(value)
-    return take_page(found, lambda record: len(record.value or b""), size)

@@ -22,7 +22,7 @@ from plait.store.nats.connection import Connection
 from plait.store.nats.contents import Contents, read_head
 from plait.store.nats.exporting import export, read_schema, read_schemas
 from plait.store.nats.index import Index
-from plait.store.nats.layout import CONFIG, Subjects, split_chunks
+from plait.store.nats.layout import CONFIG, Known, Subjects, split_chunks
 from plait.store.nats.line import Line, Lost, Unreachable
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.reads import Reader, load_contents
@@ -82,7 +82,7 @@ class NatsStore:
         """Make what one opening of the store needs."""
         self._connection = Connection(self.url, self._identify)
         self._stream = Stream(self.url, self._connection)
-        self._reader = Reader(self._stream, self._subjects)
+        self._reader = Reader(self._stream, self._subjects, lambda key: key in self._committer.heads)
         self._watch = Watch(self.url, self._stream, self._on_loss, readonly=self._readonly)
         self._stream.on_suspicion = self._suspect
         self._committer = Committer(self._stream, self._subjects, lambda: (self._watch.origin, self._max_payload))
@@ -99,7 +99,8 @@ class NatsStore:
             is_writing=self._batches.has_writes,
             is_viewed=self._views.has,
         )
-        self._committer.on_written = self._upkeep.note
+        self._committer.on_written = self._note
+        self._committer.find_contents = self._reader.find_contents
         self._index = Index(self._stream, self._subjects)
 
     @property
@@ -200,8 +201,9 @@ class NatsStore:
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         with _telling(key):
-            async for write in export(self._stream, self._reader, key):
-                yield write
+            if (contents := await self._reader.read(key, _keep)) is not None:
+                async for write in export(self._stream, contents):
+                    yield write
 
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
@@ -237,6 +239,7 @@ class NatsStore:
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)
         self._upkeep.release(key, fence)
+        self._reader.cache.drop(key)
 
     def submit(self, write: Write) -> asyncio.Future[int]:
         return self._batches.submit(write)
@@ -331,12 +334,17 @@ class NatsStore:
         self._max_payload = line.max_payload
         await self._watch.check(line)
 
+    def _note(self, before: Known, after: Known, rows: dict[str, bytes | None]) -> None:
+        self._reader.cache.write(before, after, rows)
+        self._upkeep.note(before, after)
+
     def _suspect(self) -> None:
         if self._is_entered:
             self._watch.suspect(self._connection)
 
     def _on_loss(self) -> None:
         self._index.reset()
+        self._reader.cache.clear()
         self._committer.heads.clear()
         self._batches.end_claims()
         if self._on_claims_lost is not None:
@@ -360,6 +368,10 @@ class NatsStore:
         await self._watch.stop()
         await self._connection.close()
         self._is_entered = False
+
+
+async def _keep(contents: Contents) -> Contents:
+    return contents
 
 
 async def _tell(what: object, work: Awaitable[T]) -> T:

@@ -7,6 +7,7 @@ from typing import Final
 
 from plait.errors import StoreError
 from plait.store.nats.contents import Contents, Moved, read_values
+from plait.store.nats.layout import name_record
 from plait.store.nats.planning import Plan
 from plait.store.nats.stream import Stream
 from plait.store.page import take_page
@@ -24,7 +25,9 @@ class View:
     def __init__(self, stream: Stream, contents: Contents) -> None:
         self._stream = stream
         self.contents = contents
-        self._names = sorted(contents.records)
+        self._names = list(contents.names)
+        # The rows that the head does not keep.
+        self._rests = set(contents.records.values()) - set(contents.thread.rows)
         # Values that have been replaced or deleted since, by the rest of their subject.
         self._saved: dict[str, bytes | None] = {}
 
@@ -43,14 +46,13 @@ class View:
 
     async def save(self, plan: Plan) -> None:
         """Keep the values that a write replaces or deletes."""
-        known = set(self.contents.records.values()) - set(self.contents.thread.rows)
-        rests = [rest for rest in plan.rows if rest in known and rest not in self._saved]
+        rests = [rest for rest in plan.rows if rest in self._rests and rest not in self._saved]
         values = await read_values(self._stream, self.contents.start, rests)
         for rest in rests:
             self._saved[rest] = values.get(rest, (0, None))[1]
 
     async def _read(self, names: list[tuple[str, str]]) -> list[bytes | None]:
-        rests = [self.contents.records[name] for name in names]
+        rests = [name_record(name) for name in names]
         try:
             wanted = [rest for rest in rests if rest not in self._saved]
             values = await read_values(self._stream, self.contents.start, wanted, self.contents.thread.rows)
