@@ -80,6 +80,8 @@ class CuttingProxy:
         is_in_transaction = False
         try:
             while data := await source.read(65536):
+                if target.is_closing():
+                    return
                 if self.fuse is not None and self.fuse < len(data):
                     self._cut(
                         self.fuse, data, target, pair, is_held=is_request and self.is_late and not is_in_transaction
@@ -96,7 +98,7 @@ class CuttingProxy:
                     await self._deliver()
                 if pair[1] is self._late:
                     self._is_answered.set()
-                if target.is_closing():
+                if target.is_closing():  # It was cut meanwhile.
                     return
                 if self.fuse is not None:
                     self.fuse -= len(data)
@@ -126,6 +128,8 @@ class CuttingProxy:
         """Give the server the statement that was held back, and wait until it has answered."""
         if self._held is not None:
             (data, self._late), self._held = self._held, None
+            if self._late.is_closing():
+                return
             self._is_answered.clear()
             self._late.write(data)
             await self._is_answered.wait()
