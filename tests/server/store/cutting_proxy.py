@@ -80,8 +80,6 @@ class CuttingProxy:
         is_in_transaction = False
         try:
             while data := await source.read(65536):
-                if target.is_closing():
-                    return
                 if self.fuse is not None and self.fuse < len(data):
                     self._cut(
                         self.fuse, data, target, pair, is_held=is_request and self.is_late and not is_in_transaction
@@ -98,7 +96,7 @@ class CuttingProxy:
                     await self._deliver()
                 if pair[1] is self._late:
                     self._is_answered.set()
-                if target.is_closing():  # It was cut meanwhile.
+                if target.is_closing():
                     return
                 if self.fuse is not None:
                     self.fuse -= len(data)
@@ -121,7 +119,8 @@ class CuttingProxy:
         if is_held:
             self._held, self._is_asked = (data, far), False
         else:
-            target.write(data[:at])
+            if not target.is_closing():
+                target.write(data[:at])
             far.close()
 
     async def _deliver(self) -> None:
