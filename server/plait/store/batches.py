@@ -223,8 +223,11 @@ class Batches:
     def _refuse(self, write: Write, future: asyncio.Future[int], error: StoreError) -> None:
         """Fail a write that is not queued, after the ones before it have their outcomes."""
         place = (write.key, write.fence)
-        group = self._waiting.get(write.key) or self._writing.get(write.key)
-        before = refused[0] if (refused := self._refused.get(place)) is not None else group and group.futures[-1]
+        before: asyncio.Future[int] | None = None
+        if (refused := self._refused.get(place)) is not None:
+            before = refused[0]
+        elif (group := self._waiting.get(write.key) or self._writing.get(write.key)) is not None:
+            before = group.futures[-1]
         if before is None or before.done():
             future.set_exception(error)
             return
