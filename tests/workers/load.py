@@ -22,7 +22,7 @@ __all__ = ["Load", "Told", "check_changes", "check_stored"]
 # Seconds before a reader asks again after there was no answer.
 _PAUSE = 0.05
 # Seconds after which a reader asks once more beside a question that is not answered, and the most open questions: a
-# server that was paused must answer all that it has got meanwhile.
+# server that was paused gets many of them at once.
 _PATIENCE = 0.25
 _MOST_OPEN = 40
 
