@@ -74,7 +74,7 @@ class Alarms:
         # The number of failed reads in a row.
         self._failures = 0
         self._changed = asyncio.Event()
-        self._waking: set[asyncio.Task[None]] = set()
+        self._waking: dict[ThreadKey, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class Alarms:
 
     async def stop(self) -> None:
         """Stop waking threads; a wake that has begun continues."""
-        tasks = [*self._waking, *(() if self._task is None else (self._task,))]
+        tasks = [*self._waking.values(), *(() if self._task is None else (self._task,))]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -185,10 +185,10 @@ class Alarms:
             self._resting.pop(key, None)
             return
         while len(self._waking) >= _AT_ONCE:
-            await asyncio.wait(self._waking, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.create_task(self._wake_one(key), name=f"wake due {key}")
-        self._waking.add(task)
-        task.add_done_callback(self._waking.discard)
+            await asyncio.wait(self._waking.values(), return_when=asyncio.FIRST_COMPLETED)
+        if key not in self._waking:  # It may be read from the store again before a failure to wake it is noticed.
+            task = self._waking[key] = asyncio.create_task(self._wake_one(key), name=f"wake due {key}")
+            task.add_done_callback(lambda _: self._waking.pop(key))
 
     async def _wake_one(self, key: ThreadKey) -> None:
         try:

@@ -8,9 +8,9 @@ from typing import Final
 
 from plait.actor.kind import Kind
 from plait.errors import PlaitError, StoreError, operator_message
-from plait.store.protocol import IdleThread, Store, ThreadKey
+from plait.store.protocol import IdleThread, Store, ThreadKey, Write
 
-__all__ = ["Expiry"]
+__all__ = ["Expiry", "mark_idle_since"]
 
 log = logging.getLogger("plait.node")
 
@@ -125,3 +125,8 @@ class Expiry:
                     what = operator_message(outcome) if isinstance(outcome, PlaitError) else repr(outcome)
                     log.error("%s has expired, but could not be destroyed: %s", key, what)
             after = due[-1]
+
+
+def mark_idle_since(key: ThreadKey, epoch: str, version: int, fence: int, *, idle_since: int) -> Write:
+    """Return the write that stores since when a thread is idle, in microseconds since the epoch; 0 if it is used."""
+    return Write(key, epoch, version, version, fence=fence, idle_since=idle_since)

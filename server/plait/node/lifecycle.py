@@ -1,21 +1,17 @@
-"""Wakes, stops and destroys threads: the work of the phases in `threads`."""
+"""Wakes and stops threads: the work of most phases in `threads`."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from msgspec.structs import replace as replace_fields
-
 from plait.actor.actor import Actor
-from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
 from plait.actor.termination import MARK as TERMINATED
-from plait.actor.turn import Cause, Turn
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -31,13 +27,12 @@ from plait.errors import (
 )
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.alarms import Alarms
-from plait.node.expiry import Expiry
-from plait.node.filling import Filling
-from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
-from plait.parts.part import Part, find_parts, find_ranges, is_timed, load_parts
+from plait.node.expiry import Expiry, mark_idle_since
+from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task, wait_for_task
+from plait.parts.part import Part, find_parts, find_ranges, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_thread
 from plait.store.deletion import delete_thread
-from plait.store.protocol import INCOMPLETE, DueThread, RecordRange, Store, StoredThread, ThreadHeader, ThreadKey, Write
+from plait.store.protocol import INCOMPLETE, RecordRange, Store, StoredThread, ThreadHeader, ThreadKey
 
 __all__ = ["Lifecycle", "Missing"]
 
@@ -57,34 +52,24 @@ class Missing(NotFound):
 
 
 class Lifecycle:
-    """Wakes, stops and destroys the threads of a table, each in a task that the table keeps."""
+    """Wakes, stops and drops the threads of a table, each in a task that the table keeps."""
 
     def __init__(
         self,
-        kinds: Mapping[str, Kind],
         store: Store,
         make_actor: MakeActor,
         alarms: Alarms,
-        *,
-        events: Events,
+        expiry: Expiry,
         instruments: Instruments,
-        owns: Callable[[ThreadKey], bool] = lambda key: True,
-        is_first: Callable[[], bool] = lambda: True,
-        expiry_interval: float,
     ) -> None:
         self.threads = Threads(self._on_asleep)
-        self.expiry = Expiry(
-            kinds.values(), store, self.expire, self.mark_idle, owns=owns, is_first=is_first, interval=expiry_interval
-        )
+        self.expiry = expiry
         # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
-        self._kinds = kinds
         self._store = store
         self._make_actor = make_actor
         self._alarms = alarms
-        self._events = events
         self._instruments = instruments
-        self._owns = owns
         # The parts of each kind, after a thread of the kind has woken.
         self._parts: dict[str, Mapping[str, Part[Any]]] = {}
         # How often all claims have ended at once.
@@ -97,7 +82,7 @@ class Lifecycle:
         if slot.has_woken:
             self._instruments.slept(slot.key.kind)
             if slot.actor is not None:
-                self._tell_alarms(slot.actor)
+                self.tell_alarms(slot.actor)
 
     # Waking
 
@@ -116,7 +101,7 @@ class Lifecycle:
             if not creates and not actor.state.is_stored:
                 actor.abort()
                 raise Missing(f"there is no thread {slot.key}")
-            await self._start(slot, actor)
+            await self.start(slot, actor)
             if losses != self._losses:  # What was loaded before may be lost.
                 actor.abort()
                 raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
@@ -139,7 +124,7 @@ class Lifecycle:
             slot.fence, stored = await self._store.claim_and_load(slot.key, records=self._find_ranges(kind))
         return await self._make(slot, kind, stored, is_used=is_used)
 
-    async def _load(self, slot: Slot, kind: Kind) -> Actor:
+    async def load(self, slot: Slot, kind: Kind) -> Actor:
         """Make the actor of a thread whose owner this is already, without using it. Raises StoreError."""
         with telling_store_errors(self._instruments), _logging_damage(slot.key):
             stored = await self._store.load(slot.key, records=self._find_ranges(kind))
@@ -151,16 +136,16 @@ class Lifecycle:
         with telling_store_errors(self._instruments), _logging_damage(key):
             if marks_use:
                 await self.expiry.prepare()
-            parts = self._find_parts(kind)
+            parts = self.find_parts(kind)
             if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.FILLING:
                 # It is what an import or a fork has left that failed and could not remove it.
-                await self._delete(slot, ThreadHeader(stored.epoch, stored.version))
+                await self.delete(slot, ThreadHeader(stored.epoch, stored.version))
                 stored = None
             if stored is not None:
                 stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
                 if marks_use:
                     # When this is durable, a kill cannot make the thread expire as if it had not been used.
-                    await self._store.submit(_mark(key, stored.epoch, stored.version, fence, idle_since=0))
+                    await self._store.submit(mark_idle_since(key, stored.epoch, stored.version, fence, idle_since=0))
             actor = slot.actor = self._make_actor(key, kind, stored, fence)
             if stored is None:
                 await load_parts(parts, actor, ())
@@ -171,16 +156,22 @@ class Lifecycle:
             self._warn_of_losses(key, kind, stored)
         return actor
 
-    def _find_parts(self, kind: Kind) -> Mapping[str, Part[Any]]:
+    async def delete(self, slot: Slot, found: ThreadHeader) -> None:
+        """Delete all that is stored of a thread whose owner this is. Raises StoreError."""
+        await delete_thread(self._store, slot.key, found, fence=slot.fence)
+
+    def find_parts(self, kind: Kind) -> Mapping[str, Part[Any]]:
+        """Return the parts of a kind, by name."""
         if (found := self._parts.get(kind.name)) is None:
             found = self._parts[kind.name] = find_parts(kind.cls)
         return found
 
     def _find_ranges(self, kind: Kind) -> list[RecordRange]:
         """Return the records with which threads of a kind are loaded."""
-        return [TERMINATED, *find_ranges(self._find_parts(kind))]
+        return [TERMINATED, *find_ranges(self.find_parts(kind))]
 
-    async def _claim(self, slot: Slot) -> None:
+    async def claim(self, slot: Slot) -> None:
+        """Become the owner of a thread. Raises StoreError."""
         with telling_store_errors(self._instruments):
             slot.fence = await self._store.claim(slot.key)
 
@@ -190,7 +181,7 @@ class Lifecycle:
             self._lossy.add(kind.name)
             log.warning("%s; other threads of the kind may, too", explain_lost(key, lost), extra=about(key))
 
-    async def _start(self, slot: Slot, actor: Actor) -> None:
+    async def start(self, slot: Slot, actor: Actor) -> None:
         """Run `on_start`. Raises what it raises, or Destroyed if it has destroyed the thread."""
         try:
             try:
@@ -233,7 +224,7 @@ class Lifecycle:
             return
         if not was_used:
             return
-        mark = _mark(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
+        mark = mark_idle_since(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
         try:
             with telling_store_errors(self._instruments):
                 await self._store.submit(mark)
@@ -244,14 +235,14 @@ class Lifecycle:
     def _mark_used(self, actor: Actor) -> None:
         """Store that a thread that was only read is not idle, before anything that it is used for."""
         history = actor.state.history
-        mark = _mark(actor.key, history.epoch, history.current.version, history.fence, idle_since=0)
+        mark = mark_idle_since(actor.key, history.epoch, history.current.version, history.fence, idle_since=0)
         self._store.submit(mark).add_done_callback(partial(self._on_marked, actor.key))
 
     def _on_marked(self, key: ThreadKey, mark: asyncio.Future[int]) -> None:
         if mark.cancelled() or mark.exception() is not None:
             self.expiry.remember(key)
 
-    def _tell_alarms(self, actor: Actor) -> None:
+    def tell_alarms(self, actor: Actor) -> None:
         """Tell when a thread that is asleep is due."""
         timer, due = actor.timer, actor.state.due
         if actor.is_ending:
@@ -298,172 +289,18 @@ class Lifecycle:
         if slot.phase is Phase.ASLEEP and not self.is_draining:
             task = start_task(self._mark_idle(slot), f"mark {key} as idle")
             self.threads.begin(slot, Phase.STOPPING, task)
-            await _wait_for(task)
+            await wait_for_task(task)
             return True
         return slot.phase in (Phase.ASLEEP, Phase.AWAKE)
 
     async def _mark_idle(self, slot: Slot) -> None:
-        await self._claim(slot)
+        await self.claim(slot)
         with telling_store_errors(self._instruments):
             found = await self._store.find(slot.key)
             if found is not None and found.idle_since is None:
-                now = time.time_ns() // 1000
-                await self._store.submit(_mark(slot.key, found.epoch, found.version, slot.fence, idle_since=now))
-
-    # Filling
-
-    async def remove_incomplete(self) -> None:
-        """Delete what imports and forks have left that did not end before a crash, in threads that this node owns."""
-        after: DueThread | None = None
-        try:
-            while found := await self._store.due_threads(until=INCOMPLETE, after=after):
-                slots = [self.threads.find(each.key) for each in found if self._owns(each.key)]
-                # Others are being imported or forked now.
-                asleep = [slot for slot in slots if slot.phase is Phase.ASLEEP]
-                await asyncio.gather(*map(self._begin_removal, asleep))
-                after = found[-1]
-        except StoreError as error:
-            log.warning("what is left of imports and forks could not be removed: %s", operator_message(error))
-
-    async def _begin_removal(self, slot: Slot) -> None:
-        task = start_task(self._remove_incomplete(slot), f"remove {slot.key}")
-        self.threads.begin(slot, Phase.STOPPING, task)
-        await _wait_for(task)
-
-    async def _remove_incomplete(self, slot: Slot) -> None:
-        await self._claim(slot)
-        found = await self._store.find(slot.key)
-        if found is not None and found.due == INCOMPLETE:
-            await self._delete(slot, found)
-
-    async def fill(self, work: Filling, *, replace: bool) -> None:
-        """Fill a thread that is asleep, instead of a stored one if that is asked for.
-
-        Raises Conflict, Unavailable, what `Filling.write` raises, and CorruptThread if the records do not fit the parts
-        of the class. It ends when its caller is cancelled.
-        """
-        slot = self.threads.find(work.key)
-        task = start_task(self._fill(slot, work, replace=replace), f"fill {work.key}")
-        self.threads.begin(slot, Phase.FILLING, task)
-        try:
-            actor = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise Unavailable(SHUTTING_DOWN) from None
-            task.cancel()
-            raise
-        self._tell_alarms(actor)
-
-    async def _fill(self, slot: Slot, work: Filling, *, replace: bool) -> Actor:
-        key = slot.key
-        await self._claim(slot)
-        with telling_store_errors(self._instruments):
-            if (found := await self._store.find(key)) is not None:
-                if not replace and found.due != INCOMPLETE:
-                    raise work.conflict()
-                await self._delete(slot, found)
-            try:
-                await work.write(self._store, slot.fence)
-                actor = await self._load(slot, work.kind)
-                records, version = work.finish(actor), actor.state.durable.version
-                # Its parts tell when it is due, instead of the mark.
-                due = actor.timer.due or 0
-                last = Write(key, work.epoch, version, version, records=records, fence=slot.fence, due=due)
-                if self.expiry.has(key.kind):
-                    last = replace_fields(last, idle_since=time.time_ns() // 1000)
-                await self._store.submit(last)
-            except BaseException:
-                with suppress(StoreError):  # It is removed when it is used, or at the next start.
-                    if (found := await self._store.find(key)) is not None:
-                        await self._delete(slot, found)
-                raise
-        actor.state.due = due
-        return actor
-
-    async def _delete(self, slot: Slot, found: ThreadHeader) -> None:
-        await delete_thread(self._store, slot.key, found, fence=slot.fence)
-
-    # Destroying
-
-    def destroy(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
-        """Begin to destroy a thread, in a turn of it; return a future of the outcome.
-
-        Its `callers` are that turn and the turns that wait for it.
-        """
-        slot = self.threads.find(actor.key)
-        if slot.actor is not actor:  # A cancelled turn may continue.
-            raise Unavailable("the thread has been stopped")
-        task = start_task(self._destroy(actor, callers), f"destroy {actor.key}")
-        self.threads.begin(slot, Phase.ENDING, task)
-        return asyncio.shield(task)
-
-    async def _destroy(self, actor: Actor, callers: Sequence[Turn]) -> None:
-        try:
-            await actor.ending.run(callers)
-        finally:
-            self.threads.keep(actor)
-
-    async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, idle_until: int | None = None) -> bool:
-        """Destroy a sleeping thread, with `idle_until` only one idle since then, and return whether there was one.
-
-        A thread that cannot be loaded is destroyed without `on_destroyed`. Raises what `Node.destroy` does.
-        """
-        slot = self.threads.find(key)
-        task = start_task(self._destroy_sleeping(slot, cause, idle_until), f"destroy {key}")
-        self.threads.begin(slot, Phase.ENDING, task)
-        if (turn := cause.parent) is not None:
-            turn.expect_change()
-            task.add_done_callback(lambda _: turn.decide_change(may_be_stored=_may_be_deleted(task)))
-        return await _wait_for(task)
-
-    async def _destroy_sleeping(self, slot: Slot, cause: Cause, idle_until: int | None) -> bool:
-        key, kind = slot.key, self._kinds.get(slot.key.kind)
-        await self._claim(slot)
-        with telling_store_errors(self._instruments):
-            found = await self._store.find(key)
-        if found is None:
-            return False
-        if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
-            return False
-        has_hooks = kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed"))
-        may_be_kept = kind is not None and idle_until is not None and is_timed(self._find_parts(kind))
-        if kind is not None and (has_hooks or may_be_kept):
-            try:
-                actor = await self._load(slot, kind)
-            except (CorruptThread, MigrationFailed, NewerState):
-                log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
-            else:
-                if idle_until is not None and (kept_until := actor.timer.kept_until):
-                    at = max(time.time_ns() // 1000, kept_until)
-                    await self._store.submit(_mark(key, found.epoch, found.version, slot.fence, idle_since=at))
-                    return False
-                if has_hooks:
-                    await self._destroy_loaded(slot, actor, cause)
-                    return True
-        with telling_store_errors(self._instruments):
-            await self._delete(slot, found)
-        return True
-
-    async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
-        try:
-            await self._start(slot, actor)
-            await actor.ending.begin(partial(self.destroy, actor), cause)
-        except Destroyed:
-            if not actor.is_ending:  # The error is of another thread, which `on_start` has called.
-                raise
-        finally:
-            if not actor.is_ending:
-                actor.abort()
-
-    async def expire(self, key: ThreadKey, until: int) -> None:
-        """Destroy a thread that is asleep and idle since a time or longer."""
-        slot = self.threads.find(key)
-        actor = slot.actor if slot.phase is Phase.AWAKE and not slot.waiters else None
-        if actor is not None and actor.on_used is not None and actor.is_unused:  # It was only read.
-            self.stop(actor)
-            await slot.wait()
-        if not self.is_draining and self.threads.find(key).phase is Phase.ASLEEP:
-            await self.destroy_sleeping(key, Cause(), idle_until=until)
+                at = time.time_ns() // 1000
+                mark = mark_idle_since(slot.key, found.epoch, found.version, slot.fence, idle_since=at)
+                await self._store.submit(mark)
 
 
 @contextmanager
@@ -473,25 +310,4 @@ def _logging_damage(key: ThreadKey) -> Iterator[None]:
         yield
     except (CorruptThread, MigrationFailed, NewerState) as error:
         log.error("%s", operator_message(error), exc_info=error.__cause__, extra=about(key))
-        raise
-
-
-def _mark(key: ThreadKey, epoch: str, version: int, fence: int, *, idle_since: int) -> Write:
-    return Write(key, epoch, version, version, fence=fence, idle_since=idle_since)
-
-
-def _may_be_deleted(task: asyncio.Task[bool]) -> bool:
-    if task.cancelled():
-        return True
-    error = task.exception()
-    return task.result() if error is None else isinstance(error, Indeterminate)
-
-
-async def _wait_for(task: asyncio.Task[T]) -> T:
-    """Return the outcome of a task, which continues if the caller is cancelled. Raises Unavailable if the task is."""
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise Unavailable(SHUTTING_DOWN) from None
         raise

@@ -1,7 +1,6 @@
 """Finds the threads of this process for callers, and shuts them down."""
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
@@ -22,9 +21,13 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_stor
 from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
+from plait.node.draining import drain
+from plait.node.endings import Endings
 from plait.node.everywhere import Everywhere
+from plait.node.expiry import Expiry
 from plait.node.export import export_thread
 from plait.node.filling import Filling
+from plait.node.fills import Fills
 from plait.node.forking import Fork
 from plait.node.handle import Handle
 from plait.node.importing import Import
@@ -38,16 +41,11 @@ from plait.node.remote_requests import Listed, ListThreads
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
-from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["Node"]
 
-log = logging.getLogger("plait.node")
-
 _SWEEP_INTERVAL: Final = 0.5
 _EXPIRY_INTERVAL: Final = 30.0
-# Seconds that interrupted agents have to end when the server shuts down.
-_GRACE: Final = 1.0
 _NOT_RUNNING: Final = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
@@ -81,18 +79,19 @@ class Node:
         self._store = store
         # A shared store tells of the threads of all nodes.
         self._alarms = Alarms(self.kinds, store, self._wake_due, self._is_up, self.owns, interval=timer_interval)
-        self._lifecycle = Lifecycle(
-            self._all_kinds,
+        self._expiry = Expiry(
+            self._all_kinds.values(),
             store,
-            self._make_actor,
-            self._alarms,
-            events=self._runs.events,
-            instruments=instruments,
+            self._expire,
+            self._mark_idle,
             owns=self.owns,
             is_first=lambda: owners.is_first,
-            expiry_interval=expiry_interval,
+            interval=expiry_interval,
         )
+        self._lifecycle = Lifecycle(store, self._make_actor, self._alarms, self._expiry, instruments)
         self._threads = self._lifecycle.threads
+        self._fills = Fills(self._lifecycle, store, instruments, self.owns)
+        self._endings = Endings(self._lifecycle, self._all_kinds, store, self._runs.events, instruments)
         self.moving = Moving(self._lifecycle, self._runs)
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
         process = secrets.token_hex(8)
@@ -137,7 +136,7 @@ class Node:
         self._store.watch_claims(self._lifecycle.drop_all, lambda: gate.is_open)
         self._runs.start()
         self._sweeper.start()
-        self._lifecycle.expiry.start()
+        self._expiry.start()
         self._alarms.start()
 
     @property
@@ -242,12 +241,12 @@ class Node:
             if slot.phase is Phase.ASLEEP:
                 self._check_serving()
                 self._owners.check(key)
-                if not await self._lifecycle.destroy_sleeping(key, cause):
+                if not await self._endings.destroy_sleeping(key, cause):
                     raise _make_missing(key)
                 return
             await slot.wait()
         try:
-            await actor.ending.begin(partial(self._lifecycle.destroy, actor), cause)
+            await actor.ending.begin(partial(self._endings.destroy, actor), cause)
         except Destroyed:
             raise _make_missing(key) from None
 
@@ -299,7 +298,7 @@ class Node:
 
     async def remove_incomplete(self) -> None:
         """Remove what imports and forks have left that did not end before a crash, in threads that this node owns."""
-        await self._lifecycle.remove_incomplete()
+        await self._fills.remove_incomplete()
 
     # Moving to other nodes
 
@@ -320,7 +319,8 @@ class Node:
         if self._draining is None:
             self._runs.refuse()
             self._lifecycle.is_draining = True
-            self._draining = asyncio.create_task(self._drain(timeout), name="plait drain")
+            work = drain(self._threads, self._runs, self._alarms, timeout)
+            self._draining = asyncio.create_task(work, name="plait drain")
         return self._draining
 
     async def stop(self, timeout: float) -> None:
@@ -329,45 +329,9 @@ class Node:
         self._loop = None
         await self.moving.stop()
         await self._sweeper.stop()
-        await self._lifecycle.expiry.stop()
+        await self._expiry.stop()
         await self._threads.stop(timeout, self._lifecycle.stop)
         self._sweeper.active.clear()
-
-    async def _drain(self, timeout: float) -> None:
-        await self._alarms.stop()
-        for actor in self.actors:
-            actor.timer.stop()
-            actor.sockets.close(Unavailable(SHUTTING_DOWN))
-            for connection in actor.sockets:
-                connection.stop_reading()
-        if not await self._wait_until_idle(timeout):
-            # Agents may handle the interrupt, and their threads are marked.
-            self._runs.cut_off()
-            if not await self._wait_until_idle(_GRACE if self._runs.is_running else 0):
-                log.warning("cancelling the turns that have not ended after %g s", timeout)
-                for actor in self._find_busy():
-                    actor.cancel_turns()
-        for actor in self.actors:
-            for connection in actor.sockets:
-                connection.leave(GOING_AWAY, SHUTTING_DOWN)
-
-    async def _wait_until_idle(self, timeout: float) -> bool:
-        """Wait until no turn runs and all changes are durable; return False after `timeout` seconds.
-
-        It also waits for threads that running turns wake.
-        """
-        try:
-            async with asyncio.timeout(timeout):
-                while busy := self._find_busy():
-                    for actor in busy:
-                        await actor.wait_until_idle()
-        except TimeoutError:
-            return False
-        return True
-
-    def _find_busy(self) -> list[Actor]:
-        found = (*self._threads.actors(Phase.AWAKE, Phase.ENDING), *self._threads.destroyed)
-        return [actor for actor in found if not actor.is_idle]
 
     # Inside
 
@@ -397,7 +361,7 @@ class Node:
                     raise work.conflict()
                 self._lifecycle.evict(actor, Unavailable("the thread is replaced by an import"))
             await slot.wait()
-        await self._lifecycle.fill(work, replace=replace)
+        await self._fills.fill(work, replace=replace)
         if self._runs.events.has("thread.created"):
             (await self.actor(key)).tell_created()
 
@@ -435,6 +399,12 @@ class Node:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
         self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates)
+
+    async def _expire(self, key: ThreadKey, until: int) -> None:
+        await self._endings.expire(key, until)
+
+    async def _mark_idle(self, key: ThreadKey) -> bool:
+        return await self._lifecycle.mark_idle(key)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         # The app's listeners get no events of threads that plait itself uses.

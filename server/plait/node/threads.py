@@ -13,12 +13,12 @@ The phases of a thread:
 Who moves a thread from one phase to another:
 
     asleep   → waking    `Lifecycle.wake`, for a caller of `Node.actor`
-    asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`; `Lifecycle.remove_incomplete`
-    asleep   → filling   `Lifecycle.fill`, for `Node.import_thread` and `Node.fork_thread`
-    asleep   → ending    `Lifecycle.destroy_sleeping`, for `Node.destroy` and `Expiry`
+    asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`; `Fills.remove_incomplete`
+    asleep   → filling   `Fills.fill`, for `Node.import_thread` and `Node.fork_thread`
+    asleep   → ending    `Endings.destroy_sleeping`, for `Node.destroy` and `Expiry`
     waking   → awake     the task, when `on_start` has returned
     awake    → stopping  `Lifecycle.stop`, for `Sweeper`, `Moving`, `Node.stop`; `Lifecycle.drop`, after a lost write
-    waking, awake, stopping → ending  `Lifecycle.destroy`, in a turn of the thread
+    waking, awake, stopping → ending  `Endings.destroy`, in a turn of the thread
     waking, stopping, filling, ending → asleep  the table, when the last task has ended, however it did
 
 `Threads._move` makes all of these changes, and fails for any other. `Moving` stops the threads that move to another
@@ -36,7 +36,7 @@ from plait.actor.actor import Actor
 from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 
-__all__ = ["SHUTTING_DOWN", "Phase", "Slot", "Threads", "start_task"]
+__all__ = ["SHUTTING_DOWN", "Phase", "Slot", "Threads", "start_task", "wait_for_task"]
 
 SHUTTING_DOWN: Final = "the server is shutting down"
 
@@ -221,3 +221,13 @@ def _resume(slot: Slot, outcome: BaseException | None) -> None:
     for waiter in slot.waiters:
         if not waiter.done():
             waiter.set_result(outcome)
+
+
+async def wait_for_task(task: asyncio.Task[T]) -> T:
+    """Return the outcome of a task, which continues if the caller is cancelled. Raises Unavailable if the task is."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise Unavailable(SHUTTING_DOWN) from None
+        raise

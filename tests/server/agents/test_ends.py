@@ -161,7 +161,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
     Watched.has_told = asyncio.Event()
     store, key = MemoryStore(), ThreadKey("watched", "one")
     app = Plait(Watched, store=store)
-    app._node._lifecycle.expiry._interval = 0.01  # type: ignore[attr-defined]
+    app._node._expiry._interval = 0.01  # type: ignore[attr-defined]
 
     @app.on("thread.destroyed")
     async def tell(thread: Watched) -> None:

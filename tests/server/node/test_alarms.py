@@ -499,12 +499,11 @@ async def test_a_wake_that_fails_rests_for_a_second_then_two(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop = asyncio.get_running_loop()
-    shift, times = 0.0, list[float]()
-    real = loop.time
+    times: list[float] = []
 
     class Failing(Board):
         async def wake(self, key: ThreadKey) -> bool:
-            times.append(round(shift))
+            times.append(loop.time())
             raise RuntimeError("no")
 
     board = Failing([DueThread(clock.now, key("a"))])
@@ -513,11 +512,10 @@ async def test_a_wake_that_fails_rests_for_a_second_then_two(
     alarms.start()
     await until(lambda: len(times) == 1)
     for count in range(2, 5):
-        rest: Callable[[], float] = lambda: alarms._resting[key("a")].until - real()  # noqa: E731
         await until(lambda: alarms._resting[key("a")].count == len(times))
-        assert rest() == pytest.approx(2.0 ** (count - 2), abs=0.5)
-        alarms._rests = [(real(), key("a"))]
-        alarms._resting[key("a")].until = real()
+        assert alarms._resting[key("a")].until - times[-1] == pytest.approx(2.0 ** (count - 2), abs=0.5)
+        alarms._rests = [(loop.time(), key("a"))]
+        alarms._resting[key("a")].until = loop.time()
         await until(lambda count=count: len(times) == count)
     await alarms.stop()
     assert "is due, but could not be woken: RuntimeError('no')" in caplog.text

@@ -348,9 +348,9 @@ async def test_a_thread_that_was_used_after_it_was_found_is_kept() -> None:
     store = TroubledStore()
     await opened_with(store, (key_of(Draft), ago(HOUR / 2)))
     async with open_house(Draft, store=store) as house:
-        await outcome(house.node._lifecycle.expire(key_of(Draft), ago(HOUR)))
+        await outcome(house.node._endings.expire(key_of(Draft), ago(HOUR)))
         assert await store.find(key_of(Draft)) is not None
-        await outcome(house.node._lifecycle.expire(key_of(Draft), ago(0)))
+        await outcome(house.node._endings.expire(key_of(Draft), ago(0)))
         assert await is_gone(house, Draft)
 
 

@@ -233,7 +233,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), delay=DELAYS, is_expired=st.booleans())
     def expire(self, name: str, delay: int, *, is_expired: bool) -> None:
         until = 2**60 if is_expired else 0
-        self.call(delay, self.node._lifecycle.expire, self.key(name), until)
+        self.call(delay, self.node._endings.expire, self.key(name), until)
 
     @rule(name=st.sampled_from(NAMES), delay=DELAYS)
     def mark_idle(self, name: str, delay: int) -> None:

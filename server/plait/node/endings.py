@@ -1,0 +1,131 @@
+"""Destroys threads that are awake, asleep or expired."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from plait.actor.actor import Actor
+from plait.actor.events import Events
+from plait.actor.kind import Kind
+from plait.actor.logs import about
+from plait.actor.turn import Cause, Turn
+from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFailed, NewerState, Unavailable
+from plait.instruments.protocol import Instruments, telling_store_errors
+from plait.node.expiry import mark_idle_since
+from plait.node.lifecycle import Lifecycle
+from plait.node.threads import Phase, Slot, start_task, wait_for_task
+from plait.parts.part import is_timed
+from plait.store.protocol import Store, ThreadKey
+
+__all__ = ["Endings"]
+
+log = logging.getLogger("plait.node")
+
+
+class Endings:
+    """Destroys the threads of a node."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        kinds: Mapping[str, Kind],
+        store: Store,
+        events: Events,
+        instruments: Instruments,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._kinds = kinds
+        self._store = store
+        self._events = events
+        self._instruments = instruments
+
+    def destroy(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
+        """Begin to destroy a thread, in a turn of it; return a future of the outcome.
+
+        Its `callers` are that turn and the turns that wait for it.
+        """
+        slot = self._lifecycle.threads.find(actor.key)
+        if slot.actor is not actor:  # A cancelled turn may continue.
+            raise Unavailable("the thread has been stopped")
+        task = start_task(self._destroy(actor, callers), f"destroy {actor.key}")
+        self._lifecycle.threads.begin(slot, Phase.ENDING, task)
+        return asyncio.shield(task)
+
+    async def _destroy(self, actor: Actor, callers: Sequence[Turn]) -> None:
+        try:
+            await actor.ending.run(callers)
+        finally:
+            self._lifecycle.threads.keep(actor)
+
+    async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, idle_until: int | None = None) -> bool:
+        """Destroy a sleeping thread, with `idle_until` only one idle since then, and return whether there was one.
+
+        A thread that cannot be loaded is destroyed without `on_destroyed`. Raises what `Node.destroy` does.
+        """
+        slot = self._lifecycle.threads.find(key)
+        task = start_task(self._destroy_sleeping(slot, cause, idle_until), f"destroy {key}")
+        self._lifecycle.threads.begin(slot, Phase.ENDING, task)
+        if (turn := cause.parent) is not None:
+            turn.expect_change()
+            task.add_done_callback(lambda _: turn.decide_change(may_be_stored=_may_be_deleted(task)))
+        return await wait_for_task(task)
+
+    async def _destroy_sleeping(self, slot: Slot, cause: Cause, idle_until: int | None) -> bool:
+        key, kind = slot.key, self._kinds.get(slot.key.kind)
+        await self._lifecycle.claim(slot)
+        with telling_store_errors(self._instruments):
+            found = await self._store.find(key)
+        if found is None:
+            return False
+        if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
+            return False
+        has_hooks = kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed"))
+        may_be_kept = kind is not None and idle_until is not None and is_timed(self._lifecycle.find_parts(kind))
+        if kind is not None and (has_hooks or may_be_kept):
+            try:
+                actor = await self._lifecycle.load(slot, kind)
+            except (CorruptThread, MigrationFailed, NewerState):
+                log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
+            else:
+                if idle_until is not None and (kept_until := actor.timer.kept_until):
+                    at = max(time.time_ns() // 1000, kept_until)
+                    await self._store.submit(
+                        mark_idle_since(key, found.epoch, found.version, slot.fence, idle_since=at)
+                    )
+                    return False
+                if has_hooks:
+                    await self._destroy_loaded(slot, actor, cause)
+                    return True
+        with telling_store_errors(self._instruments):
+            await self._lifecycle.delete(slot, found)
+        return True
+
+    async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
+        try:
+            await self._lifecycle.start(slot, actor)
+            await actor.ending.begin(partial(self.destroy, actor), cause)
+        except Destroyed:
+            if not actor.is_ending:  # The error is of another thread, which `on_start` has called.
+                raise
+        finally:
+            if not actor.is_ending:
+                actor.abort()
+
+    async def expire(self, key: ThreadKey, until: int) -> None:
+        """Destroy a thread that is asleep and idle since a time or longer."""
+        slot = self._lifecycle.threads.find(key)
+        actor = slot.actor if slot.phase is Phase.AWAKE and not slot.waiters else None
+        if actor is not None and actor.on_used is not None and actor.is_unused:  # It was only read.
+            self._lifecycle.stop(actor)
+            await slot.wait()
+        if not self._lifecycle.is_draining and self._lifecycle.threads.find(key).phase is Phase.ASLEEP:
+            await self.destroy_sleeping(key, Cause(), idle_until=until)
+
+
+def _may_be_deleted(task: asyncio.Task[bool]) -> bool:
+    if task.cancelled():
+        return True
+    error = task.exception()
+    return task.result() if error is None else isinstance(error, Indeterminate)
