@@ -31,5 +31,5 @@ class Engine(Protocol):
         ...
 
     def resume(self) -> None:
-        """Let it continue after `pause`."""
+        """Continue after `pause`."""
         ...

@@ -67,7 +67,7 @@ async def pause(hurt: Hurt) -> None:
 
 
 async def pause_and_cut_off(hurt: Hurt) -> None:
-    """Pause a node until the others own its threads, and let it continue without the engine, so that none tells it."""
+    """Pause a node until the others own its threads; it continues without the engine, so it cannot learn that."""
     hurt.node.signal(signal.SIGSTOP)
     try:
         await hurt.cluster.until(lambda: not {hurt.name, ""} & set(hurt.cluster.owners()))

@@ -63,7 +63,7 @@ class Pair:
         self.primary.pause()
 
     def resume(self) -> None:
-        """Let the primary continue."""
+        """Continue after `pause`."""
         self.primary.resume()
 
     def cut_off(self) -> None:

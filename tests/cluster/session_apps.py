@@ -54,7 +54,7 @@ class Brief(Thread[dict[str, Any]]):
 
 async def authenticate(request: Request) -> Principal:
     """Return the user whom the client says it is."""
-    return Principal(request.headers.get("x-user", "somebody"))
+    return Principal(request.headers.get("x-user", "bob"))
 
 
 app = Plait(Conversation, Tally, Brief, secret="test", authenticate=authenticate)

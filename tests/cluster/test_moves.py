@@ -20,7 +20,7 @@ open_sessions = partial(open_cluster, target="tests.cluster.session_apps:app")
 
 
 async def ask(web: httpx.AsyncClient, session: str, text: str) -> Any:
-    """Let the assistant answer in a session of Alice."""
+    """Return the answer of the assistant in a session of Alice."""
     answer = await web.post(f"/run/assistant?session_id={session}", json=text, headers={"x-user": "alice"})
     assert answer.status_code == 200, answer.text
     return answer.json()

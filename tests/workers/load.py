@@ -22,7 +22,7 @@ __all__ = ["Load", "Told", "check_changes", "check_stored"]
 # Seconds before a reader asks again after there was no answer.
 _PAUSE = 0.05
 # Seconds after which a reader asks once more beside a question that is not answered, and the most open questions: a
-# server that was paused must answer all that it has got meanwhile.
+# server that was paused gets many of them at once.
 _PATIENCE = 0.25
 _MOST_OPEN = 40
 
@@ -44,8 +44,8 @@ class Told:
         # By thread: the epochs in the order in which they were seen, and what was seen last.
         self.epochs: defaultdict[str, list[str]] = defaultdict(list)
         self.seen: defaultdict[str, Seen] = defaultdict(Seen)
-        # The changes that were refused, as the store was away.
-        self.refused: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
+        # The changes that were refused, as the store was away, and the errors.
+        self.refused: defaultdict[str, dict[tuple[str, int], Refused]] = defaultdict(dict)
         # How often a client got an error instead of an answer, by its code; and how often its socket was lost first.
         self.errors: Counter[str] = Counter()
         # The changes that were acknowledged before `begin_loss`; None if nothing acknowledged may be lost.
@@ -190,7 +190,7 @@ class Load:
             except Refused as error:
                 if error.code not in ("store_error", "unavailable"):
                     raise
-                self._told.refused[thread].add((writer, number))
+                self._told.refused[thread][writer, number] = error
                 await self._fail(error.code)
             except Unanswered:
                 await self._fail("unanswered")
@@ -269,6 +269,7 @@ def check_changes(rows: Sequence[tuple[int, bytes]], thread: str, told: Told, sh
     lost = [change for change, version in acks.items() if stored.get(change, version + 1) > version]
     told.lost += len(told.acks[thread].keys() - stored.keys())
     assert not lost, f"{thread} lost acknowledged changes: {lost}"
-    assert not told.refused[thread] & stored.keys(), f"{thread} stored refused changes"
+    wrong = {change: told.refused[thread][change] for change in told.refused[thread].keys() & stored.keys()}
+    assert not wrong, f"{thread} stored refused changes: {wrong}"
     assert len(told.epochs[thread]) == 1 or told.safe is not None, "the epoch has changed"
     assert shown == state
