@@ -1,7 +1,8 @@
-"""Durable changes in PostgreSQL and in SQLite: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
+"""Durable changes in SQLite, PostgreSQL and NATS: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
 
 Each round measures all stores one after the other, as other work on the machine then slows all of them. A private
-PostgreSQL is started for it, in the same folder as SQLite's file. Exits with 1 if the median ratio breaks an aim.
+PostgreSQL is started for it, in the same folder as SQLite's file, and three NATS servers that sync each write. Exits
+with 1 if a median breaks an aim.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 
 import psutil
 import uvloop
+from tests.nats import NatsCluster, new_stream
 from tests.postgres import Postgres, new_schema, private_folder
 
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Snapshot, Store, ThreadKey, Write
@@ -22,8 +24,9 @@ from plait.store.urls import open_store
 
 __all__ = ["main", "measure"]
 
-# The least ratio of PostgreSQL's changes to SQLite's.
+# The least ratio of PostgreSQL's changes to SQLite's, and the least changes a second of NATS.
 AIMS: Final = {"64 threads": 0.7, "one at a time": 0.5}
+NATS_AIMS: Final = {"64 threads": 4000}
 THREADS: Final = 64
 OPS: Final = b'[{"op":"replace","path":"/text","value":"%s"}]' % (b"x" * 960)
 # Every so many changes, clients' changes come with a snapshot, as those of a state of some kilobytes do.
@@ -70,17 +73,17 @@ LOADS: Final = {
 }
 
 
-async def measure(store: Store, load: Load, seconds: float, server: psutil.Process | None) -> Rate:
+async def measure(store: Store, load: Load, seconds: float, servers: Sequence[psutil.Process]) -> Rate:
     """Write for some seconds; each thread waits until its change is durable before it makes the next one."""
     keys = [ThreadKey("bench", os.urandom(8).hex()) for _ in range(load.threads)]
     async with store:
         fences = {key: await store.claim(key) for key in keys}
         begin = (Write(key, "e", None, 0, snapshots=(Snapshot(0, OPS),), fence=fences[key]) for key in keys)
         await asyncio.gather(*map(store.submit, begin))
-        used, began, client = _server_time(server), time.perf_counter(), time.process_time()
+        used, began, client = _server_time(servers), time.perf_counter(), time.process_time()
         counts = await asyncio.gather(*(_write(store, key, fences[key], load, began + seconds) for key in keys))
         took, count = time.perf_counter() - began, sum(counts)
-        client, used = time.process_time() - client, _server_time(server) - used
+        client, used = time.process_time() - client, _server_time(servers) - used
     return Rate(count / took, client / count * 1e6, used / count * 1e6)
 
 
@@ -92,48 +95,61 @@ async def _write(store: Store, key: ThreadKey, fence: int, load: Load, deadline:
     return version
 
 
-def _server_time(server: psutil.Process | None) -> float:
-    """Return the processor time of a server with all its processes, those that have ended, too."""
-    if server is None:
-        return 0.0
-    own = server.cpu_times()
-    found = own.user + own.system + own.children_user + own.children_system
-    for child in server.children():
-        times = child.cpu_times()
-        found += times.user + times.system
+def _server_time(servers: Sequence[psutil.Process]) -> float:
+    """Return the processor time of servers with all their processes, those that have ended, too."""
+    found = 0.0
+    for server in servers:
+        own = server.cpu_times()
+        found += own.user + own.system + own.children_user + own.children_system
+        for child in server.children():
+            times = child.cpu_times()
+            found += times.user + times.system
     return found
 
 
-def run(folder: Path, rounds: int, seconds: float) -> dict[str, float]:
-    """Print a line for each measurement, and return the median ratios."""
-    ratios: dict[str, list[float]] = {name: [] for name in LOADS}
-    with Postgres(folder / "data") as postgres:
+def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
+    """Print a line for each measurement, and return the changes a second by load and store."""
+    rates: dict[str, dict[str, list[float]]] = {name: {} for name in LOADS}
+    with Postgres(folder / "data") as postgres, NatsCluster(folder / "nats", sync="always") as nats:
         postgres.stop()
         postgres.start(fsync="on", full_page_writes="on", shared_buffers="128MB")
-        server = psutil.Process(postgres.pid)
+        servers = {
+            "SQLite": [],
+            "PostgreSQL": [psutil.Process(postgres.pid)],
+            "NATS": [psutil.Process(each.pid) for each in nats.servers],
+        }
         for number in range(rounds):
             for name, load in LOADS.items():
-                found: list[Rate] = []
-                urls = f"sqlite:///{folder}/{number}-{load.threads}-{name[-3:]}.db", new_schema(postgres.url)
-                for url in urls:
-                    is_file = url.startswith("sqlite")
-                    rate = uvloop.run(measure(open_store(url), load, seconds, None if is_file else server))
-                    cost = f"{rate.client:5.0f} µs" + ("" if is_file else f" + {rate.server:.0f} µs in the server")
-                    print(f"{name:26} {'SQLite' if is_file else 'PostgreSQL':10} {rate.rate:8,.0f}/s  {cost}")
-                    found.append(rate)
-                ratios[name].append(found[1].rate / found[0].rate)
-    return {name: statistics.median(each) for name, each in ratios.items()}
+                urls = {
+                    "SQLite": f"sqlite:///{folder}/{number}-{load.threads}-{name[-3:]}.db",
+                    "PostgreSQL": new_schema(postgres.url),
+                    "NATS": new_stream(nats.url),
+                }
+                for engine, url in urls.items():
+                    rate = uvloop.run(measure(open_store(url), load, seconds, servers[engine]))
+                    cost = f"{rate.client:5.0f} µs" + (f" + {rate.server:.0f} µs in the server" if rate.server else "")
+                    print(f"{name:26} {engine:10} {rate.rate:8,.0f}/s  {cost}")
+                    rates[name].setdefault(engine, []).append(rate.rate)
+    return rates
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, and return whether an aim is broken."""
     rounds, seconds = (*(float(each) for each in arguments), 3.0, 3.0)[:2]
     with private_folder() as folder:
-        ratios = run(folder, int(rounds), seconds)
-    for name, ratio in ratios.items():
-        aim = f" (aim {AIMS[name]})" if name in AIMS else ""
-        print(f"{name:26} PostgreSQL has {ratio:.2f} of SQLite's rate{aim}")
-    return int(any(ratios[name] < aim for name, aim in AIMS.items()))
+        rates = run(folder, int(rounds), seconds)
+    is_broken = False
+    for name, found in rates.items():
+        for engine in ("PostgreSQL", "NATS"):
+            pairs = zip(found[engine], found["SQLite"], strict=True)
+            ratio, rate = statistics.median(own / other for own, other in pairs), statistics.median(found[engine])
+            aim = ""
+            if engine == "PostgreSQL" and name in AIMS:
+                aim, is_broken = f" (aim {AIMS[name]})", is_broken or ratio < AIMS[name]
+            elif engine == "NATS" and name in NATS_AIMS:
+                aim, is_broken = f" (aim {NATS_AIMS[name]:,}/s)", is_broken or rate < NATS_AIMS[name]
+            print(f"{name:26} {engine} has {ratio:.2f} of SQLite's rate, {rate:,.0f}/s{aim}")
+    return int(is_broken)
 
 
 if __name__ == "__main__":

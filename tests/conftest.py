@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests.fronts import using_fronts
+from tests.nats import Nats, NatsCluster
 from tests.postgres import Postgres, private_folder
 from tests.schedules import TIMES, schedules
 
@@ -31,6 +32,20 @@ def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server of this session."""
     with private_folder() as folder, Postgres(folder / "data") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
+    """A NATS server of this session."""
+    with Nats(tmp_path_factory.mktemp("nats") / "n") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """Three NATS servers of this session, with three copies of each stream."""
+    with NatsCluster(tmp_path_factory.mktemp("nats-cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ OUTSIDE = {
     "httptools": ("plait.web",),
     "langchain_core": ("plait.adapters.langgraph",),
     "langgraph": ("plait.adapters.langgraph",),
+    "nats": ("plait.store.nats",),
     "opentelemetry": ("plait.instruments.otel",),
     "prometheus_client": ("plait.instruments.prometheus",),
     "pydantic": ("plait.adapters.ag_ui",),
@@ -60,7 +61,9 @@ STARLETTE_TYPES = (
 LAZY = {
     ("plait.instruments.prometheus", "prometheus_client"),
     ("plait.cli.serving", "watchfiles"),
+    ("plait.store.urls", "plait.store.nats.store"),
     ("plait.store.urls", "plait.store.postgres.store"),
+    ("plait.cluster.directories", "plait.cluster.nats"),
     ("plait.cluster.directories", "plait.cluster.postgres"),
 }
 

@@ -96,4 +96,6 @@ def hide_password(url: str) -> str:
     # Up to the last @, as a password that is not quoted may have any character.
     user, at, host = rest.rpartition("@")
     name, colon, _ = user.partition(":")
+    if not colon and user and scheme.lower() == "nats":  # It is a token.
+        user = "***"
     return f"{scheme}://{f'{name}:***' if colon else user}{at}{host}"

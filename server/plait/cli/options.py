@@ -13,8 +13,8 @@ from plait.actor.client_types import NoTypes
 from plait.errors import PlaitError, operator_message
 from plait.spelling import hide_password
 from plait.store.files import Files
-from plait.store.postgres.url import is_postgres
-from plait.store.urls import find_files, open_files, open_postgres
+from plait.store.nats.url import is_nats
+from plait.store.urls import find_files, is_engine, open_engine, open_files
 from plait.store.whole import WholeStore
 
 __all__ = [
@@ -59,15 +59,16 @@ def show_store(show: Callable[[WholeStore], Coroutine[Any, Any, None]], store: s
 def open_shared(store: str) -> WholeStore | None:
     """Return the store of a URL that is not a file's, not opened; None for a file."""
     try:
-        return open_postgres(store) if is_postgres(store) else None
+        return open_engine(store) if is_engine(store) else None
     except ValueError as error:
         fail(str(error))
 
 
 def find_store(store: str) -> Files:
     """Return the files of a store, given as a path or a URL."""
-    if is_postgres(store):
-        fail(f"{hide_password(store)} is not a file: check and back it up with PostgreSQL's pg_amcheck and pg_dump")
+    if is_engine(store):
+        tools = "`nats stream backup`" if is_nats(store) else "PostgreSQL's pg_amcheck and pg_dump"
+        fail(f"{hide_password(store)} is not a file: check and back it up with {tools}")
     try:
         found = find_files(store) if "://" in store else Files.find(Path(store))
     except (ValueError, PlaitError) as error:

@@ -155,8 +155,9 @@ class Member:
         while self._owned:
             self.view = view = await self._directory.read()
             await self._recall(view)
-            busy = self._moves.find_busy()
-            some = sorted(self._owned, key=busy.__contains__)[:_GIVEN_AT_ONCE]
+            # A shard does not wait for the runs of another one.
+            idle = self._owned.keys() - self._moves.find_busy()
+            some = list(idle or self._owned)[:_GIVEN_AT_ONCE]
             targets = self._find_targets(view, some)
             if not targets:  # No node can take them: they stay with a node that is removed.
                 await self._moves.vacate(list(self._owned))

@@ -5,6 +5,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from itertools import count
 from typing import Final
@@ -94,7 +95,8 @@ class Batches:
 
     `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
     are not known. `claim` and `release` are those of the Store protocol. The default of `next_fence` counts in this
-    process, for a file that only one process opens.
+    process, for a file that only one process opens. With `is_parallel`, each thread has batches of its own, which are
+    written at the same time as those of other threads.
     """
 
     __slots__ = (
@@ -103,8 +105,10 @@ class Batches:
         "_claims",
         "_had_large",
         "_is_ending",
+        "_is_parallel",
         "_loop",
         "_next_fence",
+        "_refused",
         "_size",
         "_unit",
         "_waiting",
@@ -117,8 +121,11 @@ class Batches:
         self,
         write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]],
         next_fence: NextFence | None = None,
+        *,
+        is_parallel: bool = False,
     ) -> None:
         self._write = write
+        self._is_parallel = is_parallel
         # Whether this process may write now; None if it always may.
         self.may_write: Callable[[], bool] | None = None
         self._next_fence = next_fence or _count_fences()
@@ -130,8 +137,8 @@ class Batches:
         # The number of the current unit, and whether its end has been scheduled.
         self._unit = 0
         self._is_ending = False
-        # The batch that is being written, and the time at which it began.
-        self._writing: Mapping[ThreadKey, Group] = {}
+        # What is being written, and the time at which the last batch began.
+        self._writing: dict[ThreadKey, Group] = {}
         self._began = 0.0
         # Whether the last batch had large units while others waited.
         self._had_large = False
@@ -139,6 +146,8 @@ class Batches:
         self._batch_done: asyncio.Future[None] | None = None
         # The fences of the current owners. A fence is never used again.
         self._claims: dict[ThreadKey, int] = {}
+        # By thread and fence: the last write that is refused when the ones before it have an outcome, and why.
+        self._refused: dict[tuple[ThreadKey, int], tuple[asyncio.Future[int], StoreError]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -150,19 +159,23 @@ class Batches:
         self._loop = asyncio.get_running_loop()
 
     def submit(self, write: Write) -> asyncio.Future[int]:
-        """Queue a write, as `Store.submit` does. The writes submitted in one iteration of the loop are a unit."""
+        """Queue a write, as `Store.submit` does. The writes submitted in one iteration of the loop are a unit.
+
+        The outcomes of a thread's writes come in order.
+        """
         loop, key = self._loop, write.key
-        future: asyncio.Future[int]
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if loop is None:
-            future = asyncio.get_running_loop().create_future()
-            future.set_exception(StoreError("the store is closed"))
+            self._refuse(write, future, StoreError("the store is closed"))
             return future
-        future = loop.create_future()
+        if self._refused and (refused := self._refused.get((key, write.fence))) is not None:
+            self._refuse(write, future, refused[1])  # It depends on the refused one.
+            return future
         if self.may_write is not None and not self.may_write():
-            future.set_exception(Unreachable("this process is cut off from the store"))
+            self._refuse(write, future, Unreachable("this process is cut off from the store"))
             return future
         if write.fence != self._claims.get(key):
-            future.set_exception(_make_fenced(key))
+            self._refuse(write, future, _make_fenced(key))
             return future
         group = self._waiting.get(key) or Group()
         self._size += group.add(write, future, self._unit)  # Raises TypeError for values of the wrong type.
@@ -212,6 +225,27 @@ class Batches:
 
     # Inside
 
+    def _refuse(self, write: Write, future: asyncio.Future[int], error: StoreError) -> None:
+        """Fail a write that is not queued, after the ones before it have their outcomes."""
+        place = (write.key, write.fence)
+        before: asyncio.Future[int] | None = None
+        if (refused := self._refused.get(place)) is not None:
+            before = refused[0]
+        elif (group := self._waiting.get(write.key) or self._writing.get(write.key)) is not None:
+            before = group.futures[-1]
+        if before is None or before.done():
+            future.set_exception(error)
+            return
+        self._refused[place] = future, error
+
+        def end(_: asyncio.Future[int]) -> None:
+            if self._refused.get(place) == (future, error):
+                del self._refused[place]
+            if not future.done():
+                future.set_exception(error)
+
+        before.add_done_callback(end, context=Context())
+
     def _end_claim(self, key: ThreadKey) -> None:
         """Refuse the writes of the current owner, if there is one, and fail its waiting ones."""
         owner = self._claims.pop(key, None)
@@ -222,23 +256,32 @@ class Batches:
     def _end_unit(self) -> None:
         self._is_ending = False
         self._unit += 1
-        if not self._writing:
+        if self._is_parallel or not self._writing:
             self._begin_batch()
         elif time.monotonic() - self._began > _LATE:
             # Release the GIL: a busy loop would take it back before the store's OS thread gets it.
             time.sleep(_PAUSE)
 
     def _begin_batch(self) -> None:
-        if self._waiting:
-            batch = self._writing = self._take()
-            self._began = time.monotonic()
-            self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
-        elif self._batch_done is not None:
+        if self._is_parallel:
+            for key in [key for key in self._waiting if key not in self._writing]:
+                group = self._waiting.pop(key)
+                self._size -= sum(group.sizes)
+                self._start({key: group})
+        elif self._waiting:
+            self._start(self._take())
+        if not self._writing and self._batch_done is not None:
             _finish(self._batch_done)
             self._batch_done = None
 
+    def _start(self, batch: Mapping[ThreadKey, Group]) -> None:
+        self._writing |= batch
+        self._began = time.monotonic()
+        self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
+
     def _finish_batch(self, batch: Mapping[ThreadKey, Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
-        self._writing = {}
+        for key in batch:
+            del self._writing[key]
         if (failure := work.exception()) is not None:
             log.error("the store's writer failed", exc_info=failure)
             for key, group in batch.items():

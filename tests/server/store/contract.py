@@ -216,7 +216,9 @@ async def test_many_threads_may_write_at_once(store: Store) -> None:
 async def test_a_write_tells_how_many_became_durable_with_it(store: Store) -> None:
     async with owned(store, ROOM, OTHER):
         futures = [submit(store, write) for write in (beginning(), change(1), beginning(key=OTHER))]
-        assert await asyncio.gather(*futures) == [3, 3, 3]
+        first, second, other = await asyncio.gather(*futures)
+        # Those of another thread may be stored at the same time.
+        assert (first, second, other) in ((3, 3, 3), (2, 2, 1))
         futures = [submit(store, write) for write in (change(2), change(5, key=OTHER))]
         assert await outcomes(futures) == [None, Fenced]
         assert futures[0].result() == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -14,8 +15,10 @@ _QUESTION: Final = b"1099511627776"
 class CuttingProxy:
     """Carries bytes to the server at `port` until its fuse has burnt; then it cuts all connections."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, is_question: Callable[[bytes], bool] | None = None) -> None:
         self.port = 0
+        # Whether a request asks for the outcome of the statement that was cut; by default as PostgreSQL is asked.
+        self._is_question = is_question
         # How many more bytes it carries in either direction, and whether the server gets the cut statement later.
         self.fuse: int | None = None
         self.is_late = False
@@ -57,7 +60,11 @@ class CuttingProxy:
         if self.is_closed:
             near.transport.abort()
             return
-        server, far = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            server, far = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:  # The server does not run.
+            near.transport.abort()
+            return
         pair = near, far
         self._pairs.add(pair)
         for source, target, is_request in ((reader, far, True), (server, near, False)):
@@ -83,10 +90,7 @@ class CuttingProxy:
                     return
                 if is_request:
                     is_in_transaction = b"COMMIT" not in data and (b"BEGIN" in data or is_in_transaction)
-                    if _QUESTION in data:  # It is prepared, under a name that ends with a zero.
-                        self._question = data[5 : data.index(b"\0", 5)]
-                    elif data.startswith(b"B") and self._question and self._question in data:
-                        self._is_asked = True
+                    self._note_question(data, pair[1])
                 elif self._is_asked:  # The answer to the question: the statement arrives before the store has it.
                     self._is_asked = False
                     await self._deliver()
@@ -104,6 +108,15 @@ class CuttingProxy:
             if self._held is None or self._held[1] is not target:
                 target.close()
 
+    def _note_question(self, data: bytes, server: StreamWriter) -> None:
+        if self._is_question is not None:
+            is_other = self._held is not None and server is not self._held[1]
+            self._is_asked |= is_other and self._is_question(data)
+        elif _QUESTION in data:  # It is prepared, under a name that ends with a zero.
+            self._question = data[5 : data.index(b"\0", 5)]
+        elif data.startswith(b"B") and self._question and self._question in data:
+            self._is_asked = True
+
     def _cut(
         self, at: int, data: bytes, target: StreamWriter, pair: tuple[StreamWriter, StreamWriter], *, is_held: bool
     ) -> None:
@@ -115,13 +128,16 @@ class CuttingProxy:
         if is_held:
             self._held, self._is_asked = (data, far), False
         else:
-            target.write(data[:at])
+            if not target.is_closing():
+                target.write(data[:at])
             far.close()
 
     async def _deliver(self) -> None:
         """Give the server the statement that was held back, and wait until it has answered."""
         if self._held is not None:
             (data, self._late), self._held = self._held, None
+            if self._late.is_closing():
+                return
             self._is_answered.clear()
             self._late.write(data)
             await self._is_answered.wait()

@@ -185,6 +185,31 @@ async def test_what_waits_after_a_failed_write_is_never_written() -> None:
 # The owners of threads
 
 
+async def test_what_is_refused_has_its_outcome_after_the_writes_before_it() -> None:
+    engine = Engine()
+    may_write = True
+    engine.batches.may_write = lambda: may_write
+    told: list[int] = []
+    futures = await engine.submit([write("a", 1, 1)])
+    may_write = False
+    futures += await engine.submit([write("a", 2, 1)])
+    (other,) = await engine.submit([write("b", 1, 1)])
+    assert isinstance(other.exception(), StoreError)
+    may_write = True
+    # It depends on the one that is refused.
+    futures += await engine.submit([write("a", 3, 1)])
+    for version, each in enumerate(futures, 1):
+        each.add_done_callback(lambda _, version=version: told.append(version))  # type: ignore[misc]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in futures)
+    await engine.finish()
+    assert await outcomes(futures) == [None, StoreError, StoreError]
+    assert told == [1, 2, 3]
+    (again,) = await engine.submit([write("a", 2, 1)])
+    assert await engine.take() == [("a", 2)]
+    assert await again
+
+
 async def test_a_claim_refuses_what_waits_and_waits_for_what_is_being_written() -> None:
     engine = Engine()
     old = await engine.batches.claim(ROOM)
@@ -389,3 +414,49 @@ def written(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
     done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
     done.set_result([(len(group.writes), None) for group in batch])
     return done
+
+
+# Batches of each thread
+
+
+async def test_in_parallel_each_thread_has_batches_of_its_own_and_only_its_own_writes_wait() -> None:
+    running: list[tuple[Sequence[Group], asyncio.Future[Sequence[Outcome]]]] = []
+
+    def begin(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+        running.append((batch, asyncio.get_running_loop().create_future()))
+        return running[-1][1]
+
+    async def finish(number: int) -> None:
+        batch, done = running[number]
+        done.set_result([(len(group.writes), None) for group in batch])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    batches = Batches(begin, is_parallel=True)
+    batches.open()
+    fences = {name: await batches.claim(ThreadKey("room", name)) for name in "ab"}
+
+    async def submit_now(name: str, version: int) -> asyncio.Future[int]:
+        future = batches.submit(msgspec.structs.replace(write(name, version, 10), fence=fences[name]))
+        await asyncio.sleep(0)
+        return future
+
+    futures = [await submit_now(*each) for each in (("a", 1), ("b", 1), ("a", 2), ("a", 3))]
+    assert [read(batch) for batch, _ in running] == [[("a", 1)], [("b", 1)]]
+    # The other thread goes on while the first one waits.
+    await finish(1)
+    assert await futures[1] == 1
+    futures.append(await submit_now("b", 2))
+    assert [read(batch) for batch, _ in running[2:]] == [[("b", 2)]]
+    await finish(0)
+    assert [read(batch) for batch, _ in running[3:]] == [[("a", 2), ("a", 3)]]
+    claiming = asyncio.ensure_future(batches.claim(ThreadKey("room", "b")))
+    closing = asyncio.ensure_future(batches.close())
+    await asyncio.sleep(0)
+    assert not claiming.done()
+    await finish(2)
+    assert await claiming > fences["b"]
+    assert not closing.done()
+    await finish(3)
+    await closing
+    assert [future.result() for future in futures] == [1, 1, 2, 2, 1]

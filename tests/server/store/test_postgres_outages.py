@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -12,18 +12,16 @@ import pytest
 from tests.failover import failover, require_standby, wait_for_standby
 from tests.postgres import Postgres, new_schema, private_folder
 from tests.schedules import SEED, schedules
-from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
-from tests.server.store.contract_records import put_records
+from tests.server.store.contract import ROOM, beginning, change, outcomes
 from tests.server.store.cutting_proxy import CuttingProxy
+from tests.server.store.writing import KEYS, Writing, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.postgres.store import PostgresStore
 from plait.store.postgres.url import PostgresUrl
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ThreadKey
 
 log = logging.getLogger(__name__)
-
-KEYS = [ThreadKey("room", str(number)) for number in range(4)]
 
 
 @pytest.fixture
@@ -31,56 +29,6 @@ def own_postgres() -> Iterator[Postgres]:
     """A server of the test's own, which it may stop."""
     with private_folder() as folder, Postgres(folder / "data") as server:
         yield server
-
-
-class Writing:
-    """Writes to some threads, and knows what must be stored, and what may be."""
-
-    def __init__(self, store: PostgresStore, dice: random.Random) -> None:
-        self.store = store
-        self._dice = dice
-        self.fences: dict[ThreadKey, int] = {}
-        self.versions = dict.fromkeys(KEYS, 0)
-        self.records: dict[ThreadKey, set[str]] = {key: set() for key in KEYS}
-        self.count = 0
-        self.refused = 0
-
-    async def begin(self) -> None:
-        for key in KEYS:
-            self.fences[key] = await self.store.claim(key)
-            await self.store.submit(msgspec.structs.replace(beginning(key=key), fence=self.fences[key]))
-
-    async def write(self, key: ThreadKey) -> None:
-        """Make one write, and check its outcome against what is stored. Nothing may be in doubt."""
-        self.count += 1
-        write = self._make(key)
-        (error,) = await outcomes([self.store.submit(msgspec.structs.replace(write, fence=self.fences[key]))])
-        assert error in (None, StoreError)
-        if error is None:
-            self.versions[key] = write.version
-            self.records[key].update(record.key for record in write.records)
-        else:
-            self.refused += 1
-
-    def has_made(self, count: int) -> bool:
-        """Whether so many writes were made."""
-        return self.count >= count
-
-    def _make(self, key: ThreadKey) -> Write:
-        version, name = self.versions[key], str(self.count)
-        what = self._dice.choice(("change", "client", "snapshot", "record"))
-        if what == "record":
-            return put_records((name, b""), after=version, key=key)
-        client = client_row(ref=self.count) if what == "client" else None
-        return change(version + 1, key=key, client=client, snapshot=b"1" if what == "snapshot" else None)
-
-    async def check(self) -> None:
-        """Check that exactly the writes that were acknowledged are stored."""
-        for key in KEYS:
-            stored = await self.store.load(key)
-            assert stored is not None
-            assert stored.version == self.versions[key]
-            assert {record.key for record in await self.store.records(key, "values")} == self.records[key]
 
 
 @asynccontextmanager
@@ -171,13 +119,6 @@ async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own
         await until(lambda: store._writer._connecting is None)
         await writing.write(KEYS[0])
         await writing.check()
-
-
-async def until(is_reached: Callable[[], bool]) -> None:
-    """Wait until something is true."""
-    async with asyncio.timeout(60):
-        while not is_reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 # Failover

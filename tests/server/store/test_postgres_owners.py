@@ -2,26 +2,22 @@
 
 import asyncio
 import logging
-import random
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
 from tests.postgres import Postgres, new_schema
-from tests.schedules import SEED, TIMES
+from tests.schedules import TIMES
 from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
 from tests.server.store.contract_records import delete, put_records
+from tests.server.store.owners import found, take_over_many
 
 from plait.errors import Fenced
 from plait.store.postgres.store import PostgresStore
 from plait.store.postgres.url import PostgresUrl
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ThreadKey
 
 log = logging.getLogger(__name__)
-
-# How many takeovers are made at the same time.
-AT_ONCE = 10
 
 
 def make_stores(postgres: Postgres, count: int = 2, options: str = "") -> list[PostgresStore]:
@@ -30,78 +26,11 @@ def make_stores(postgres: Postgres, count: int = 2, options: str = "") -> list[P
     return [PostgresStore(url) for _ in range(count)]
 
 
-def make_writes(dice: random.Random, key: ThreadKey, fence: int) -> list[Write]:
-    """Return a few writes of an owner: changes, and records whose keys are their numbers."""
-    writes, version = [], 0
-    for number in range(dice.randrange(3, 8)):
-        what = dice.choice(("change", "change", "client", "snapshot", "record"))
-        if what == "record":
-            write = put_records((str(number), b""), after=version, key=key)
-        else:
-            version += 1
-            client = client_row(ref=number) if what == "client" else None
-            write = change(version, key=key, client=client, snapshot=b"1" if what == "snapshot" else None)
-        writes.append(msgspec.structs.replace(write, fence=fence))
-    return writes
-
-
-async def found(store: PostgresStore, key: ThreadKey) -> tuple[int, set[str]]:
-    """Return the version of a thread and the keys of its records."""
-    stored = await store.load(key)
-    assert stored is not None
-    return stored.version, {record.key for record in await store.records(key, "values")}
-
-
-async def submit_all(store: PostgresStore, writes: Sequence[Write], dice: random.Random) -> list[asyncio.Future[int]]:
-    futures = []
-    for write in writes:
-        futures.append(store.submit(write))
-        if dice.random() < 0.5:
-            await asyncio.sleep(0)
-    return futures
-
-
-async def take_over(first: PostgresStore, second: PostgresStore, key: ThreadKey, dice: random.Random) -> int:
-    """Claim a thread while its owner writes, check what is stored, and return how many writes were refused."""
-    fence = await first.claim(key)
-    await first.submit(msgspec.structs.replace(beginning(key=key), fence=fence))
-    writes = make_writes(dice, key, fence)
-    futures = await submit_all(first, writes, dice)
-    for _ in range(dice.randrange(12)):
-        await asyncio.sleep(0)
-    owner, loaded = await second.claim_and_load(key)
-    assert loaded is not None
-    seen = await found(second, key)
-    assert seen[0] == loaded.version
-    late = first.submit(msgspec.structs.replace(writes[-1], fence=fence))
-    results = await outcomes([*futures, late])
-    assert results[-1] is Fenced
-    stored = [write for write, result in zip(writes, results, strict=False) if result is None]
-    assert set(results) <= {None, Fenced}
-    # What was acknowledged is what the new owner has loaded, and nothing came later.
-    version = max([0, *(write.version for write in stored)])
-    assert seen == (version, {record.key for write in stored for record in write.records})
-    assert await found(second, key) == seen
-    await second.submit(msgspec.structs.replace(change(version + 1, key=key), fence=owner))
-    second.release(key, owner)
-    return len(results) - len(stored)
-
-
 @pytest.mark.soak
 async def test_takeovers_while_writes_are_under_way_lose_and_repeat_nothing(postgres: Postgres) -> None:
     stores = make_stores(postgres)
-    refused = 0
-
-    async def take_many(number: int) -> None:
-        nonlocal refused
-        dice = random.Random(f"{SEED} {number}")
-        for each in range(1000 // AT_ONCE * TIMES):
-            first, second = dice.sample(stores, 2)
-            refused += await take_over(first, second, ThreadKey("room", f"{number}-{each}"), dice)
-
-    async with stores[0], stores[1], asyncio.TaskGroup() as group:
-        for number in range(AT_ONCE):
-            group.create_task(take_many(number))
+    async with stores[0], stores[1]:
+        refused = await take_over_many(stores, 1000 * TIMES)
     log.warning("%d takeovers, %d writes refused", 1000 * TIMES, refused)
     assert refused > 200
 

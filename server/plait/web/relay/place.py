@@ -56,8 +56,8 @@ def _join_cluster(settings: Settings, given: Store | None, place: Place, version
     if directory is None:
         what = type(given).__name__ if given is not None else settings.store.partition("://")[0] + "://"
         raise ValueError(
-            f"a cluster needs a store that all of its nodes use, such as postgresql://user@host/database; {what} is "
-            "for one machine"
+            f"a cluster needs a store that all of its nodes use, such as postgresql://user@host/database or "
+            f"nats://host/stream; {what} is for one machine"
         )
     owners = ClusterOwners(NodeRecord("", place.name, place.address, versions=versions), directory)
 

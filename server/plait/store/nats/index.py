@@ -1,0 +1,175 @@
+"""Lists threads: an index of all heads in memory, which is brought up to date before each answer."""
+
+import asyncio
+import secrets
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
+from plait.store.nats.line import Unreachable
+from plait.store.nats.stream import Stored, Stream
+from plait.store.page import PLACES
+from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow
+
+__all__ = ["Index"]
+
+# Heads that are read at once.
+_AT_ONCE: Final = 500
+# Seconds: how long heads may take to arrive, and the pause before they are asked for again.
+_PATIENCE: Final = 10.0
+_READ_AGAIN: Final = 0.01
+
+
+class _Row(msgspec.Struct, gc=False):
+    """What listings need of a thread."""
+
+    key: ThreadKey
+    version: int
+    created_at: int
+    changed_at: int
+    user: str | None
+    due: int
+    idle_since: int | None
+    sequence: int
+
+
+class Index:
+    """Knows the heads of all threads, as they were when `refresh` was called or later."""
+
+    def __init__(self, stream: Stream, subjects: Subjects) -> None:
+        self._stream = stream
+        self._subjects = subjects
+        # A copy of the stream that has this message has all heads that were durable before it.
+        stream.barrier = subjects.barrier(secrets.token_hex(8))
+        self._turn = asyncio.Lock()
+        self._rows: dict[str, _Row] = {}
+        # The last sequence that was read, and when.
+        self._sequence = 0
+        self._read_at = 0.0
+        # By what it is ordered: the entries of all rows in order; those that were asked for since the last change.
+        self._sorted: dict[str, list[Any]] = {}
+        # Threads that were deleted, and whose rows may not be removed yet.
+        self._unclean: dict[ThreadKey, Known] = {}
+
+    def reset(self) -> None:
+        """Forget everything, as the stream may have lost something."""
+        self._rows, self._sorted, self._sequence, self._unclean = {}, {}, 0, {}
+
+    async def refresh(self) -> None:
+        """Read the heads that have changed. Raises StoreError."""
+        async with self._turn:
+            now = time.monotonic()
+            if now - self._read_at > GIVEN_UP / 2:  # Heads that were given up may be gone.
+                self.reset()
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + _PATIENCE
+            barrier = await self._stream.publish(self._stream.make_barrier())
+            if self._sequence > barrier:  # It is another stream.
+                self.reset()
+            while self._sequence < barrier:
+                found = await self._stream.after(self._sequence, self._subjects.heads, _AT_ONCE)
+                for stored in found:
+                    self._apply(stored)
+                if found:
+                    self._sequence = found[-1].sequence
+                elif loop.time() > deadline:
+                    raise Unreachable("a copy of the stream is too far behind")
+                else:
+                    await asyncio.sleep(_READ_AGAIN)
+            self._read_at = now
+
+    def take_unclean(self) -> list[Known]:
+        """Return the heads, among those that were read, of threads that were deleted and may have rows left."""
+        found, self._unclean = list(self._unclean.values()), {}
+        return found
+
+    def threads(
+        self, kind: str | None, prefix: str, user: str | None, order: Order, *, after: ThreadRow | None, limit: int
+    ) -> list[ThreadRow]:
+        """Return the rows of `Store.threads`."""
+        place = PLACES[order]
+        rows = self._sort(order, _make_row, place)
+        is_reversed = order != "name"
+        found: list[ThreadRow] = []
+        start, step = (len(rows) - 1, -1) if is_reversed else (0, 1)
+        if after is not None:
+            at = bisect_right(rows, place(after), key=place)
+            start = at - 1 if is_reversed else at
+            while is_reversed and start >= 0 and place(rows[start]) >= place(after):
+                start -= 1
+        elif not is_reversed and kind is not None:
+            start = bisect_right(rows, (kind, ""), key=place)
+        while 0 <= start < len(rows) and len(found) < limit:
+            row = rows[start]
+            start += step
+            if kind is not None and row.key.kind != kind:
+                if not is_reversed and row.key.kind > kind:
+                    break
+                continue
+            if row.key.name.startswith(prefix) and user in (None, row.user):
+                found.append(row)
+        return found
+
+    def due(self, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
+        """Return the rows of `Store.due_threads`."""
+        rows = self._sort("due", lambda row: DueThread(row.due, row.key) if row.due else None)
+        start = 0 if after is None else bisect_right(rows, after)
+        return [each for each in rows[start : start + limit] if each.due <= until]
+
+    def idle(self, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
+        """Return the rows of `Store.idle_threads`."""
+
+        def make(row: _Row) -> IdleThread | None:
+            is_idle = row.idle_since is not None and row.key.kind == kind
+            return IdleThread(row.idle_since, row.key.name) if is_idle and row.idle_since is not None else None
+
+        rows = self._sort(f"idle {kind}", make)
+        start = 0 if after is None else bisect_right(rows, after)
+        return [each for each in rows[start : start + limit] if each.since <= until]
+
+    def without_idle_time(self, kind: str) -> Iterator[ThreadKey]:
+        """Yield the threads of a kind that have no idle time."""
+        for row in self._rows.values():
+            if row.key.kind == kind and row.idle_since is None:
+                yield row.key
+
+    # Inside
+
+    def _apply(self, stored: Stored) -> None:
+        name = stored.subject.rpartition(".")[2]
+        if name.startswith("-"):
+            return
+        head = decode_rows(stored.data, Head) if stored.data else None
+        if head is not None and head.removed:
+            self._unclean[head.key] = Known(stored.sequence, head)
+        if head is None or (thread := head.thread) is None:
+            if self._rows.pop(stored.subject, None) is not None:
+                self._sorted.clear()
+            return
+        self._sorted.clear()
+        self._rows[stored.subject] = _Row(
+            head.key,
+            thread.version,
+            thread.created_at,
+            thread.changed_at,
+            thread.user,
+            thread.due,
+            thread.idle_since,
+            stored.sequence,
+        )
+
+    def _sort(self, name: str, make: Callable[[_Row], Any], place: Callable[[Any], Any] | None = None) -> list[Any]:
+        if (found := self._sorted.get(name)) is None:
+            entries = [entry for row in self._rows.values() if (entry := make(row)) is not None]
+            found = self._sorted[name] = sorted(entries, key=place)
+        return found
+
+
+def _make_row(row: _Row) -> ThreadRow | None:
+    if row.due == INCOMPLETE:
+        return None
+    return ThreadRow(row.key, row.version, row.created_at, row.changed_at, row.user)

@@ -1,0 +1,256 @@
+"""Reads threads, and parts of them. What is read is of one moment, or read again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from plait.errors import CorruptThread, StoreError
+from plait.store.nats.cache import ContentsCache
+from plait.store.nats.contents import (
+    Contents,
+    Moved,
+    find_contents,
+    read_changes,
+    read_head,
+    read_records,
+    read_row,
+    read_values,
+    select_records,
+)
+from plait.store.nats.layout import Change, Known, Name, Subjects, decode_client, make_name, to_change
+from plait.store.nats.stream import Stream
+from plait.store.protocol import (
+    KNOWN_CLIENTS,
+    ChangeRow,
+    ClientRow,
+    Record,
+    RecordRange,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+)
+
+__all__ = ["Reader", "load_contents", "select_records"]
+
+# How often something is read again that is written all the time, and the seconds in between.
+_TRIES: Final = 40
+_READ_AGAIN: Final = 0.05
+# Rows that are read at once, where it is not known how many are needed.
+_SEGMENTS: Final = 8
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads the threads of a stream. `is_owned` tells which ones this process writes."""
+
+    def __init__(self, stream: Stream, subjects: Subjects, is_owned: Callable[[ThreadKey], bool]) -> None:
+        self._stream = stream
+        self._subjects = subjects
+        self._is_owned = is_owned
+        self.cache = ContentsCache()
+
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        """Return the header of a thread; None if there is none."""
+        known = await read_head(self._stream, self._subjects, key)
+        if known is None or (thread := known.head.thread) is None:
+            return None
+        return ThreadHeader(thread.epoch, thread.version, thread.idle_since, thread.created_at, thread.user, thread.due)
+
+    async def load(
+        self, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange] = (), known: Known | None = None
+    ) -> StoredThread | None:
+        """Return a thread, at `version` if one is given, with the records of ranges. Raises CorruptThread."""
+
+        async def load(contents: Contents) -> StoredThread | None:
+            return await load_contents(self._stream, contents, version, ranges)
+
+        return await self.read(key, load, known)
+
+    async def changes(self, key: ThreadKey, *, after: int, limit: int, size: int | None) -> list[ChangeRow]:
+        """Return changes after a version, in order."""
+
+        async def read(contents: Contents) -> list[ChangeRow]:
+            wanted = [each for each in contents.segments if each[0].last > after]
+            rows = self._read_changes(contents, wanted, reverse=False)
+            return await _take_changes(rows, lambda version: version > after, limit, size)
+
+        return await self.read(key, read) or []
+
+    async def changes_before(self, key: ThreadKey, version: int, *, limit: int, size: int | None) -> list[ChangeRow]:
+        """Return changes before a version, newest first."""
+
+        async def read(contents: Contents) -> list[ChangeRow]:
+            wanted = [each for each in contents.segments if each[0].first < version]
+            rows = self._read_changes(contents, wanted, reverse=True)
+            return await _take_changes(rows, lambda each: each < version, limit, size)
+
+        return await self.read(key, read) or []
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        """Return the row of a client; None if there is none."""
+
+        async def read() -> ClientRow | None:
+            name = make_name(Name("client", text=client))
+            known, value = await read_row(self._stream, self._subjects, key, name)
+            if known is None or known.head.thread is None:
+                return None
+            _require_finished(known)
+            return None if value is None else decode_client(value)
+
+        return await self._repeat(key, read)
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        """Return the value of a record; None if there is none."""
+
+        async def read() -> bytes | None:
+            rest = make_name(Name("record", part=part, text=name))
+            known, value = await read_row(self._stream, self._subjects, key, rest)
+            if known is not None and known.head.thread is not None:
+                _require_finished(known)
+            return value
+
+        return await self._repeat(key, read)
+
+    async def records(
+        self, key: ThreadKey, wanted: RecordRange, *, after: str, before: str | None, size: int | None
+    ) -> list[Record]:
+        """Return the records of a range with keys after `after` and before `before`."""
+
+        for text in (wanted.part, wanted.prefix, after, before or ""):
+            text.encode()  # Raises UnicodeEncodeError.
+
+        async def read(contents: Contents) -> list[Record]:
+            names = select_records(contents, wanted, after=after, before=before)
+            return await read_records(self._stream, contents, names, wanted.limit, size)
+
+        return await self.read(key, read) or []
+
+    async def read(
+        self, key: ThreadKey, work: Callable[[Contents], Awaitable[T]], known: Known | None = None
+    ) -> T | None:
+        """Do something with what a thread has, None if there is none; again if it is written in between.
+
+        With `known`, begin with that head. Raises CorruptThread if something is missing and it is not written.
+        """
+        contents: Contents | None = None
+
+        async def read() -> T | None:
+            nonlocal known, contents
+            if contents is not None:  # It has moved; or is it damaged?
+                before, contents = contents, None
+                self.cache.drop(key)
+                now = await read_head(self._stream, self._subjects, key)
+                if now is not None and now.sequence == before.known.sequence and not before.thread.unfinished:
+                    raise CorruptThread(f"{key} cannot be read: some of its rows are missing")
+                known = now
+            contents = await self.find_contents(key, known)
+            if contents is None:
+                return None
+            _require_finished(contents.known)
+            return await work(contents)
+
+        return await self._repeat(key, read)
+
+    async def find_contents(self, key: ThreadKey, known: Known | None = None) -> Contents | None:
+        """Return what a thread has, None if it is not stored; with `known`, begin with that head."""
+        if known is None and self.cache.has(key):
+            known = await read_head(self._stream, self._subjects, key)
+        if known is not None and (found := self.cache.find(known)) is not None:
+            return found
+        contents = await find_contents(self._stream, self._subjects, key, known)
+        if contents is not None and self._is_owned(key):
+            self.cache.add(contents)
+        return contents
+
+    # Inside
+
+    async def _repeat(self, key: ThreadKey, read: Callable[[], Awaitable[T]]) -> T:
+        for number in range(_TRIES):
+            if number:
+                await asyncio.sleep(_READ_AGAIN)
+            try:
+                return await read()
+            except Moved:
+                continue
+        raise StoreError(f"{key} is being written all the time")
+
+    async def _read_changes(
+        self, contents: Contents, segments: Sequence[tuple[Any, str]], *, reverse: bool
+    ) -> AsyncIterator[Change]:
+        """Yield changes in order, not more messages at once than are likely to be needed."""
+        last = contents.thread.changes
+        if reverse:
+            for row in reversed(last):
+                yield row
+            segments = segments[::-1]
+        for start in range(0, len(segments), _SEGMENTS):
+            some = segments[start : start + _SEGMENTS]
+            rows = await read_changes(self._stream, contents.start, (rest for _, rest in some))
+            rows.sort(key=lambda row: row[0], reverse=reverse)
+            for row in rows:
+                if row[0] > contents.thread.floor:
+                    yield row
+        if not reverse:
+            for row in last:
+                yield row
+
+
+async def _take_changes(
+    rows: AsyncIterator[Change], is_wanted: Callable[[int], bool], limit: int, size: int | None
+) -> list[ChangeRow]:
+    found: list[ChangeRow] = []
+    total = 0
+    if limit <= 0:
+        return found
+    async for row in rows:
+        if is_wanted(row[0]):
+            found.append(to_change(row))
+            total += len(row[1])
+            if len(found) >= limit or (size is not None and total >= size):
+                break
+    return found
+
+
+def _require_finished(known: Known) -> None:
+    if known.head.thread is not None and known.head.thread.unfinished:
+        raise Moved
+
+
+async def load_contents(
+    stream: Stream, contents: Contents, version: int | None, ranges: Sequence[RecordRange] = ()
+) -> StoredThread | None:
+    """Return the thread with these rows, at `version` if one is given. Raises Moved and CorruptThread."""
+    thread, key = contents.thread, contents.known.head.key
+    to = thread.version if version is None else version
+    if not min(contents.snapshots, default=0) <= to <= thread.version:
+        return None
+    since = max((at for at in contents.snapshots if at <= to), default=None)
+    begin = since or 0
+    clients = {*contents.clients}
+    at = None if since is None else contents.snapshots[since]
+    segments = [rest for segment, rest in contents.segments if segment.last > begin and segment.first <= to]
+    changes, snapshot, records = await asyncio.gather(
+        read_changes(stream, contents.start, segments),
+        read_values(stream, contents.start, [] if at is None else [at], thread.rows),
+        asyncio.gather(
+            *(
+                read_records(stream, contents, select_records(contents, each), each.limit, None, is_exact=True)
+                for each in ranges
+            )
+        ),
+    )
+    state = None if at is None else snapshot.get(at, (0, None))[1]
+    if at is not None and state is None:
+        raise Moved
+    found = [to_change(row) for row in (*changes, *thread.changes) if begin < row[0] <= to]
+    if [row.version for row in found] != list(range(begin + 1, to + 1)):
+        raise Moved
+    if state is None and not found and not (thread.is_stateless and to == 0):
+        raise CorruptThread(f"{key} cannot be read: neither a snapshot nor changes are stored")
+    return StoredThread(
+        *(thread.epoch, to, state, found, thread.state_version, thread.secret),
+        frozenset(clients) if version is None and len(clients) <= KNOWN_CLIENTS else None,
+        *(thread.due, thread.created_at, thread.user),
+        tuple(records),
+    )

@@ -1,0 +1,401 @@
+"""A store in NATS JetStream: a stream with a subject for each row, and a head for each thread.
+
+`batches.py` decides which writes of a thread become one. Each thread has one write under way, which is compared with
+its head; so writes of different threads never wait for each other.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
+from plait.store.batches import Batches, Group, Outcome
+from plait.store.health import Health
+from plait.store.nats.commits import Committer
+from plait.store.nats.connection import Connection
+from plait.store.nats.contents import Contents, read_head
+from plait.store.nats.exporting import export, read_schema, read_schemas
+from plait.store.nats.index import Index
+from plait.store.nats.layout import CONFIG, Known, Subjects, split_chunks
+from plait.store.nats.line import Line, Lost, Unreachable
+from plait.store.nats.planning import MOST_IN_HEAD
+from plait.store.nats.reads import Reader, load_contents
+from plait.store.nats.stream import ApiError, Message, Stream
+from plait.store.nats.upkeep import Upkeep
+from plait.store.nats.url import NatsUrl
+from plait.store.nats.views import View, Views
+from plait.store.nats.watch import Watch
+from plait.store.protocol import (
+    ChangeRow,
+    ClientRow,
+    DueThread,
+    IdleThread,
+    Order,
+    Record,
+    RecordRange,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+    ThreadRow,
+    ThreadView,
+    Write,
+)
+from plait.store.whole import StoredSchema
+
+__all__ = ["NatsStore"]
+
+log = logging.getLogger("plait.store")
+
+# Heads that are marked as idle at once.
+_AT_ONCE: Final = 100
+
+T = TypeVar("T")
+
+
+class NatsStore:
+    """Stores threads in the stream of a URL. `readonly=True` only reads.
+
+    Small rows are kept in the heads of their threads, up to `most_in_head` bytes.
+    """
+
+    def __init__(self, url: NatsUrl, *, readonly: bool = False, most_in_head: int = MOST_IN_HEAD) -> None:
+        self.url = url
+        self._most_in_head = most_in_head
+        self._readonly = readonly
+        self._subjects = Subjects(url.stream)
+        self._on_claims_lost: Callable[[], None] | None = None
+        self._batches = Batches(self._write, self._next_fence, is_parallel=True)
+        # Whether the store is open, being opened or being closed.
+        self._is_entered = False
+        self._health = Health(_is_trouble)
+        # The most bytes of a message.
+        self._max_payload = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what one opening of the store needs."""
+        self._connection = Connection(self.url, self._identify)
+        self._stream = Stream(self.url, self._connection)
+        self._reader = Reader(self._stream, self._subjects, lambda key: key in self._committer.heads)
+        self._watch = Watch(self.url, self._stream, self._on_loss, readonly=self._readonly)
+        self._stream.on_suspicion = self._suspect
+        self._committer = Committer(self._stream, self._subjects, lambda: (self._watch.origin, self._max_payload))
+        self._committer.on_fenced = self._suspect
+        self._committer.most_in_head = self._most_in_head
+        self._views = Views()
+        self._committer.before_write = self._views.save
+        self._upkeep = Upkeep(
+            self._stream,
+            self._subjects,
+            heads=self._committer.heads,
+            cleaned=self._committer.cleaned,
+            give_up=self._committer.give_up,
+            is_writing=self._batches.has_writes,
+            is_viewed=self._views.has,
+        )
+        self._committer.on_written = self._note
+        self._committer.find_contents = self._reader.find_contents
+        self._index = Index(self._stream, self._subjects)
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    @property
+    def durability(self) -> str:
+        copies, synced = self.url.replicas, self.url.is_synced
+        if copies == 1 and synced:
+            return "changes survive crashes of the processes and of NATS's machine, but not the loss of its disk"
+        if copies == 1:
+            return (
+                "changes survive a crash of the processes; a crash of NATS's machine loses those of the last minutes "
+                "(replicas=1, sync=interval)"
+            )
+        if not synced:
+            return (
+                "changes survive crashes of the processes and of a minority of NATS's machines; of more at once, those "
+                "of the last minutes are lost (sync=interval)"
+            )
+        return (
+            f"changes survive crashes of all processes and machines, and the loss of {copies // 2} of {copies} disks, "
+            "if the NATS servers have sync_interval: always, which plait cannot check"
+        )
+
+    def reader(self) -> "NatsStore":
+        """Return a read-only store of the same stream."""
+        return NatsStore(self.url, readonly=True)
+
+    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
+        self._on_claims_lost = on_lost
+        self._batches.may_write = may_write
+
+    async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise StoreError(f"the store {self.url} is already open: open it once, or give each app its own store")
+        self._is_entered = True
+        self._begin()
+        try:
+            await self._connection.open()
+            if not self._readonly:
+                self._upkeep.start()
+                self._batches.open()
+        except StoreError as error:
+            await self._close()
+            raise StoreError(f"cannot open the store {self.url}: {error}") from None
+        except BaseException:
+            await self._close()
+            raise
+        if not self._readonly and not (self.url.replicas > 1 and self.url.is_synced):
+            log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
+        return await _tell(key, self._reader.load(key, version, records))
+
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        return await _tell(key, self._reader.find(key))
+
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await _tell(key, self._reader.changes(key, after=after, limit=limit, size=size))
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await _tell(key, self._reader.changes_before(key, version, limit=limit, size=size))
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        return await _tell(key, self._reader.client(key, client))
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        return await _tell(key, self._reader.record(key, part, name))
+
+    async def records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        wanted = RecordRange(part, prefix, reverse, limit)
+        return await _tell(key, self._reader.records(key, wanted, after=after, before=before, size=size))
+
+    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
+        with _telling(key):
+            if (contents := await self._reader.read(key, _keep)) is not None:
+                async for write in export(self._stream, contents):
+                    yield write
+
+    @asynccontextmanager
+    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
+        async def make(contents: Contents) -> tuple[View, StoredThread | None]:
+            return View(self._stream, contents), await load_contents(self._stream, contents, None)
+
+        with _telling(key):
+            found = await self._reader.read(key, make)
+        if found is None or (stored := found[1]) is None:
+            yield None
+            return
+        view = found[0]
+
+        async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
+            return await _tell(key, view.read(after, limit, size))
+
+        with self._views.hold(view):
+            yield ThreadView(stored, read)
+
+    async def claim(self, key: ThreadKey) -> int:
+        return await self._batches.claim(key)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        fence = await self._batches.claim(key)
+        try:
+            return fence, await _tell(key, self._reader.load(key, None, records, self._committer.heads.get(key)))
+        except BaseException:
+            self.release(key, fence)
+            raise
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        self._batches.release(key, fence)
+        self._upkeep.release(key, fence)
+        self._reader.cache.drop(key)
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        return await _tell("a schema", read_schema(self._stream, self._subjects, kind, hash))
+
+    async def schemas(self) -> list[StoredSchema]:
+        return await _tell("the schemas", read_schemas(self._stream, self._subjects))
+
+    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
+        with _telling("a schema", "could not be written"):
+            messages = split_chunks(self._subjects.schema(kind, hash), schema, self._max_payload)
+            await self._stream.publish_all([Message(*each) for each in messages])
+
+    async def check_writes(self) -> None:
+        if not self._batches.is_open:
+            raise StoreError("the store is closed")
+        is_in_trouble, now = self._health.trouble is not None, asyncio.get_running_loop().time()
+        if is_in_trouble:
+            if not self._health.should_try(now):
+                raise StoreError(f"the store cannot be written: {self._health.trouble}")
+            self._health.postpone(now)
+        with _telling("the store", "cannot be written"):
+            if is_in_trouble:
+                await self._stream.publish(self._stream.make_barrier())
+            else:
+                await self._stream.info()
+        if is_in_trouble:
+            self._health.record_success()
+
+    async def threads(
+        self,
+        *,
+        kind: str | None = None,
+        prefix: str = "",
+        user: str | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
+        limit: int = 1000,
+    ) -> list[ThreadRow]:
+        with _telling("the list of threads"):
+            prefix.encode()  # Raises UnicodeEncodeError.
+        await self._refresh("threads")
+        return self._index.threads(kind, prefix, user, order, after=after, limit=limit)
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        await self._refresh("due threads")
+        return self._index.due(until, after, limit)
+
+    async def idle_threads(
+        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
+    ) -> list[IdleThread]:
+        await self._refresh("idle threads")
+        return self._index.idle(kind, until, after, limit)
+
+    async def mark_idle(self, kind: str, at: int) -> None:
+        await self._refresh("idle threads")
+        keys = list(self._index.without_idle_time(kind))
+        with _telling("the idle threads", "could not be written"):
+            for start in range(0, len(keys), _AT_ONCE):
+                await asyncio.gather(*(self._mark_idle(key, at) for key in keys[start : start + _AT_ONCE]))
+
+    # Inside
+
+    async def _mark_idle(self, key: ThreadKey, at: int) -> None:
+        while (known := await read_head(self._stream, self._subjects, key)) is not None:
+            thread = known.head.thread
+            if thread is None or thread.idle_since is not None:
+                return
+            thread = msgspec.structs.replace(thread, idle_since=at)
+            if await self._committer.mark(known, msgspec.structs.replace(known.head, thread=thread)) is not None:
+                return
+
+    async def _refresh(self, what: str) -> None:
+        await _tell(f"the list of {what}", self._index.refresh())
+        for known in self._index.take_unclean():
+            if not self._readonly and known.head.key not in self._committer.heads:
+                self._upkeep.remove(known)
+
+    async def _next_fence(self, key: ThreadKey) -> int:
+        if self._readonly:
+            raise StoreError("the store is read-only")
+        with _telling(key, "cannot be claimed"):
+            known = self._committer.heads.get(key) or await read_head(self._stream, self._subjects, key)
+            return (await self._committer.claim(key, known)).head.fence
+
+    async def _identify(self, line: Line) -> None:
+        """Make the stream if it is missing, and find out on a new connection what it is. Raises StoreError."""
+        if not self._watch.origin and not self._readonly:
+            await self._stream.prepare(CONFIG, requests=line)
+        self._max_payload = line.max_payload
+        await self._watch.check(line)
+
+    def _note(self, before: Known, after: Known, rows: dict[str, bytes | None]) -> None:
+        self._reader.cache.write(before, after, rows)
+        self._upkeep.note(before, after)
+
+    def _suspect(self) -> None:
+        if self._is_entered:
+            self._watch.suspect(self._connection)
+
+    def _on_loss(self) -> None:
+        self._index.reset()
+        self._reader.cache.clear()
+        self._committer.heads.clear()
+        self._batches.end_claims()
+        if self._on_claims_lost is not None:
+            # Not here, as it may cancel the caller.
+            asyncio.get_running_loop().call_soon(self._on_claims_lost)
+
+    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
+
+    async def _commit(self, batch: Sequence[Group]) -> Sequence[Outcome]:
+        (group,) = batch
+        outcomes = [await self._committer.commit(group)]
+        if self._health.trouble is not None or outcomes[0][1]:
+            now = asyncio.get_running_loop().time()
+            self._health.record(outcomes, [len(group.writes)], now)
+        return outcomes
+
+    async def _close(self) -> None:
+        await self._batches.close()
+        await self._upkeep.stop()
+        await self._watch.stop()
+        await self._connection.close()
+        self._is_entered = False
+
+
+async def _keep(contents: Contents) -> Contents:
+    return contents
+
+
+async def _tell(what: object, work: Awaitable[T]) -> T:
+    with _telling(what):
+        return await work
+
+
+@contextmanager
+def _telling(what: object, failure: str = "cannot be read") -> Iterator[None]:
+    """Make other errors StoreErrors that say what has failed."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise StoreError(f"{what} {failure}: UTF-8 has no form for half of a surrogate pair") from error
+    except (OverflowError, TypeError, ValueError) as error:
+        raise StoreError(f"{what} {failure}: {error}") from error
+    except CorruptThread:
+        raise
+    except StoreError as error:
+        if isinstance(error, Fenced | Indeterminate):
+            raise
+        raise StoreError(f"{what} {failure}: {error}") from error
+
+
+def _is_trouble(cause: BaseException) -> bool:
+    """Whether the cause of a failed write concerns the whole stream, such as a full disk."""
+    return isinstance(cause, ApiError | Unreachable | Lost)

@@ -1,0 +1,393 @@
+"""A JetStream stream: makes or checks it, publishes with compare-and-set, and reads last messages."""
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from plait.errors import StoreError
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Lost, Unreachable
+from plait.store.nats.url import NatsUrl
+
+__all__ = [
+    "MOST_MESSAGES",
+    "PATIENCE",
+    "ApiError",
+    "Message",
+    "Requests",
+    "Stored",
+    "Stream",
+    "StreamInfo",
+    "WrongSequence",
+]
+
+MOST_MESSAGES: Final = 1000
+"""The most messages that are published as one."""
+
+PATIENCE: Final = 12.0
+"""Seconds for which something is repeated while the stream has no leader. An election may take 9."""
+
+# The number of values that are read at once: the server sends them all without waiting.
+_AT_ONCE: Final = 64
+# Seconds for which a copy of the stream may be late, and after which it is read again.
+_CATCH_UP: Final = 5.0
+_READ_AGAIN: Final = 0.01
+_ASK_AGAIN: Final = 0.05
+# Seconds after which a publication is repeated that the server could not take now.
+_PUBLISH_AGAIN: Final = 0.002
+_BATCHES: Final = 20
+# Seconds after which the server removes a message that changes nothing.
+_BARRIER: Final = 60
+
+_WRONG_SEQUENCE: Final = 10071
+# Another publication to the subject is under way, whose outcome is not known yet.
+_IN_PROCESS: Final = 10164
+_NO_STREAM: Final = 10059
+_NAME_IN_USE: Final = 10058
+_CROWDED: Final = ("too many inflight", "batch is incomplete")
+_WITHOUT_JETSTREAM: Final = (10039, 10076)
+
+
+T = TypeVar("T")
+
+
+class ApiError(StoreError):
+    """JetStream has refused a request, which has had no effect."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        # JetStream's `err_code`.
+        self.number = number
+
+
+class WrongSequence(ApiError):
+    """The last message of the subject is not the expected one: the publication has had no effect."""
+
+
+class Requests(Protocol):
+    """A `Line` or a `Connection`."""
+
+    async def request(
+        self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None, *, timeout: float = ANSWER_TIMEOUT
+    ) -> Answer: ...
+
+
+class Lines(Requests, Protocol):
+    """A `Connection`."""
+
+    async def line(self) -> Line: ...
+
+    async def collect(
+        self, subject: str, data: bytes, is_last: Callable[[Answer], bool], *, timeout: float = ANSWER_TIMEOUT
+    ) -> list[Answer]: ...
+
+
+class Message(NamedTuple):
+    """A message to publish. `expected` is the sequence of the last message of its subject, 0 if there is none."""
+
+    subject: str
+    data: bytes
+    expected: int | None = None
+    # Seconds after which the server removes it.
+    ttl: int | None = None
+
+
+class Stored(NamedTuple):
+    """A stored message."""
+
+    subject: str
+    sequence: int
+    data: bytes
+
+
+class StreamInfo(NamedTuple):
+    """What the leader of a stream tells about it."""
+
+    config: Mapping[str, Any]
+    # When it was made, and what identifies its leader's term; empty if there is only one server.
+    created: str
+    leader: str
+    last_sequence: int
+    # The subjects that match a filter, if one was given.
+    subjects: Sequence[str]
+
+
+class Stream:
+    """The stream of a URL, or another one beside it."""
+
+    def __init__(self, url: NatsUrl, connection: Lines, name: str | None = None) -> None:
+        self.name = name or url.stream
+        self._url = url
+        self._connection = connection
+        self._api = url.api
+        self._batch = secrets.token_hex(8)
+        self._numbers = count()
+        self._batches = asyncio.Semaphore(_BATCHES)
+        # The subject of a message that the stream always has, and its last value: it changes if something was lost.
+        self._anchor = f"{self.name}.anchor"
+        self._anchored = b""
+        # Called when the stream may be another one, or has lost something.
+        self.on_suspicion: Callable[[], None] = lambda: None
+        # The subject of a message that changes nothing.
+        self.barrier = f"{self.name}.barrier"
+        # The last sequence that this process has seen: what it reads must not be older.
+        self.seen = 0
+
+    # The stream itself
+
+    async def prepare(self, config: Mapping[str, Any], *, requests: Requests | None = None) -> StreamInfo:
+        """Make the stream if it is missing, and check that it has these settings. Raises StoreError.
+
+        Its messages have subjects that begin with its name.
+        """
+        line = requests or self._connection
+        wanted = {
+            "name": self.name,
+            "subjects": [f"{self.name}.>"],
+            "num_replicas": self._url.replicas,
+            "storage": "file",
+            "retention": "limits",
+            "allow_direct": True,
+            **config,
+        }
+        try:
+            info = await self.info(requests=line)
+        except ApiError as error:
+            if error.number != _NO_STREAM:
+                raise
+            try:
+                given = {name: value for name, value in wanted.items() if value is not None}
+                await self.api(f"STREAM.CREATE.{self.name}", given, requests=line, timeout=10)
+            except ApiError as error:
+                if error.number != _NAME_IN_USE:
+                    hint = "" if self._url.replicas == 1 else ", or say ?replicas=1 in the URL if one copy is enough"
+                    raise StoreError(f"the stream {self.name} cannot be made: {error}{hint}") from error
+            info = await self.info(requests=line)
+        for name, value in wanted.items():
+            found = info.config.get(name)
+            is_right = found == value or (value is None and not found)
+            if name == "num_replicas":
+                is_right = found is not None and found >= value
+            elif name == "metadata":
+                is_right = all((found or {}).get(key) == each for key, each in (value or {}).items())
+            if not is_right:
+                hint = f", or say ?replicas={found} in the URL" if name == "num_replicas" else ""
+                raise StoreError(
+                    f"the stream {self.name} has {name}={msgspec.json.encode(found).decode()}, and plait needs "
+                    f"{msgspec.json.encode(value).decode()}: choose another stream in the URL, change this one{hint}"
+                )
+        with suppress(WrongSequence):
+            await self.publish(Message(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
+        return info
+
+    async def read_anchor(self, requests: Requests) -> Stored:
+        """Return the message that tells which stream it is, from its leader. Raises StoreError."""
+        found = await self.api(f"STREAM.MSG.GET.{self.name}", {"last_by_subj": self._anchor}, requests=requests)
+        message = found["message"]
+        self._anchored = base64.b64decode(message.get("data", ""))
+        return Stored(self._anchor, message["seq"], self._anchored)
+
+    def make_barrier(self) -> Message:
+        """Return a message that changes nothing."""
+        return Message(self.barrier, b"", ttl=_BARRIER)
+
+    async def info(self, subjects: str | None = None, *, requests: Requests | None = None) -> StreamInfo:
+        """Return what the leader tells, with the subjects that match a filter. Raises StoreError."""
+        found: list[str] = []
+        while True:
+            asked = {"subjects_filter": subjects, "offset": len(found)} if subjects is not None else {}
+            answer = await self.api(f"STREAM.INFO.{self.name}", asked, requests=requests)
+            found += answer["state"].get("subjects") or ()
+            if subjects is None or len(found) >= answer.get("total", 0):
+                break
+        cluster = answer.get("cluster") or {}
+        return StreamInfo(
+            answer["config"],
+            answer["created"],
+            f"{cluster.get('leader')} {cluster['leader_since']}" if "leader_since" in cluster else "",
+            answer["state"]["last_seq"],
+            found,
+        )
+
+    async def names(self, subjects: str) -> StreamInfo:
+        """Return what the leader tells, with the subjects that match a filter, not older than what was seen."""
+        deadline = _Deadline(_CATCH_UP)
+        while (info := await _repeat(partial(self.info, subjects))).last_sequence < self.seen:
+            await deadline.rest("the stream's leader is too far behind")
+        return info
+
+    async def purge(self, subjects: str, *, before: int | None = None) -> None:
+        """Remove the messages of subjects, or those before a sequence. Raises StoreError."""
+        asked: dict[str, Any] = {"filter": subjects}
+        if before is not None:
+            asked["seq"] = before
+        await self.api(f"STREAM.PURGE.{self.name}", asked)
+
+    async def api(
+        self, what: str, body: Mapping[str, Any], *, requests: Requests | None = None, timeout: float = ANSWER_TIMEOUT
+    ) -> dict[str, Any]:
+        """Call JetStream's API. Raises Unreachable, Lost and ApiError."""
+        data = msgspec.json.encode(body) if body else b""
+        answer = await (requests or self._connection).request(f"{self._api}.{what}", data, timeout=timeout)
+        return _read(answer)
+
+    # Messages
+
+    async def publish(self, message: Message, *, requests: Requests | None = None) -> int:
+        """Publish a message and return its sequence, when it is durable. Raises Unreachable, Lost and ApiError."""
+        line = requests or self._connection
+        headers, seen = _make_headers(message), self.seen
+        while True:
+            try:
+                answer = _read(await line.request(message.subject, message.data, headers))
+            except ApiError as error:
+                if error.number != _IN_PROCESS:
+                    raise
+                await asyncio.sleep(_PUBLISH_AGAIN)
+            else:
+                return self._see(answer["seq"], seen)
+
+    async def publish_all(self, messages: Sequence[Message]) -> int:
+        """Publish up to `MOST_MESSAGES` messages, all or none, and return the sequence of the last one.
+
+        Raises Unreachable, Lost and ApiError.
+        """
+        if len(messages) == 1:
+            return await self.publish(messages[0])
+        async with self._batches:
+            while True:
+                # All of them over one connection: on another one, the server would get only a part.
+                line, seen = await self._connection.line(), self.seen
+                batch = f"{self._batch}-{next(self._numbers)}"
+                try:
+                    for number, message in enumerate(messages[:-1], 1):
+                        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number), **_make_headers(message)}
+                        await line.send(message.subject, message.data, headers)
+                    last = messages[-1]
+                    headers = {
+                        "Nats-Batch-Id": batch,
+                        "Nats-Batch-Sequence": str(len(messages)),
+                        "Nats-Batch-Commit": "1",
+                        **_make_headers(last),
+                    }
+                    answer = _read(await line.request(last.subject, last.data, headers))
+                except ApiError as error:
+                    if error.number != _IN_PROCESS and not any(each in str(error) for each in _CROWDED):
+                        raise
+                    await asyncio.sleep(_PUBLISH_AGAIN)
+                else:
+                    return self._see(answer["seq"], seen)
+
+    async def last(self, subjects: Sequence[str], *, since: int | None = None) -> list[Stored]:
+        """Return the last message of each subject that has one, in the order of the stream.
+
+        The stream is not older than the message `since`; by default, than what this process has published. Raises
+        StoreError.
+        """
+        found: list[Stored] = []
+        for start in range(0, len(subjects), _AT_ONCE):
+            found += await self._last(subjects[start : start + _AT_ONCE], since)
+        return found
+
+    async def after(self, sequence: int, subjects: str, limit: int) -> list[Stored]:
+        """Return messages that match a filter, after a sequence, up to a count. Raises StoreError."""
+        asked = {"seq": sequence + 1, "next_by_subj": subjects, "batch": limit}
+        return (await _repeat(partial(self._get, asked)))[0]
+
+    # Inside
+
+    def _see(self, sequence: int, before: int) -> int:
+        """Record the sequence of a publication; `before` is what was seen before it was sent."""
+        if sequence <= before:
+            self.on_suspicion()
+        self.seen = max(self.seen, sequence)
+        return sequence
+
+    async def _last(self, subjects: Sequence[str], since: int | None) -> list[Stored]:
+        deadline = _Deadline(_CATCH_UP)
+        while True:
+            # The anchor is always there, and only an answer with messages says how old it is.
+            found, up_to = await _repeat(partial(self._get, {"multi_last": [self._anchor, *subjects]}))
+            if up_to is None:
+                raise StoreError(f"the stream {self.name} was emptied")
+            if any(each.subject == self._anchor and each.data != self._anchored for each in found):
+                self.on_suspicion()
+            if up_to >= (self.seen if since is None else since):
+                # Whatever copy is read next must not be older.
+                self.seen = max(self.seen, found[-1].sequence)
+                return [each for each in found if each.subject != self._anchor]
+            await deadline.rest("a copy of the stream is too far behind")
+
+    async def _get(self, asked: Mapping[str, Any]) -> tuple[list[Stored], int | None]:
+        """Return messages, and the last sequence of the copy that was read, None if nothing was found."""
+        answers = await self._connection.collect(
+            f"{self._api}.DIRECT.GET.{self.name}", msgspec.json.encode(asked), _is_last
+        )
+        last = answers.pop()
+        status = last.headers.get("Status")
+        if status not in ("204", "404"):
+            raise StoreError(f"the stream cannot be read: {last.headers.get('Description', status)}")
+        up_to = last.headers.get("Nats-UpTo-Sequence")
+        found = [
+            Stored(each.headers["Nats-Subject"], int(each.headers["Nats-Sequence"]), each.data) for each in answers
+        ]
+        return found, None if up_to is None else int(up_to)
+
+
+class _Deadline:
+    """Ends the repetition of something after some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + seconds
+
+    async def rest(self, trouble: str) -> None:
+        """Pause, unless it is too late. Raises Unreachable."""
+        if self._loop.time() > self._at:
+            raise Unreachable(trouble)
+        await asyncio.sleep(_READ_AGAIN)
+
+
+async def _repeat(read: Callable[[], Awaitable[T]]) -> T:
+    """Read something, and read it again while the stream has no leader, or if the answer is lost."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE
+    while True:
+        try:
+            return await read()
+        except (Lost, Unreachable) as error:
+            if isinstance(error, Disconnected) or loop.time() > deadline:
+                raise
+        await asyncio.sleep(_ASK_AGAIN)
+
+
+def _is_last(answer: Answer) -> bool:
+    return "Nats-Sequence" not in answer.headers
+
+
+def _make_headers(message: Message) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if message.expected is not None:
+        headers["Nats-Expected-Last-Subject-Sequence"] = str(message.expected)
+    if message.ttl is not None:
+        headers["Nats-TTL"] = f"{message.ttl}s"
+    return headers
+
+
+def _read(answer: Answer) -> dict[str, Any]:
+    """Return an answer of JetStream. Raises ApiError."""
+    found: dict[str, Any] = msgspec.json.decode(answer.data)
+    if (error := found.get("error")) is None:
+        return found
+    number, message = error.get("err_code", 0), str(error.get("description", "refused"))
+    if number == _WRONG_SEQUENCE:
+        raise WrongSequence(message, number)
+    if number in _WITHOUT_JETSTREAM:
+        message = f"JetStream is not enabled: {message}"
+    raise ApiError(message, number)

@@ -1,0 +1,147 @@
+"""Removes messages that are not needed, after the writes that have made them so."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from plait.errors import StoreError
+from plait.store.nats.contents import Contents, find_contents
+from plait.store.nats.layout import Known, Subjects
+from plait.store.nats.stream import Stream
+from plait.store.protocol import ThreadKey
+
+__all__ = ["Upkeep"]
+
+log = logging.getLogger("plait.store")
+
+# Seconds between two rounds, while there is something to do; and after a round that failed.
+_INTERVAL: Final = 1.0
+_RETRY_AFTER: Final = 30.0
+
+
+class Upkeep:
+    """Works in a task of its own, once a second while there is something to do."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        subjects: Subjects,
+        *,
+        heads: dict[ThreadKey, Known],
+        cleaned: dict[ThreadKey, set[int]],
+        give_up: Callable[[Known], Awaitable[None]],
+        is_writing: Callable[[ThreadKey], bool],
+        is_viewed: Callable[[ThreadKey], bool],
+    ) -> None:
+        self._stream = stream
+        self._subjects = subjects
+        # Those of the committer.
+        self._heads = heads
+        self._cleaned = cleaned
+        self._give_up = give_up
+        self._is_writing = is_writing
+        self._is_viewed = is_viewed
+        # The threads that were released, with the numbers of their owners.
+        self._released: dict[ThreadKey, int] = {}
+        # Threads whose logs were pruned, and generations of deleted threads.
+        self._pruned: dict[ThreadKey, None] = {}
+        self._removed: dict[ThreadKey, set[int]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._is_due = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="plait keeps up NATS")
+
+    async def stop(self) -> None:
+        """End, after removing what can be removed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+            try:
+                await self._work()
+            except StoreError as error:
+                log.warning("messages that are not needed could not be removed: %s", error)
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        """Forget the head of a thread that was released, and remove it if no thread is stored."""
+        self._released[key] = fence
+        self._is_due.set()
+
+    def note(self, before: Known, after: Known) -> None:
+        """Remove what a write has left, which had this head before and after it."""
+        if after.head.removed and after.head.removed != before.head.removed:
+            self.remove(after)
+        thread = after.head.thread
+        if thread is not None and thread.floor > (0 if before.head.thread is None else before.head.thread.floor):
+            self._pruned[after.head.key] = None
+            self._is_due.set()
+
+    def remove(self, known: Known) -> None:
+        """Remove the rows of deleted threads, as a head tells of them."""
+        self._removed.setdefault(known.head.key, set()).update(known.head.removed)
+        self._is_due.set()
+
+    # Inside
+
+    async def _run(self) -> None:
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            try:
+                await asyncio.sleep(_INTERVAL)
+                await self._work()
+            except StoreError as error:
+                log.warning("messages that are not needed could not be removed yet: %s", error)
+                self._is_due.set()
+                await asyncio.sleep(_RETRY_AFTER)
+
+    async def _work(self) -> None:
+        await self._remove()
+        await self._prune()
+        await self._forget()
+
+    async def _remove(self) -> None:
+        for key, generations in list(self._removed.items()):
+            if self._is_viewed(key):
+                self._is_due.set()
+                continue
+            for generation in list(generations):
+                await self._stream.purge(self._subjects.rows(key, generation) + ">")
+                generations.discard(generation)
+                self._cleaned.setdefault(key, set()).add(generation)
+            if not generations:
+                self._removed.pop(key, None)
+
+    async def _prune(self) -> None:
+        while self._pruned:
+            key = next(iter(self._pruned))
+            if (contents := await find_contents(self._stream, self._subjects, key)) is not None:
+                await self._purge(contents, "c", [rest for _, rest in contents.segments])
+                await self._purge(contents, "s", [rest for _, rest in sorted(contents.snapshots.items())])
+            self._pruned.pop(key, None)
+
+    async def _purge(self, contents: Contents, what: str, rests: Sequence[str]) -> None:
+        """Remove the messages before the first one that is kept."""
+        rests = [rest for rest in rests if rest not in contents.thread.rows]
+        kept = await self._stream.last([contents.start + rest for rest in rests[:1]])
+        if kept or not rests:
+            before = kept[0].sequence if kept else contents.known.sequence
+            await self._stream.purge(f"{contents.start}{what}.>", before=before)
+
+    async def _forget(self) -> None:
+        heads = self._heads
+        for key, fence in list(self._released.items()):
+            if self._is_writing(key) or key in self._removed:
+                self._is_due.set()
+                continue
+            known = heads.get(key)
+            if known is not None and known.head.fence == fence:
+                if known.head.thread is None:
+                    await self._give_up(known)
+                if heads.get(key) is known:
+                    del heads[key]
+            if self._released.get(key) == fence:
+                del self._released[key]

@@ -1,0 +1,141 @@
+"""Two stores on one NATS stream: of two owners of a thread, only the later one writes."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+from tests.nats import Nats, NatsCluster, new_stream
+from tests.schedules import TIMES
+from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
+from tests.server.store.contract_records import delete, put_records
+from tests.server.store.owners import take_over_many
+
+from plait.errors import Fenced, StoreError
+from plait.store.nats.planning import MOST_IN_HEAD
+from plait.store.nats.store import NatsStore
+from plait.store.nats.url import NatsUrl
+from plait.store.protocol import Prune, ThreadKey
+
+log = logging.getLogger(__name__)
+
+
+def make_stores(url: str, count: int = 2, *, most_in_head: int = MOST_IN_HEAD) -> list[NatsStore]:
+    """Return stores on the same stream."""
+    return [NatsStore(NatsUrl.parse(url), most_in_head=most_in_head) for _ in range(count)]
+
+
+@pytest.mark.soak
+async def test_takeovers_while_writes_are_under_way_lose_and_repeat_nothing(nats_server: Nats) -> None:
+    stores = make_stores(new_stream(nats_server.url, "replicas=1"))
+    async with stores[0], stores[1]:
+        refused = await take_over_many(stores, 1000 * TIMES)
+    log.warning("%d takeovers, %d writes refused", 1000 * TIMES, refused)
+    assert refused > 200
+
+
+async def test_takeovers_on_three_servers_lose_and_repeat_nothing(nats_cluster: NatsCluster) -> None:
+    stores = make_stores(new_stream(nats_cluster.url), most_in_head=0)
+    async with stores[0], stores[1]:
+        assert await take_over_many(stores, 200) > 40
+
+
+async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_owns_has_no_head(
+    nats_server: Nats,
+) -> None:
+    first, second = make_stores(new_stream(nats_server.url, "replicas=1"))
+    async with first, second:
+        fence = await first.claim(ROOM)
+        await first.submit(msgspec.structs.replace(beginning(), fence=fence))
+        owner = await second.claim(ROOM)
+        await second.submit(msgspec.structs.replace(delete(0), fence=owner))
+        # Neither before its first write nor after its deletion.
+        assert await outcomes([first.submit(msgspec.structs.replace(beginning(), fence=fence))]) == [Fenced]
+        third = await first.claim(ROOM)
+        assert third > owner > fence
+        assert await outcomes([second.submit(msgspec.structs.replace(beginning(), fence=owner))]) == [Fenced]
+        first.release(ROOM, third)
+    async with first:
+        (stored,) = await first._stream.last([first._subjects.head(ROOM)])
+        assert stored.data == b""  # The server removes it later.
+        assert await first.claim(ROOM) > third
+
+
+async def test_the_messages_of_deleted_threads_and_pruned_logs_are_removed(nats_server: Nats) -> None:
+    (store,) = make_stores(new_stream(nats_server.url, "replicas=1"), 1, most_in_head=500)
+    keys = [ThreadKey("room", str(number)) for number in range(3)]
+    async with store:
+        fences = {key: await store.claim(key) for key in keys}
+        for key in keys:
+            writes = [beginning(key=key), put_records(*((str(n), b"x") for n in range(2500)), key=key)]
+            for write in writes:
+                await store.submit(msgspec.structs.replace(write, fence=fences[key]))
+        assert len(await store.records(keys[0], "values", limit=10_000)) == 2500
+        for version in range(1, 200):
+            snapshot = b"1" if version % 20 == 0 else None
+            each = change(version, key=keys[1], client=client_row(), snapshot=snapshot)
+            await store.submit(msgspec.structs.replace(each, fence=fences[keys[1]]))
+        for key, version in ((keys[0], 0), (keys[2], 0)):
+            await store.submit(msgspec.structs.replace(delete(version, key=key), fence=fences[key]))
+        last = change(200, key=keys[1], snapshot=b"1", prune=Prune(200))
+        await store.submit(msgspec.structs.replace(last, fence=fences[keys[1]]))
+        assert [row.key for row in await store.threads()] == [keys[1]]
+
+        async def subjects() -> list[str]:
+            prefix = f"{store.url.stream}.d."
+            return [
+                each
+                for each in (await store._stream.info(f"{prefix}>")).subjects
+                if not {"r", "p"} & set(each.split("."))
+            ]
+
+        async with asyncio.timeout(30):
+            # The client is left; the head has the last snapshot.
+            while len(await subjects()) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert [each.split(".")[4] for each in sorted(await subjects())] == ["k"]
+        info = await store._stream.info(f"{store.url.stream}.d.>")
+        assert len([each for each in info.subjects if ".r." in each]) == 2500
+
+
+async def test_a_deletion_by_a_process_that_was_killed_is_finished_by_another(nats_server: Nats) -> None:
+    first, second = make_stores(new_stream(nats_server.url, "replicas=1"), most_in_head=0)
+    async with first, second:
+        fence = await first.claim(ROOM)
+        for write in (beginning(), put_records(("a", b"1")), delete(0)):
+            first._upkeep._removed.clear()  # It never gets to it.
+            await first.submit(msgspec.structs.replace(write, fence=fence))
+        first._upkeep._removed.clear()
+        rows = first._subjects.rows(ROOM, "*").removesuffix("*.") + ">"
+        assert len((await second._stream.info(rows)).subjects) == 2
+        assert await second.threads() == []
+        async with asyncio.timeout(30):
+            while (await second._stream.info(rows)).subjects:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+async def test_stores_that_are_opened_at_once_make_the_stream_once(nats_server: Nats) -> None:
+    stores = make_stores(new_stream(nats_server.url, "replicas=1"), 5)
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*(stack.enter_async_context(store) for store in stores))
+        assert len({await store.claim(ROOM) for store in stores}) == 5
+
+
+async def test_a_large_write_that_its_owner_did_not_finish_is_finished_by_the_next_one(nats_server: Nats) -> None:
+    first, second = make_stores(new_stream(nats_server.url, "replicas=1"))
+    async with first, second:
+        fence = await first.claim(ROOM)
+        await first.submit(msgspec.structs.replace(beginning(), fence=fence))
+        await first.submit(msgspec.structs.replace(put_records(("0", b"old")), fence=fence))
+
+        async def stop(known: object) -> None:
+            raise StoreError("cut off")
+
+        first._committer._finish = stop  # type: ignore[assignment,method-assign]
+        large = put_records(*((str(n), b"new") for n in range(2000)))
+        await first.submit(msgspec.structs.replace(large, fence=fence))
+        assert await second.claim(ROOM) > fence
+        rows = await second.records(ROOM, "values", limit=10_000)
+        assert len(rows) == 2000
+        assert {row.value for row in rows} == {b"new"}
