@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from plait.actor.actor import Actor
-from plait.agents.runs import Runs
 from plait.errors import Unavailable
 from plait.node.alarms import Alarms
 from plait.node.threads import SHUTTING_DOWN, Phase, Threads
@@ -17,6 +16,19 @@ log = logging.getLogger("plait.node")
 
 # Seconds that interrupted agents have to end.
 _GRACE: Final = 1.0
+
+
+class Runs(Protocol):
+    """The runs of agents."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an agent runs."""
+        ...
+
+    def cut_off(self) -> None:
+        """Interrupt all runs."""
+        ...
 
 
 async def drain(threads: Threads, runs: Runs, alarms: Alarms, timeout: float) -> None:
