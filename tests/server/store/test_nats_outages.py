@@ -20,6 +20,7 @@ from tests.server.store.writing import KEYS, Writing, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.nats.store import NatsStore
+from plait.store.nats.stream import Message
 from plait.store.nats.url import NatsUrl
 
 log = logging.getLogger(__name__)
@@ -263,3 +264,22 @@ async def test_without_syncing_a_restart_is_a_loss(own_nats: Nats) -> None:
         _, stored = await store.claim_and_load(ROOM)
         assert stored is not None
         assert stored.epoch != beginning().epoch
+
+
+async def test_after_a_restored_backup_an_operator_tells_the_stores_that_changes_may_be_lost(nats_server: Nats) -> None:
+    losses: list[None] = []
+    async with open_store(nats_server.url, "replicas=1") as store:
+        store.watch_claims(lambda: losses.append(None))
+        await begin(store)
+        await store.load(ROOM)
+        assert losses == []
+        # `nats pub game.anchor restored`
+        await store._stream.publish(Message(f"{store.url.stream}.anchor", b"restored"))
+        await store.load(ROOM)
+        await until(lambda: losses == [None])
+        _, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        assert stored.epoch != beginning().epoch
+    async with store:  # It is a new one once.
+        _, again = await store.claim_and_load(ROOM)
+        assert again == stored

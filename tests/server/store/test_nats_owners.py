@@ -16,7 +16,7 @@ from plait.errors import Fenced, StoreError
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import Prune, ThreadKey
+from plait.store.protocol import DueThread, Prune, RecordRange, ThreadKey
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,30 @@ async def test_takeovers_on_three_servers_lose_and_repeat_nothing(nats_cluster: 
     stores = make_stores(new_stream(nats_cluster.url), most_in_head=0)
     async with stores[0], stores[1]:
         assert await take_over_many(stores, 200) > 40
+
+
+async def test_a_copy_of_the_stream_that_is_late_shows_nothing_old(nats_cluster: NatsCluster) -> None:
+    url = new_stream(nats_cluster.url)
+    (first,) = make_stores(url, 1, most_in_head=0)
+    async with first:
+        fence = await first.claim(ROOM)
+        await first.submit(msgspec.structs.replace(beginning(), fence=fence))
+        leader = await asyncio.to_thread(nats_cluster.find_leader, first.url.stream)
+        late = next(each for each in nats_cluster.servers if each is not leader)
+        (second,) = make_stores(f"{late.url}/{first.url.stream}", 1)
+        async with second:
+            for number in range(1, 11):
+                fence = await first.claim(ROOM)
+                late.pause()
+                for each in range(40):
+                    write = put_records(("a", b"%d %d" % (number, each)), ("b", b"x" * 200_000))
+                    await first.submit(msgspec.structs.replace(write, fence=fence, due=number * 1000 + each))
+                late.resume()
+                if number % 2:
+                    assert await second.due_threads(until=10**9) == [DueThread(number * 1000 + 39, ROOM)]
+                _, stored = await second.claim_and_load(ROOM, records=[RecordRange("values", "a")])
+                assert stored is not None
+                assert [row.value for row in stored.records[0]] == [b"%d 39" % number]
 
 
 async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_owns_has_no_head(

@@ -48,7 +48,7 @@ class Moved(Exception):
 class Contents(NamedTuple):
     """The head of a stored thread, and which rows it has beside it. Rows of deleted values may be among them.
 
-    A write replaces the head, and changes the others: whoever awaits something copies what is needed first.
+    A write replaces the head, and changes the others: callers copy what they need before they await something.
     """
 
     known: Known

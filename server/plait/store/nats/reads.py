@@ -30,7 +30,7 @@ from plait.store.protocol import (
     ThreadKey,
 )
 
-__all__ = ["Reader", "load_contents", "select_records"]
+__all__ = ["Reader", "load_contents"]
 
 # How often something is read again that is written all the time, and the seconds in between.
 _TRIES: Final = 40

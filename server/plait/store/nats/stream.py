@@ -243,13 +243,14 @@ class Stream:
         """Publish a message and return its sequence, when it is durable. Raises Unreachable, Lost and ApiError."""
         line = requests or self._connection
         headers, seen = _make_headers(message), self.seen
+        deadline = _Deadline(PATIENCE)
         while True:
             try:
                 answer = _read(await line.request(message.subject, message.data, headers))
             except ApiError as error:
                 if error.number != _IN_PROCESS:
                     raise
-                await asyncio.sleep(_PUBLISH_AGAIN)
+                await deadline.rest(str(error), _PUBLISH_AGAIN)
             else:
                 return self._see(answer["seq"], seen)
 
@@ -260,6 +261,7 @@ class Stream:
         """
         if len(messages) == 1:
             return await self.publish(messages[0])
+        deadline = _Deadline(PATIENCE)
         async with self._batches:
             while True:
                 # All of them over one connection: on another one, the server would get only a part.
@@ -280,7 +282,7 @@ class Stream:
                 except ApiError as error:
                     if error.number != _IN_PROCESS and not any(each in str(error) for each in _CROWDED):
                         raise
-                    await asyncio.sleep(_PUBLISH_AGAIN)
+                    await deadline.rest(str(error), _PUBLISH_AGAIN)
                 else:
                     return self._see(answer["seq"], seen)
 
@@ -347,11 +349,11 @@ class _Deadline:
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + seconds
 
-    async def rest(self, trouble: str) -> None:
+    async def rest(self, trouble: str, pause: float = _READ_AGAIN) -> None:
         """Pause, unless it is too late. Raises Unreachable."""
         if self._loop.time() > self._at:
             raise Unreachable(trouble)
-        await asyncio.sleep(_READ_AGAIN)
+        await asyncio.sleep(pause)
 
 
 async def _repeat(read: Callable[[], Awaitable[T]]) -> T:
