@@ -31,10 +31,9 @@ SESSION_ONLY_IN_SCRIPT: Final = {
     "phase": "in Python, `status` is made of it here",
     "pushes": "for what closed tabs have left",
     "is_sending": "for a client that keeps its pushes in a storage",
-    "take_backlog": "for a storage",
-    "restore": "for a storage",
+    "queue": "for a storage, and for editors",
+    "tell": "for a storage",
     "own_presence": "for components of one page that share a client",
-    "goes_on": "for editors",
 }
 ROOM_ONLY_IN_PYTHON: Final = {
     "changes": "an async iterator, for which JavaScript has the callback `onChange`",
@@ -77,13 +76,21 @@ MESSAGES_ONLY_IN_SCRIPT: Final = {
 # What a room without asyncio lacks: its own edits use it.
 NOT_WITHOUT_ASYNCIO: Final = {"keys", "push", "shown"}
 METHOD: Final = re.compile(r"^  (?:get |async )?([a-z]\w*)(?:<[^(]*>)?\(", re.MULTILINE)
-FIELD: Final = re.compile(r"^  readonly ([a-z]\w*)\b", re.MULTILINE)
+FIELD: Final = re.compile(r"^  (?:readonly )?([a-z]\w*)(?::| =)", re.MULTILINE)
+# The methods of a class that options add.
+ADDED: Final = {"ThreadClient": [("parts.ts", "TextMethods"), ("parts.ts", "UndoMethods")]}
 
 
 def find_script_names(file: str, name: str) -> set[str]:
     """Return the public names of a class in a script, in snake case."""
+    added = [find_script_names(*place) for place in ADDED.get(name, [])]
+    return find_own_names(file, name).union(*added)
+
+
+def find_own_names(file: str, name: str) -> set[str]:
     text = (SOURCES / file).read_text()
-    body = re.split(rf"^export class {name}\b", text, flags=re.MULTILINE)[1].partition("\n}\n")[0]
+    start = rf"^export (?:class {name}\b|interface {name} {{\n)"
+    body = re.split(start, text, flags=re.MULTILINE)[1].partition("\n}\n")[0]
     names = {found for found in METHOD.findall(body) + FIELD.findall(body) if found != "constructor"}
     return {re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", each) for each in names}
 

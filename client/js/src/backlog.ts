@@ -1,12 +1,15 @@
 /** What a client keeps in a storage for the next page, and the check of what was read from there. */
 
 import { parse as parseJson } from "./exact.js";
-import type { KeptFold } from "./fold.js";
-import { isObject, plain } from "./json.js";
-import type { JsonObject } from "./json.js";
+import { newPush } from "./fold.js";
+import type { Fold, Places } from "./fold.js";
+import { freeze, isObject, plain } from "./json.js";
+import type { Document, JsonObject } from "./json.js";
 import { parse, regionOf } from "./patch.js";
 import type { Splice } from "./patch.js";
-import type { Op } from "./protocol.js";
+import type { Pending } from "./pending.js";
+import type { Op, Version } from "./protocol.js";
+import type { Session } from "./session.js";
 
 /** A client's id and its unanswered pushes. */
 export interface Backlog {
@@ -14,6 +17,60 @@ export interface Backlog {
   /** The ref of the next push. */
   next: number;
   fold?: KeptFold | undefined;
+}
+
+/** The places are those of the last join. */
+interface KeptFold extends Places {
+  at: Version;
+  confirmed?: Document;
+  pushes: KeptPush[];
+}
+
+interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial<Answerable> {
+  /**
+   * Whether it may have been sent under this ref, perhaps by a copy of the page; true unless set. False for a push made
+   * before the page had joined: another page may have used the ref.
+   */
+  isSent?: boolean;
+}
+
+type Answerable = Pick<Pending, "lostOn" | "isOrphan" | "isSettled">;
+
+/** Returns what to keep of a session, if it has changed since the last time; undefined else. */
+export function takeBacklog({ queue }: Session): Backlog | undefined {
+  const { client, next, fold } = queue;
+  // Pushes are kept together with the state that they are based on.
+  const isMoved = queue.all.length > 0 && fold.at !== queue.keptAt;
+  if (!queue.isDirty && !isMoved) return undefined;
+  queue.isDirty = false;
+  queue.keptAt = fold.at;
+  return { client, next, fold: keptOf(fold) };
+}
+
+/** Returns what leads on from here; undefined when there is nothing that the server will not tell. */
+function keptOf({ at, confirmed, pushes, hasJoined, places }: Fold): KeptFold | undefined {
+  if (at === undefined || pushes.length === 0) return undefined;
+  const kept = pushes.map(({ sent, isShown: _, ...push }) => ({ ...push, isSent: hasJoined || sent !== undefined }));
+  return { at, confirmed, pushes: kept, ...places };
+}
+
+/** Makes a session go on where another life has ended. Only before the first socket opens. */
+export function restore(session: Session, { client, next, fold: kept }: Backlog): void {
+  const { queue } = session;
+  Object.assign(queue, { client, next });
+  if (!kept) return;
+  const { at, confirmed, pushes, list_keys, texts } = kept;
+  const { fold } = queue;
+  fold.at = at;
+  fold.declare({ list_keys, texts });
+  fold.confirmed = freeze(confirmed);
+  fold.pushes = pushes.map(({ isSent = true, ...push }) => ({
+    ...newPush(push.ref, push.made, push.ops),
+    ...push,
+    sent: isSent ? push.ops : undefined,
+  }));
+  fold.refold([]);
+  session.tell({ type: "restored" });
 }
 
 /** Returns the backlog in a text; undefined where it is invalid. */

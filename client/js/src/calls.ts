@@ -64,7 +64,7 @@ export class Calls {
       this.#link.pump();
     };
     try {
-      if (signal?.aborted) throw signal.reason;
+      signal?.throwIfAborted();
       const call = [plain(method) as string, plain(args) as Json[], plain(kwargs) as JsonObject] as const;
       this.#early.inTurn(() => begin(call));
       if (signal) onAbortBefore(chunks.result, signal, cancel);

@@ -3,7 +3,7 @@
 import { Calls } from "./calls.js";
 import type { CallOptions, RpcStream } from "./calls.js";
 import { Deferred, whenFound } from "./deferred.js";
-import { produce } from "./draft.js";
+import { edited } from "./draft.js";
 import { EarlyQueue } from "./early.js";
 import { Edits } from "./edits.js";
 import { raise } from "./errors.js";
@@ -18,8 +18,7 @@ import type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 import { messageOf } from "./messages.js";
 import type { Keeper, ThreadOptions } from "./options.js";
 import { textComparison } from "./parts.js";
-import type { CompareTexts, History, TextChange, TextEdit, TextPart, TextWatchers } from "./parts.js";
-import { parse, textAt } from "./patch.js";
+import type { CompareTexts, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
@@ -28,6 +27,27 @@ import type { Session } from "./session.js";
 import type { ThreadMessages } from "./thread-messages.js";
 
 export type Unsubscribe = () => void;
+
+/** The methods that the options `text` and `undo` bring; without them they throw a TypeError. */
+export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> extends TextMethods, UndoMethods {}
+
+/** `subscribe` tells when one of these has changed. */
+const COMPARED = [
+  "state",
+  "confirmed",
+  "version",
+  "status",
+  "trouble",
+  "pending",
+  "connection",
+  "readonly",
+  "presence",
+] as const;
+
+const METHODS = {
+  text: ["splice", "append", "goesOn", "editsBetween", "onText"],
+  undo: ["undo", "redo", "canUndo", "canRedo"],
+} as const satisfies { text: (keyof TextMethods)[]; undo: (keyof UndoMethods)[] };
 
 export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   static readonly #onUnhandled = new Listeners<[Refusal, ThreadClient]>();
@@ -48,8 +68,6 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #calls: Calls;
   readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
   readonly #abandoned: ReturnType<Keeper["newQueues"]> | undefined;
-  readonly #text: TextPart | undefined;
-  readonly #compareTexts: CompareTexts;
   readonly #history: History | undefined;
   readonly #texts: TextWatchers | undefined;
 
@@ -76,11 +94,12 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       this.#listeners.dispatch(event),
     );
     const { text, undo } = options;
-    this.#text = text;
     // Each comparison has a budget of its own.
-    this.#compareTexts = (before, after) => textComparison(options)?.(before, after) ?? [];
-    this.#texts = text?.newWatchers(this.#compareTexts);
+    const compareTexts: CompareTexts = (before, after) => textComparison(options)?.(before, after) ?? [];
+    this.#texts = text?.newWatchers(compareTexts);
     this.#history = undo?.newHistory(() => performance.now(), options);
+    this.#add("text", this.#texts && text?.newMethods(this.#edits, this.#texts, compareTexts));
+    this.#add("undo", this.#history && undo?.newMethods(this.#edits, this.#history));
     this.messages = options.messages?.newMessages(this.#link);
     if (options.connect !== false) this.connect();
   }
@@ -169,7 +188,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * without having changed the draft is the next state.
    */
   edit(recipe: (draft: State) => unknown): Promise<number> {
-    return this.#edits.set((state) => produce(state as State, recipe));
+    return this.#edits.set((state) => edited(state as State, recipe));
   }
 
   /**
@@ -180,64 +199,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#edits.update(pointer, value);
   }
 
-  /**
-   * Removes so many characters of the string at a JSON pointer, from a position on, and inserts a text there. What
-   * others write in it at the same time stays. Positions are those of JavaScript strings, UTF-16 units, as
-   * `selectionStart` is; one in the middle of a surrogate pair is refused with `bad_state`, as one past the end is.
-   * Several edits are one change; they are in order, and all counted on the text before them.
-   */
-  splice(pointer: string, at: number, remove?: number, insert?: string): Promise<number>;
-  splice(pointer: string, edits: readonly TextEdit[]): Promise<number>;
-  splice(pointer: string, at: number | readonly TextEdit[], remove = 0, insert = ""): Promise<number> {
-    const part = needs(this.#text, "text");
-    const edits = typeof at === "object" ? at : [{ at, remove, insert }];
-    return this.#edits.make((shown) => part.splice(shown, pointer, edits));
-  }
-
-  /** Appends to the string at a JSON pointer; only what is appended is sent. */
-  append(pointer: string, text: string): Promise<number> {
-    const part = needs(this.#text, "text");
-    return this.#edits.make((shown) => part.append(shown, pointer, text));
-  }
-
-  /**
-   * Tells whether what is inserted at a position of the string at a JSON pointer goes on after what this client has
-   * inserted last: then it stays before what others insert there. For editors that hold back what others type.
-   */
-  goesOn(pointer: string, at: number): boolean {
-    const text = textAt(this.#edits.shown, parse(pointer));
-    if (text === undefined || this.#edits.isEarly) return false;
-    return this.#session.goesOn(pointer, this.#text?.pointAt(text, at) ?? at);
-  }
-
-  /** Returns edits that lead from one text to another, as few as the options find. For editors. */
-  editsBetween(before: string, after: string): TextEdit[] {
-    return needs(this.#text, "text").toEdits(before, this.#compareTexts(before, after));
-  }
-
   // Undo and redo
-
-  /**
-   * Takes back the last own change in this page, a burst of typing as one; with a JSON pointer, the last one at that
-   * place or in it. What others have done since stays; a change whose place they have changed is not taken back.
-   * Resolves as `set` does; returns undefined where there is nothing to take back.
-   */
-  undo(pointer = ""): Promise<number> | undefined {
-    return this.#run("undo", pointer);
-  }
-
-  /** Does again what `undo` has taken back, as long as this client has made no other change. */
-  redo(pointer = ""): Promise<number> | undefined {
-    return this.#run("redo", pointer);
-  }
-
-  canUndo(pointer = ""): boolean {
-    return this.#can("undo", pointer);
-  }
-
-  canRedo(pointer = ""): boolean {
-    return this.#can("redo", pointer);
-  }
 
   /**
    * Makes all changes of this page until `resumeHistory` one for `undo`, as those of a drag are, however long it lasts.
@@ -343,14 +305,6 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#listeners.change.add(fn);
   }
 
-  /**
-   * Calls `fn` with each change of the string at a JSON pointer as it is shown, by this client too: with the text, and
-   * the edits that led there. For editors, which `bindText` has for the elements of a page.
-   */
-  onText(pointer: string, fn: (change: TextChange) => void): Unsubscribe {
-    return needs(this.#texts, "text").watch(pointer, this.#edits.shown, fn);
-  }
-
   /** Calls `fn` with each message of the thread; a binary one is an ArrayBuffer. */
   onMessage(fn: (data: any) => void): Unsubscribe {
     return this.#listeners.message.add(fn);
@@ -396,14 +350,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#closed.promise;
   }
 
-  #run(what: "undo" | "redo", pointer: string): Promise<number> | undefined {
-    const history = needs(this.#history, "undo");
-    if (this.#edits.isEarly) return undefined;
-    return history.run(what, parse(pointer), this.#session.shown, (ops) => this.#edits.make(() => ops));
-  }
-
-  #can(what: "undo" | "redo", pointer: string): boolean {
-    return !this.#edits.isEarly && needs(this.#history, "undo").can(what, parse(pointer), this.#session.shown);
+  /** Adds the methods of an option, or what throws in their place. */
+  #add(option: keyof typeof METHODS, methods: Partial<TextMethods & UndoMethods> = {}): void {
+    for (const name of METHODS[option]) {
+      const fail = () => {
+        throw new TypeError(`${name} needs the option ${option}, which plait-client exports`);
+      };
+      // That of a subclass comes first.
+      (this as Record<string, unknown>)[name] ??= methods[name] ?? fail;
+    }
   }
 
   #checkOpen(): void {
@@ -415,11 +370,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   #handleEvent(event: SessionEvent): void {
-    const answer = event.type === "refused" ? this.#edits.answerOf(event.push) : undefined;
-    this.#edits.settle(event);
-    if (event.type === "applied" || event.type === "refused") {
-      this.#history?.settle(event.push, event.type === "refused");
-    }
+    const answer = this.#edits.settle(event);
+    if ("push" in event) this.#history?.settle(event.push, event.type === "refused");
     this.#calls.settle(event);
     this.#listeners.dispatch(event, answer);
     if (event.type === "joined" || event.type === "restored") this.#early.run();
@@ -446,30 +398,18 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   #tellUnhandled(refusal: Refusal): void {
     if (!ThreadClient.#onUnhandled.isEmpty) ThreadClient.#onUnhandled.tell(refusal, this as unknown as ThreadClient);
-    else
-      console.error(
-        `A change of ${this.kind}/${this.name} was refused; handle it with onRefused or catch:`,
-        refusal.error,
-      );
+    else console.error(`a change of ${this.kind}/${this.name} was refused; see onRefused:`, refusal.error);
   }
 
   #compare(): void {
     this.#texts?.tell(this.#edits.shown, !this.#edits.isEarly);
-    const { state, confirmed, version, status, trouble, pending, connection, readonly, presence } = this;
-    this.#listeners.compare([state, confirmed, version, status, trouble, pending, connection, readonly, presence]);
+    this.#listeners.compare(COMPARED.map((name) => this[name]));
   }
-}
-
-/** Returns a part of the client. Throws a TypeError where the options lack it. */
-function needs<Part>(part: Part | undefined, option: "text" | "undo"): Part {
-  if (part === undefined) throw new TypeError(`This needs the option ${option}, which plait-client exports`);
-  return part;
 }
 
 /** Binds methods to their object, as after `const { subscribe } = room`. */
 function bindMethods(object: object, prototype: object): void {
-  for (const name of Object.getOwnPropertyNames(prototype)) {
-    const { value } = Object.getOwnPropertyDescriptor(prototype, name) ?? {};
+  for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(prototype))) {
     if (name === "constructor" || typeof value !== "function") continue;
     // That of a subclass comes first.
     const method = (object as Record<string, () => unknown>)[name] as () => unknown;

@@ -2,6 +2,7 @@
 
 /** A promise that knows whether it is awaited. */
 class Watched<T> extends Promise<T> {
+  /** By a caller that awaits it as soon as it is returned, this is set two microtasks later. */
   isAwaited = false;
 
   // `then` returns an ordinary promise.
@@ -27,24 +28,11 @@ export class Deferred<T> {
   resolve!: (value: T) => void;
   /** Rejects; where it is not awaited, as an unhandled rejection. */
   raise!: (error: unknown) => void;
-  readonly #promise: Watched<T>;
-
-  constructor() {
-    this.#promise = new Watched<T>((resolve, raise) => Object.assign(this, { resolve, raise }));
-  }
-
-  get promise(): Promise<T> {
-    return this.#promise;
-  }
-
-  /** Whether it is awaited; by a caller that does so as soon as it is returned, two microtasks later. */
-  get isAwaited(): boolean {
-    return this.#promise.isAwaited;
-  }
+  readonly promise = new Watched<T>((resolve, raise) => Object.assign(this, { resolve, raise }));
 
   /** Rejects; silently where it is not awaited. */
   readonly reject = (error: unknown): void => {
-    this.#promise.ignore();
+    this.promise.ignore();
     this.raise(error);
   };
 }
@@ -61,7 +49,7 @@ export function whenFound<T>(
   const found = new Deferred<T>();
   const lookAgain = () => {
     try {
-      if (signal?.aborted) throw signal.reason;
+      signal?.throwIfAborted();
       const value = look();
       if (value === undefined) return;
       found.resolve(value);
@@ -69,10 +57,9 @@ export function whenFound<T>(
       found.reject(error);
     }
     unsubscribe();
-    signal?.removeEventListener("abort", lookAgain);
   };
   const unsubscribe = subscribe(lookAgain);
-  signal?.addEventListener("abort", lookAgain);
+  if (signal) onAbortBefore(found.promise, signal, lookAgain);
   lookAgain();
   return found.promise;
 }
@@ -83,8 +70,9 @@ export function onAbortBefore(
   signal: AbortSignal,
   onAbort: (reason: unknown) => void,
 ): void {
-  const abort = () => onAbort(signal.reason);
-  const unsubscribe = () => signal.removeEventListener("abort", abort);
-  signal.addEventListener("abort", abort);
-  promise.then(unsubscribe, unsubscribe);
+  const settled = new AbortController();
+  // A controller has the option `signal`.
+  signal.addEventListener("abort", () => onAbort(signal.reason), settled);
+  const end = () => settled.abort();
+  promise.then(end, end);
 }

@@ -3,30 +3,26 @@
 import type { Keys } from "./elements.js";
 import { raise } from "./errors.js";
 import { difference } from "./fold.js";
-import { PatchError, apply, find, parse, replace } from "./patch.js";
-import type { Document } from "./json.js";
+import { PatchError, apply, replace } from "./patch.js";
+import type { Document, Json } from "./json.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 
 interface Waiting {
   act: () => void;
-  isEdit: boolean;
+  edits: number;
 }
 
 /** Actions that wait, in order, until there is a state. */
 export class EarlyQueue {
   readonly #isOver: () => boolean;
   readonly #waiting: Waiting[] = [];
-  #edits = 0;
+  /** How many edits wait. */
+  edits = 0;
 
   /** `isOver` tells whether there is a state, or the client is closed; `run` is to be called when that has changed. */
   constructor(isOver: () => boolean) {
     this.#isOver = isOver;
-  }
-
-  /** How many edits wait. */
-  get edits(): number {
-    return this.#edits;
   }
 
   /** Whether an action would have to wait. */
@@ -34,17 +30,17 @@ export class EarlyQueue {
     return this.#waiting.length > 0 || !this.#isOver();
   }
 
-  /** Acts after all that waits; at once when there is a state and nothing waits. */
-  inTurn(act: () => void, { isEdit = false } = {}): void {
+  /** Acts after all that waits; at once when there is a state and nothing waits. `edits` is how many edits it makes. */
+  inTurn(act: () => void, edits = 0): void {
     if (!this.isWaiting) return act();
-    this.#waiting.push({ act, isEdit });
-    if (isEdit) this.#edits++;
+    this.#waiting.push({ act, edits });
+    this.edits += edits;
   }
 
   /** Runs all that waits, and after it what is added by that. */
   run(): void {
     for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
-      if (next.isEdit) this.#edits--;
+      this.edits -= next.edits;
       try {
         next.act();
       } catch (error) {
@@ -61,25 +57,24 @@ export type Rebase = (shown: Document, keys: Keys) => readonly Op[];
 export class InitialState {
   /** The initial state itself. */
   readonly document: Document;
-  #shown: Document;
+  /** The initial state with all edits. */
+  shown: Document;
   // What leads from the initial state, with the edits rebased so far, to the thread's state.
   #over: readonly Op[] | undefined = undefined;
 
   constructor(document: Document) {
-    this.document = this.#shown = document;
-  }
-
-  /** The initial state with all edits. */
-  get shown(): Document {
-    return this.#shown;
+    this.document = this.shown = document;
   }
 
   /** Applies an edit; throws a PatchError if it does not fit. Edits must be rebased in the order of these calls. */
   edit(ops: readonly Op[]): Rebase {
-    const before = this.#shown;
-    const after = (this.#shown = apply(before, ops));
+    const before = this.shown;
+    const after = (this.shown = apply(before, ops));
     // Which strings are texts is not known before the thread has sent its state.
-    return (shown, keys) => this.#rebase(inTexts(ops, before, keys), after, shown, keys);
+    return (shown, keys) => {
+      const change = (old: Document, next: Json, path: string) => replace(old, next, path, keys);
+      return this.#rebase(keys.parts.text?.inTexts(ops, before, change) ?? ops, after, shown, keys);
+    };
   }
 
   #rebase(ops: readonly Op[], after: Document, shown: Document, keys: Keys): readonly Op[] {
@@ -90,16 +85,7 @@ export class InitialState {
     }
     const moved = rebase(ops, this.#over ?? difference(this.document, shown, keys), shown, keys.parts.text);
     this.#over = moved.over;
-    if (moved.isLost) throw new PatchError("the state of the thread lacks what this edit of the initial state changes");
+    if (moved.isLost) throw new PatchError("what this edit changes is gone");
     return moved.ops;
   }
-}
-
-/** Returns operations on a document; those that replace a text change only what is different. */
-function inTexts(ops: readonly Op[], document: Document, keys: Keys): Op[] {
-  return ops.flatMap((op) => {
-    const old = find(document, parse(op.path));
-    document = apply(document, [op]);
-    return op.op === "replace" ? replace(old, op.value, op.path, keys) : [op];
-  });
 }

@@ -12,12 +12,13 @@ import { plain } from "./json.js";
 import type { Document, Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
+import type { Editing, Insertion } from "./parts.js";
 import { PatchError, diff, find, parse, replace } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
 
-export class Edits {
+export class Edits implements Editing {
   readonly #link: Link;
   readonly #early: EarlyQueue;
   readonly #listeners: ThreadListeners;
@@ -68,6 +69,10 @@ export class Edits {
     return this.#waiting > 0 || this.#session.epoch === undefined;
   }
 
+  get insertion(): Insertion | undefined {
+    return this.#session.queue.fold.insertion;
+  }
+
   get #session(): Session {
     return this.#link.session;
   }
@@ -77,7 +82,7 @@ export class Edits {
     // An edit that is made while others are rebased onto the thread's state is rebased after them.
     const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.epoch === undefined);
     if (this.#initial && isEarly) this.#editInitial(this.#initial, make, answer);
-    else this.#early.inTurn(() => this.#push(make, answer), { isEdit: true });
+    else this.#early.inTurn(() => this.#push(make, answer), 1);
     this.#link.pump();
     return answer.promise;
   }
@@ -91,7 +96,7 @@ export class Edits {
         this.#waiting--;
         this.#push(() => rebaseEdit(this.#session.shown, this.#session.keys), answer);
       };
-      this.#early.inTurn(push, { isEdit: true });
+      this.#early.inTurn(push, 1);
     });
   }
 
@@ -133,13 +138,14 @@ export class Edits {
     return this.#answers.get(push);
   }
 
-  /** Settles the promise of a push that is applied or refused. */
-  settle(event: SessionEvent): void {
-    if (event.type !== "applied" && event.type !== "refused") return;
+  /** Settles the promise of a push that is applied or refused, and returns it. */
+  settle(event: SessionEvent): Deferred<number> | undefined {
+    if (!("push" in event)) return undefined;
     const answer = this.#answers.get(event.push);
     this.#answers.delete(event.push);
     if (event.type === "applied") answer?.resolve(event.version);
     else answer?.reject(event.error);
+    return answer;
   }
 
   /** Rejects the promises of all pushes, as no answer will come. */
@@ -154,7 +160,7 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
   if (keys.parts.text) return;
   for (const { op, path, value } of ops) {
     if (op === "replace" && typeof value === "string" && keys.hasText(path))
-      throw new TypeError(`${path} is a text: this needs the option text, which plait-client exports`);
+      throw new TypeError(`${path} is a text, which needs the option text, which plait-client exports`);
   }
 }
 
@@ -165,6 +171,6 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] {
   const between = before === undefined ? [] : difference(before, shown, keys);
   const { ops, isLost } = rebase(diff(before, next, keys), between, shown, keys.parts.text);
-  if (isLost) throw new PatchError("an edit made within this one has removed what it changes");
+  if (isLost) throw new PatchError("what this edit changes is gone");
   return ops;
 }

@@ -25,14 +25,11 @@ export function namesOf(old: readonly Json[], next: readonly Json[], key: string
 /** Returns the ids of the elements of two lists; an edited element without an id shares one with the old element. */
 export function idsOf(old: readonly Json[], next: readonly Json[], key: string | undefined): readonly [Id[], Id[]] {
   const ids = [old.map((element) => idOf(element, key)), next.map((element) => idOf(element, key))] as const;
-  const origins = next.map(originOf);
-  if (origins.every((origin) => origin === undefined)) return ids;
+  if (!next.some(originOf)) return ids;
   const places = new Map<unknown, number>();
-  old.forEach((element, at) => {
-    if (ids[0][at] === undefined && typeof element === "object") places.set(element, at);
-  });
-  origins.forEach((origin, at) => {
-    const place = ids[1][at] === undefined ? places.get(origin) : undefined;
+  old.forEach((element, at) => ids[0][at] === undefined && places.set(element, at));
+  next.forEach((element, at) => {
+    const place = ids[1][at] === undefined ? places.get(originOf(element)) : undefined;
     if (place !== undefined) ids[0][place] = ids[1][at] = `\0${place}`;
   });
   return ids;

@@ -1,7 +1,7 @@
 /** The error that this client throws, and the close codes that end a client with one. */
 
 export interface PlaitErrorOptions {
-  path?: string | undefined;
+  path?: string | null | undefined;
   closeCode?: number | undefined;
   cause?: unknown;
 }
@@ -22,7 +22,7 @@ export class PlaitError extends Error {
     super(message, cause === undefined ? undefined : { cause });
     this.name = "PlaitError";
     this.code = code;
-    this.path = path;
+    this.path = path ?? undefined;
     this.closeCode = closeCode;
   }
 }
@@ -62,6 +62,6 @@ export function isFinal(code: number): boolean {
 /** Returns the error of a client that was closed with a final code; undefined where it reconnects. */
 export function finalError(code: number, reason: string | undefined): PlaitError | undefined {
   if (!isFinal(code)) return undefined;
-  const message = reason || `The server closed the connection for good (${code})`;
+  const message = reason || `closed by the server (${code})`;
   return new PlaitError(FINAL[code] ?? "closed", message, { closeCode: code });
 }

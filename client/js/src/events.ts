@@ -62,17 +62,13 @@ export type SessionEvent =
 
 /** Applies a frame with others' changes, and returns the event. Throws a PatchError, and changes nothing, on a gap. */
 export function applyChange(fold: Fold, frame: Change | Changes | Snapshot, source?: string): Changed {
-  if (frame.type === "change") {
-    const { version, ops } = frame;
-    fold.follow(version - 1, version, ops);
+  if (frame.type === "snapshot") {
+    const { epoch, version, state } = frame;
+    const ops = diff(fold.confirmed, state, fold.keys);
+    fold.replace([epoch, version], state);
     return { type: "change", version, ops, source };
   }
-  if (frame.type === "changes") {
-    fold.follow(frame.from, frame.to, frame.ops);
-    return { type: "change", version: frame.to, ops: frame.ops, source: undefined };
-  }
-  const { epoch, version, state } = frame;
-  const ops = diff(fold.confirmed, state, fold.keys);
-  fold.replace([epoch, version], state);
-  return { type: "change", version, ops, source: undefined };
+  const [from, to] = frame.type === "change" ? [frame.version - 1, frame.version] : [frame.from, frame.to];
+  fold.follow(from, to, frame.ops);
+  return { type: "change", version: to, ops: frame.ops, source };
 }

@@ -15,8 +15,12 @@ export function isInexact(value: number): boolean {
 
 /** Returns the JSON of a value: a BigInt as an integer, a number beyond 2^53 with an exponent. */
 export function stringify(value: unknown): string {
-  const text = attempt(value);
-  if (text !== undefined && !LONG.test(text)) return text;
+  try {
+    const text = JSON.stringify(value);
+    if (!LONG.test(text)) return text;
+  } catch {
+    // It has a BigInt.
+  }
   const marked = JSON.stringify(value, function (this: Record<string, unknown>, key: string, item: unknown) {
     const own = this[key];
     if (typeof own === "bigint") return `${MARK}${own}`;
@@ -25,25 +29,13 @@ export function stringify(value: unknown): string {
   return marked.replace(/"\\ud800([-+.\de]+)"/g, "$1");
 }
 
-/** Returns the JSON of a value; undefined if it contains a BigInt. */
-function attempt(value: unknown): string | undefined {
-  try {
-    return JSON.stringify(value);
-  } catch {
-    return undefined;
-  }
-}
-
 /** Returns the value of a JSON text. */
 export function parse(text: string): unknown {
   if (!LONG.test(text)) return JSON.parse(text);
-  let isMarked = false;
   const marked = text.replace(TOKEN, (token) => {
-    if (!/^-?\d+$/.test(token) || Number.isSafeInteger(Number(token))) return token;
-    isMarked = true;
-    return `"\\ud800${token}"`;
+    return /^-?\d+$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"\\ud800${token}"` : token;
   });
-  if (!isMarked) return JSON.parse(text);
+  if (marked === text) return JSON.parse(text);
   return JSON.parse(marked, (_, value: unknown) =>
     typeof value === "string" && MARKED.test(value) ? BigInt(value.slice(1)) : value,
   );

@@ -45,9 +45,7 @@ export function takingBack(ops: readonly Op[], document: Document): Op[] {
       shape.do(op.op, parts, op.value);
     }
   }
-  return inverse
-    .reverse()
-    .map((op) => (op.op === "splice" ? op : makeOp(op.op, op.path, { isMoved: op.moved === true })));
+  return inverse.reverse().map((op) => (op.op === "splice" ? op : makeOp(op.op, op.path, undefined, op.moved)));
 }
 
 /** Adds what takes back an operation, given what it is done in and what was there; of a move that is one, too. */
@@ -61,6 +59,6 @@ function addInverse(inverse: Op[], op: Op, container: Document, there: Document)
   } else if (op.op === "add" && parts.length > 0 && there === undefined) {
     inverse.push({ op: "remove", path: op.path });
   } else {
-    inverse.push(makeOp(op.op === "remove" ? "add" : "replace", op.path, { value: there ?? null }));
+    inverse.push(makeOp(op.op === "remove" ? "add" : "replace", op.path, there ?? null));
   }
 }

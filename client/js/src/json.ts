@@ -20,12 +20,12 @@ export type DeepReadonly<T> = 0 extends 1 & T
 
 /** Tells whether a value is a JSON object: neither null nor an array. */
 export function isObject(value: unknown): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  return isContainer(value) && !Array.isArray(value);
 }
 
 /** Tells whether two values are the same JSON; the order of keys does not count. */
 export function isEqual(a: unknown, b: unknown): boolean {
-  if (Object.is(a, b) || a === b) return true;
+  if (a === b) return true;
   if (Array.isArray(a)) {
     return Array.isArray(b) && a.length === b.length && a.every((item, index) => isEqual(item, b[index]));
   }
@@ -45,55 +45,71 @@ export function canonical(value: Json): string {
 /** Returns `next` with each part that is equal to its counterpart in `old` replaced by that object. */
 export function share<T>(old: unknown, next: T): T;
 export function share(old: unknown, next: unknown): unknown {
-  if (old === next) return old;
-  if (Array.isArray(old) && Array.isArray(next)) {
-    const items = next.map((item, index) => (index < old.length ? share(old[index], item) : item));
-    if (items.length === old.length && items.every((item, index) => item === old[index])) return old;
-    return items.every((item, index) => item === next[index]) ? next : items;
-  }
-  if (!isObject(old) || !isObject(next)) return next;
+  if (old === next || !isContainer(old) || !isContainer(next) || Array.isArray(old) !== Array.isArray(next))
+    return next;
   const keys = Object.keys(next);
-  const entries = keys.map((key) => [key, Object.hasOwn(old, key) ? share(old[key], next[key]) : next[key]] as const);
-  if (
-    keys.length === Object.keys(old).length &&
-    entries.every(([key, item]) => Object.hasOwn(old, key) && item === old[key])
-  ) {
-    return old;
+  let isOld = keys.length === Object.keys(old).length;
+  let made = next;
+  for (const key of keys) {
+    const item = Object.hasOwn(old, key) ? share(old[key], next[key]) : next[key];
+    isOld &&= item === old[key];
+    if (item === next[key]) continue;
+    if (made === next) made = copyOf(next);
+    made[key] = item;
   }
-  return entries.every(([key, item]) => item === next[key]) ? next : Object.fromEntries(entries);
+  return isOld ? old : made;
+}
+
+type Container = Record<string, unknown>;
+
+export function isContainer(value: unknown): value is Container {
+  return typeof value === "object" && value !== null;
+}
+
+/** Returns a shallow copy of an object or an array. */
+export function copyOf(value: object): Container {
+  return (Array.isArray(value) ? [...(value as unknown[])] : { ...value }) as Container;
 }
 
 /** Returns `value`, frozen in all its parts; an object that is frozen already is taken to be so at every depth. */
 export function freeze<T>(value: T): T {
-  if (typeof value !== "object" || value === null || Object.isFrozen(value)) return value;
-  if (Array.isArray(value)) for (const item of value) freeze(item);
-  else for (const key of Object.keys(value)) freeze((value as Record<string, unknown>)[key]);
+  if (!isContainer(value) || Object.isFrozen(value)) return value;
+  for (const item of Object.values(value)) freeze(item);
   return Object.freeze(value);
 }
 
-// Origins: an edited element of a list is recognized by the element it was made from, also without an id.
+/** Sets an own member, where an assignment could call a setter of the prototype; returns whether it is set. */
+export function setOwn(object: object, key: PropertyKey, value: unknown): boolean {
+  if (Object.hasOwn(object, key)) return Reflect.set(object, key, value);
+  return Reflect.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
+}
+
+// Drafts and origins: an edited element of a list is recognized by the element it was made from, also without an id.
+
+/** What a draft is of, which is never changed, and the copy that is. */
+export interface Draft {
+  readonly base: Container;
+  readonly copy: Container;
+}
+
+/** Under this key, a draft has what it is. */
+export const DRAFT = Symbol();
 
 const origins = new WeakMap<object, object>();
 
-/** Remembers that `made` is a changed copy of `origin`. */
-export function setOrigin(made: object, origin: object): void {
-  origins.set(made, origin);
+export function draftOf(value: object): Draft | undefined {
+  return (value as { [DRAFT]?: Draft })[DRAFT];
 }
 
 /** Returns the object that a value is a changed copy of; undefined where it is none. */
 export function originOf(value: unknown): object | undefined {
-  return typeof value === "object" && value !== null ? origins.get(value) : undefined;
+  return isContainer(value) ? origins.get(value) : undefined;
 }
 
 // Plain copies
 
 /** Servers refuse deeper nesting; the limit also ends the walk through a circular value. */
 const DEEPEST = 200;
-
-/** Throws a TypeError when a value at `depth` is nested deeper than servers accept. */
-export function checkDepth(depth: number): void {
-  if (depth >= DEEPEST) throw new TypeError(`a value is circular, or nested more than ${DEEPEST} deep`);
-}
 
 /** Tells whether a text can be sent: half a surrogate pair has no UTF-8. */
 export function isWellFormed(text: string): boolean {
@@ -103,8 +119,8 @@ export function isWellFormed(text: string): boolean {
 /**
  * Returns `value` as the server receives it: without undefined members, dates as text, an instance of a class as its
  * members, a BigInt as a number unless it is beyond 2^53.
- * Parts that are the same objects in `known` are returned unread; all others are copied, so that later changes to
- * `value` do not reach the copy. Throws a TypeError for a value that JSON cannot hold.
+ * Parts that are the same objects in `known` are returned unread, and unchanged drafts as what they are of; all others
+ * are copied, so that later changes to `value` do not reach the copy. Throws a TypeError for a value that JSON cannot hold.
  */
 export function plain(value: unknown, known?: unknown): Json {
   return plainAt(0, value, known);
@@ -113,54 +129,57 @@ export function plain(value: unknown, known?: unknown): Json {
 function plainAt(depth: number, value: unknown, known: unknown): Json {
   if (value === null || typeof value === "boolean") return value;
   if (typeof value === "string") return plainText(value);
-  if (typeof value === "number" && Number.isFinite(value)) return plainNumber(value, known);
+  if (typeof value === "number" && Number.isFinite(value)) {
+    if (isInexact(value) && value !== known) throw new TypeError(`${value} is beyond 2^53: pass a BigInt`);
+    return value;
+  }
   if (typeof value === "bigint") return plainInteger(value);
-  if (typeof value !== "object")
-    throw new TypeError(`JSON cannot hold ${typeof value === "number" ? value : `a ${typeof value}`}`);
-  if (value === known) return value as Json;
-  checkDepth(depth);
-  const copy = plainContainer(depth, value, known);
-  const origin = originOf(value);
-  if (origin) setOrigin(copy as object, origin);
-  return copy;
+  if (value === known && value) return value as Json;
+  const draft = draftOf(value as object);
+  if (!draft) return plainContainer(depth, value as object, known);
+  const { base, copy } = draft;
+  const made = hasMembersOf(base, copy) ? base : (plainContainer(depth, copy, base) as unknown as Container);
+  if (hasMembersOf(base, made)) return base as Json;
+  origins.set(made, base);
+  return made as Json;
+}
+
+function hasMembersOf(base: Container, copy: Container): boolean {
+  const keys = Object.keys(copy);
+  return keys.length === Object.keys(base).length && keys.every((key) => copy[key] === base[key]);
 }
 
 function plainContainer(depth: number, value: object, known: unknown): Json {
-  if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
-  if (!Array.isArray(value)) {
-    // An object whose content is not in its members, such as a Map, would arrive empty.
-    const kind = Object.prototype.toString.call(value).slice(8, -1);
-    if (kind !== "Object") throw new TypeError(`JSON cannot hold a ${kind}: convert it to an object or an array`);
-    return plainObject(depth, value, isObject(known) ? known : {});
+  if (typeof value === "object") {
+    if (depth >= DEEPEST) throw new TypeError(`a value is circular, or more than ${DEEPEST} deep`);
+    if ("toJSON" in value && typeof value.toJSON === "function") return plainAt(depth + 1, value.toJSON(), undefined);
+    if (Array.isArray(value)) {
+      const before: readonly unknown[] = Array.isArray(known) ? known : [];
+      return Array.from(value, (item: unknown, at) =>
+        item === undefined ? null : plainAt(depth + 1, item, before[at]),
+      );
+    }
   }
-  const before: readonly unknown[] = Array.isArray(known) ? known : [];
-  return Array.from(value, (item: unknown, at) => (item === undefined ? null : plainAt(depth + 1, item, before[at])));
-}
-
-function plainObject(depth: number, value: object, known: JsonObject): Json {
-  const entries = Object.entries(value).filter(([, item]) => item !== undefined);
-  return Object.fromEntries(
-    entries.map(([key, item]: [string, unknown]) => {
-      const before = Object.hasOwn(known, key) ? known[key] : undefined;
-      return [plainText(key), plainAt(depth + 1, item, before)];
-    }),
-  );
-}
-
-function plainNumber(value: number, known: unknown): number {
-  if (isInexact(value) && value !== known)
-    throw new TypeError(`${value} is beyond 2^53 and may be inexact: pass a BigInt`);
-  return value;
+  // An object whose content is not in its members, such as a Map, would arrive empty.
+  const kind = Object.prototype.toString.call(value).slice(8, -1);
+  if (kind !== "Object") throw new TypeError(`JSON cannot hold ${typeof value === "number" ? value : `a ${kind}`}`);
+  const before = isObject(known) ? known : {};
+  const entries: [string, Json][] = [];
+  for (const [key, item] of Object.entries(value)) {
+    const old = Object.hasOwn(before, key) ? before[key] : undefined;
+    if (item !== undefined) entries.push([plainText(key), plainAt(depth + 1, item, old)]);
+  }
+  return Object.fromEntries(entries);
 }
 
 function plainInteger(value: bigint): number | bigint {
-  if (value !== BigInt.asIntN(64, value) && value !== BigInt.asUintN(64, value)) {
+  if (value !== BigInt.asIntN(64, value) && value !== BigInt.asUintN(64, value))
     throw new TypeError(`${value} has more than 64 bits`);
-  }
   return Number.isSafeInteger(Number(value)) ? Number(value) : value;
 }
 
-function plainText(text: string): string {
-  if (!isWellFormed(text)) throw new TypeError("a text contains half a surrogate pair, which UTF-8 cannot encode");
+/** Returns a text that can be sent. Throws a TypeError for any other. */
+export function plainText(text: string): string {
+  if (!isWellFormed(text)) throw new TypeError("half a surrogate pair cannot be sent");
   return text;
 }

@@ -36,13 +36,15 @@ export interface LinkListener {
 
 export class Link {
   readonly session: Session;
+  /** Why the link was closed, unless by `close`. */
+  error: PlaitError | undefined = undefined;
+  /** Why the last connection was lost or failed; undefined while the thread is joined. */
+  trouble: PlaitError | undefined = undefined;
   readonly #options: ThreadOptions<unknown>;
   readonly #listener: LinkListener;
   #socket: Socket | undefined = undefined;
   #slot: Slot | undefined = undefined;
   #status: Status = "connecting";
-  #error: PlaitError | undefined = undefined;
-  #trouble: PlaitError | undefined = undefined;
   // The token that the server has.
   #token: string | undefined = undefined;
   #isStarted = false;
@@ -77,19 +79,9 @@ export class Link {
     return this.#slot?.isKept ?? false;
   }
 
-  /** Why the link was closed, unless by `close`. */
-  get error(): PlaitError | undefined {
-    return this.#error;
-  }
-
-  /** Why the last connection was lost or failed; undefined while the thread is joined. */
-  get trouble(): PlaitError | undefined {
-    return this.#trouble;
-  }
-
   /** The error of whatever is asked for after the link was closed. */
   get closedError(): PlaitError {
-    return this.#error ?? new PlaitError("closed", "The client is closed; create another one to go on");
+    return this.error ?? new PlaitError("closed", "the client is closed");
   }
 
   /** Connects, with a slot of the storage that belongs to the link from now on; a second call does nothing. */
@@ -125,7 +117,7 @@ export class Link {
 
   #closeNow(error?: PlaitError): void {
     if (this.#isClosed) return;
-    if (!this.#isClosing) this.#error = error;
+    if (!this.#isClosing) this.error = error;
     this.#isClosing = this.#isClosed = true;
     this.session.stop(this.closedError);
     this.#socket?.stop();
@@ -138,8 +130,7 @@ export class Link {
 
   /** Carries out what the session has decided; to be called after each call that may change the session. */
   pump(): void {
-    const backlog = this.session.takeBacklog();
-    if (backlog) this.#slot?.write(backlog);
+    this.#slot?.keep(this.session);
     for (const frame of this.session.takeFrames()) {
       this.#socket?.send(frame.type === "bytes" ? frame.data : stringify(frame));
     }
@@ -154,11 +145,7 @@ export class Link {
 
   #newSocket(): Socket {
     const WebSocket = this.#options.WebSocket ?? (globalThis as { WebSocket?: WebSocketClass }).WebSocket;
-    if (!WebSocket)
-      throw new PlaitError(
-        "no_websocket",
-        "There is no global WebSocket: pass the option WebSocket, such as that of the package ws",
-      );
+    if (!WebSocket) throw new PlaitError("no_websocket", "there is no WebSocket: pass the option WebSocket");
     return new Socket({
       url: socketUrl(this.#options),
       protocol: SUBPROTOCOL,
@@ -172,7 +159,7 @@ export class Link {
       onMessage: (data) => this.#receive(data),
       onClose: (code, reason, thrown) => {
         this.#status = "offline";
-        this.#trouble = troubleOf(code, reason, thrown);
+        this.trouble = troubleOf(code, reason, thrown);
         this.session.lost(code, reason);
         this.pump();
       },
@@ -183,8 +170,7 @@ export class Link {
   #start(socket: Socket, slot: Slot | undefined): void {
     if (this.#isClosing) return slot?.release();
     this.#slot = slot;
-    const backlog = slot?.read();
-    if (backlog) this.session.restore(backlog);
+    slot?.restore(this.session);
     this.#socket = socket;
     socket.start();
     this.pump();
@@ -202,7 +188,7 @@ export class Link {
   #handle(event: SessionEvent): void {
     if (event.type === "joined") {
       this.#status = "online";
-      this.#trouble = undefined;
+      this.trouble = undefined;
       this.#socket?.joined();
     } else if (event.type === "applied" || event.type === "result") this.#socket?.answered();
     else if (event.type === "rejoin") {
@@ -212,9 +198,14 @@ export class Link {
     else if (event.type === "auth_expiring") void this.#refresh();
   }
 
-  #getToken(): string | undefined | Promise<string | undefined> {
+  /** Rejects with a PlaitError where the app's function for a token fails. */
+  async #getToken(): Promise<string | undefined> {
     const { token } = this.#options;
-    return typeof token === "function" ? callToken(token) : token;
+    try {
+      return await (typeof token === "function" ? token() : token);
+    } catch (cause) {
+      throw new PlaitError("no_token", `the option token failed: ${String(cause)}`, { cause });
+    }
   }
 
   async #refresh(): Promise<void> {
@@ -252,19 +243,10 @@ function now(): number {
   return performance.now() / 1000;
 }
 
-/** Calls the app's function for a token. Rejects with a PlaitError. */
-async function callToken(token: () => string | undefined | Promise<string | undefined>): Promise<string | undefined> {
-  try {
-    return await token();
-  } catch (cause) {
-    throw new PlaitError("no_token", `The option token failed: ${String(cause)}`, { cause });
-  }
-}
-
 /** Returns why a socket was closed or failed. A thrown error is logged, as it is most likely a mistake in the app. */
 function troubleOf(code: number, reason: string, thrown: unknown): PlaitError {
   if (thrown !== undefined) console.error(thrown);
   if (thrown instanceof PlaitError) return thrown;
-  const message = thrown === undefined ? `The connection was closed (${code})` : String(thrown);
+  const message = thrown === undefined ? `the connection was closed (${code})` : String(thrown);
   return new PlaitError("disconnected", reason || message, { closeCode: code, cause: thrown });
 }

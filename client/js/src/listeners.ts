@@ -74,9 +74,8 @@ export class ThreadListeners {
 
   /** Returns the listeners to the event `name`. */
   event(name: string): Listeners<[unknown]> {
-    const listeners = this.#events.get(name) ?? new Listeners<[unknown]>();
-    this.#events.set(name, listeners);
-    return listeners;
+    if (!this.#events.has(name)) this.#events.set(name, new Listeners());
+    return this.#events.get(name) as Listeners<[unknown]>;
   }
 
   /** Passes an event of the session to its listeners; `answer` is the promise of a refused change. */
@@ -96,7 +95,7 @@ export class ThreadListeners {
   /** Tells of a refused change; `answer` is its promise, if it has one. */
   tellRefusal(refusal: Refusal, answer?: Deferred<number>): void {
     if (!this.refused.isEmpty) return this.refused.tell(refusal);
-    const tell = () => answer?.isAwaited || this.#onUnhandled(refusal);
+    const tell = () => answer?.promise.isAwaited || this.#onUnhandled(refusal);
     // The caller may be about to await the promise.
     queueMicrotask(() => queueMicrotask(tell));
   }

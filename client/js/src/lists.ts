@@ -86,17 +86,18 @@ export function align(
   inPlace: InPlace,
 ): Edit[] {
   const { places, removed, added } = findGaps({ pairs, moved }, names, inPlace);
-  const changing = places.map((place): Pair => [place.old, place.next]);
-  const staying = changing.length > 0 ? [...pairs, ...changing].sort(([a], [b]) => a - b) : pairs;
-  const changed = [...pairs, ...moved].filter(([before, after]) => !isEqual(old[before], next[after]));
+  const kept = [...pairs, ...moved];
   const later: Edit[] = [
     ...added.map(add),
     ...places.map((place) => ({ ...place, index: place.next })),
-    ...changed.map(([before, after]) => ({ kind: "change" as const, index: after, old: before, next: after })),
+    ...kept
+      .filter(([before, after]) => !isEqual(old[before], next[after]))
+      .map(([before, after]) => ({ kind: "change" as const, index: after, old: before, next: after })),
   ];
+  const staying = places.map((place): Pair => [place.old, place.next]);
   return [
     ...removed.reverse().map(remove),
-    ...(moved.length > 0 ? moveEdits(old.length, removed, staying, moved) : []),
+    ...(moved.length > 0 ? moveEdits([...kept, ...staying], new Set(moved)) : []),
     ...later.sort((a, b) => a.index - b.index),
   ];
 }
@@ -106,52 +107,39 @@ function findGaps({ pairs, moved }: Common, names: Names, inPlace: InPlace): Gap
   const movedOld = new Set(moved.map(([old]) => old));
   const movedNext = new Set(moved.map(([, next]) => next));
   const gaps: Gaps = { places: [], removed: [], added: [] };
-  let [at, to] = [0, 0];
+  let [old, next] = [0, 0];
   for (const [end, nextEnd] of [...pairs, [names.old.length, names.next.length] as const]) {
-    const hasPlaces = end - at === nextEnd - to;
-    for (let index = 0; hasPlaces && index < end - at; index++) {
-      const [old, next] = [at + index, to + index];
+    const hasPlaces = end - old === nextEnd - next;
+    for (; old < end || next < nextEnd; old++, next++) {
+      const isRemoved = old < end && !movedOld.has(old);
+      const isAdded = next < nextEnd && !movedNext.has(next);
       const hasId = names.old[old]?.startsWith("i") || names.next[next]?.startsWith("i");
-      const kind = hasId || movedOld.has(old) || movedNext.has(next) ? undefined : inPlace(old, next);
+      const kind = hasPlaces && isRemoved && isAdded && !hasId ? inPlace(old, next) : undefined;
       if (kind) gaps.places.push({ kind, old, next });
       else {
-        if (!movedOld.has(old)) gaps.removed.push(old);
-        if (!movedNext.has(next)) gaps.added.push(next);
+        if (isRemoved) gaps.removed.push(old);
+        if (isAdded) gaps.added.push(next);
       }
     }
-    for (let old = at; !hasPlaces && old < end; old++) if (!movedOld.has(old)) gaps.removed.push(old);
-    for (let next = to; !hasPlaces && next < nextEnd; next++) if (!movedNext.has(next)) gaps.added.push(next);
-    [at, to] = [end + 1, nextEnd + 1];
+    [old, next] = [end + 1, nextEnd + 1];
   }
   return gaps;
 }
 
 /** Returns edits that move each moved element to right after the one that is before it in the next list. */
-function moveEdits(
-  count: number,
-  removed: readonly number[],
-  staying: readonly Pair[],
-  moved: readonly Pair[],
-): Edit[] {
+function moveEdits(pairs: readonly Pair[], moved: ReadonlySet<Pair>): Edit[] {
   const found: Edit[] = [];
-  const dropped = new Set(removed);
-  const there = Array.from({ length: count }, (_, old) => old).filter((old) => !dropped.has(old));
-  const places = staying.map(([, next]) => next);
-  let last: Pair | undefined = undefined;
-  for (const pair of [...moved].sort(([, a], [, b]) => a - b)) {
+  const there = pairs.map(([old]) => old).sort((a, b) => a - b);
+  const inOrder = [...pairs].sort(([, a], [, b]) => a - b);
+  inOrder.forEach((pair, at) => {
+    if (!moved.has(pair)) return;
     const [old, next] = pair;
-    let previous: Pair | undefined = staying[firstNotBelow(places, next) - 1];
-    if (last && (!previous || last[1] > previous[1])) previous = last;
     const start = there.indexOf(old);
-    let end = previous ? there.indexOf(previous[0]) + 1 : 0;
-    end -= Number(start < end);
-    if (start !== end) {
-      there.splice(start, 1);
-      there.splice(end, 0, old);
-      found.push({ kind: "out", index: start, old, next: -1 }, { kind: "in", index: end, old, next });
-    }
-    last = pair;
-  }
+    there.splice(start, 1);
+    const end = at > 0 ? there.indexOf((inOrder[at - 1] as Pair)[0]) + 1 : 0;
+    there.splice(end, 0, old);
+    if (start !== end) found.push({ kind: "out", index: start, old, next: -1 }, { kind: "in", index: end, old, next });
+  });
   return found;
 }
 

@@ -32,5 +32,5 @@ export function byteLength(text: string): number {
 }
 
 export function tooLarge(what: string): PlaitError {
-  return new PlaitError("too_large", `The ${what} is larger than the server takes`);
+  return new PlaitError("too_large", `the ${what} is larger than the server takes`);
 }

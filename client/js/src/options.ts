@@ -58,10 +58,8 @@ type Address = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" 
 
 /** Throws a TypeError where the options have neither a kind and a name nor a url. */
 export function checkNamed({ kind, name, url }: Partial<Address>): void {
-  const isText = (value: unknown) => typeof value === "string" && value !== "";
-  if (url === undefined && !(isText(kind) && isText(name))) {
-    throw new TypeError("The thread is missing: pass kind and name, or url");
-  }
+  if (url === undefined && ![kind, name].every((part) => typeof part === "string" && part))
+    throw new TypeError("the thread is missing: pass kind and name, or url");
 }
 
 /** Tells whether the host is known, from the options or from the page. */
@@ -88,32 +86,19 @@ export function storageKey(options: ThreadOptions<unknown>): string {
 
 function resolve({ kind, name, host, secure, url }: Address): URL {
   const page = globalThis.location as Location | undefined;
-  if (url !== undefined) return parse(String(url), page?.href);
-  const at = host ?? page?.host;
-  if (!at) throw new PlaitError("no_host", "The host is missing: outside a page, pass host or url");
-  // The path could not be appended to a whole address, or to a query.
-  if (/\/\/|[?#]/.test(at)) throw badUrl(at);
+  const at = host ?? page?.host ?? "";
+  if (url === undefined && !at) throw new PlaitError("no_host", "outside a page, pass host or url");
   const scheme = (secure ?? page?.protocol === "https:") ? "wss" : "ws";
-  return parse(`${scheme}://${at}/threads/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`);
-}
-
-function parse(text: string, base?: string): URL {
-  let url: URL;
+  const text = String(url ?? `${scheme}://${at}/threads/${encodeURIComponent(kind)}/${encodeURIComponent(name)}`);
   try {
-    url = new URL(text, base);
+    const found = new URL(text, page?.href);
+    found.protocol = found.protocol.replace("http", "ws");
+    // The path could not be appended to a whole address, or to a query.
+    const isHost = url !== undefined || !/\/\/|[?#]/.test(at);
+    if (isHost && /^wss?:$/.test(found.protocol) && !found.hash) return found;
   } catch {
-    throw badUrl(text);
+    // It is no address.
   }
-  url.protocol = url.protocol.replace("http", "ws");
-  if (!/^wss?:$/.test(url.protocol) || url.hash) throw badUrl(text);
-  return url;
-}
-
-function badUrl(text: string): PlaitError {
   // A query may hold a token.
-  const shown = text.replace(/[?#].*/s, "");
-  return new PlaitError(
-    "bad_url",
-    `Invalid address "${shown}": pass host as in example.com:8000, or url as in wss://example.com/threads/note/a`,
-  );
+  throw new PlaitError("bad_url", `invalid host or url "${String(url ?? at).replace(/[?#].*/s, "")}"`);
 }

@@ -30,18 +30,61 @@ export interface TextChange {
 export interface TextPart {
   /** Returns a function that finds one region, around all that is different, or by letters the smallest change. */
   newTexts(options?: { byLetters?: boolean }): CompareTexts;
-  /** Brings two changes of one text past each other; see `text.ts`. */
-  transform(mine: readonly Region[], other: readonly Region[], yields: boolean): Region[];
-  goesOn(mine: readonly Region[], other: readonly Region[]): boolean;
-  /** Returns the operations of edits of the text at a pointer, or of an insertion at its end. Throws a PatchError. */
-  splice(document: Document, pointer: string, edits: readonly TextEdit[]): Op[];
-  append(document: Document, pointer: string, insert: string): Op[];
-  /** Returns the code point at a UTF-16 position; undefined within a surrogate pair. */
-  pointAt(text: string, unit: number): number | undefined;
+  /** Brings another splice of the same text before `mine`: each becomes what it is after the other. */
+  pass(mine: Splicing, other: Splicing): void;
+  /** Returns the places of the texts that pushes splice. */
+  textsOf(pushes: readonly Pending[]): Iterable<string>;
+  /** Returns operations on a document; of those that replace a value, what `replace` returns for it. */
+  inTexts(
+    ops: readonly Op[],
+    document: Document,
+    replace: (old: Document, next: Json, path: string) => readonly Op[],
+  ): Op[];
   newInsertion(): Insertion;
+  newMethods(edits: Editing, watchers: TextWatchers, compare: CompareTexts): TextMethods;
   newWatchers(compare: CompareTexts): TextWatchers;
-  /** Returns edits of a text counted in UTF-16 units. */
-  toEdits(text: string, regions: readonly Region[]): TextEdit[];
+}
+
+/** The methods of a client that the option `text` brings. */
+export interface TextMethods {
+  /**
+   * Removes so many characters of the string at a JSON pointer, from a position on, and inserts a text there. What
+   * others write in it at the same time stays. Positions are those of JavaScript strings, UTF-16 units, as
+   * `selectionStart` is; one in the middle of a surrogate pair is refused with `bad_state`, as one past the end is.
+   * Several edits are one change; they are in order, and all counted on the text before them.
+   */
+  splice(pointer: string, at: number, remove?: number, insert?: string): Promise<number>;
+  splice(pointer: string, edits: readonly TextEdit[]): Promise<number>;
+  /** Appends to the string at a JSON pointer; only what is appended is sent. */
+  append(pointer: string, text: string): Promise<number>;
+  /**
+   * Tells whether what is inserted at a position of the string at a JSON pointer goes on after what this client has
+   * inserted last: then it stays before what others insert there. For editors that hold back what others type.
+   */
+  goesOn(pointer: string, at: number): boolean;
+  /** Returns edits that lead from one text to another, as few as the options find. For editors. */
+  editsBetween(before: string, after: string): TextEdit[];
+  /**
+   * Calls `fn` with each change of the string at a JSON pointer as it is shown, by this client too: with the text, and
+   * the edits that led there. For editors, which `bindText` has for the elements of a page.
+   */
+  onText(pointer: string, fn: (change: TextChange) => void): () => void;
+}
+
+/** What the methods of a part use of a client. */
+export interface Editing {
+  readonly shown: Document;
+  /** Whether what is shown is not the session's. */
+  readonly isEarly: boolean;
+  readonly insertion: Insertion | undefined;
+  /** Pushes the operations that `make` returns for what is shown. */
+  make(make: (shown: Document) => readonly Op[]): Promise<number>;
+}
+
+/** What a splice does to its text, and whether it goes on after what the same client has inserted. */
+export interface Splicing {
+  regions: readonly Region[];
+  isOwn: boolean;
 }
 
 /** Returns the change that turns `old` into `next`. */
@@ -103,6 +146,21 @@ export function textComparison({ text, compare }: Parts, options?: { byLetters?:
 export interface UndoPart {
   /** The clock counts milliseconds. */
   newHistory(now: () => number, parts: Parts): History;
+  newMethods(edits: Editing, history: History): UndoMethods;
+}
+
+/** The methods of a client that the option `undo` brings. */
+export interface UndoMethods {
+  /**
+   * Takes back the last own change in this page, a burst of typing as one; with a JSON pointer, the last one at that
+   * place or in it. What others have done since stays; a change whose place they have changed is not taken back.
+   * Resolves as `set` does; returns undefined where there is nothing to take back.
+   */
+  undo(pointer?: string): Promise<number> | undefined;
+  /** Does again what `undo` has taken back, as long as this client has made no other change. */
+  redo(pointer?: string): Promise<number> | undefined;
+  canUndo(pointer?: string): boolean;
+  canRedo(pointer?: string): boolean;
 }
 
 /** The changes of this client that can be undone, and those that were. */

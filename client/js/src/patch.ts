@@ -23,8 +23,7 @@ export function escape(key: string): string {
 /** Returns the parts of a JSON pointer, unescaped. */
 export function parse(pointer: string): string[] {
   if (pointer === "") return [];
-  if (!pointer.startsWith("/"))
-    throw new PatchError(`"${pointer}" is no JSON pointer: it must be empty or start with "/"`);
+  if (!pointer.startsWith("/")) throw new PatchError(`"${pointer}" is no JSON pointer`);
   return pointer
     .slice(1)
     .split("/")
@@ -84,29 +83,26 @@ export function replace(
 }
 
 function addObjects(old: JsonObject, next: JsonObject, path: string, found: Difference): void {
-  for (const key of Object.keys(old)) {
-    if (!Object.hasOwn(next, key)) found.ops.push({ op: "remove", path: `${path}/${escape(key)}` });
-  }
+  const place = (key: string) => `${path}/${escape(key)}`;
+  for (const key of Object.keys(old)) if (!Object.hasOwn(next, key)) found.ops.push({ op: "remove", path: place(key) });
   for (const [key, value] of Object.entries(next)) {
-    if (Object.hasOwn(old, key)) addDifference(old[key], value, `${path}/${escape(key)}`, found);
-    else found.ops.push({ op: "add", path: `${path}/${escape(key)}`, value });
+    if (Object.hasOwn(old, key)) addDifference(old[key], value, place(key), found);
+    else found.ops.push({ op: "add", path: place(key), value });
   }
 }
 
 function addArrays(old: readonly Json[], next: readonly Json[], path: string, found: Difference): void {
   const { ops, keys, texts } = found;
   const list = found.lists(old, next, keys?.at(path));
-  if (!list) {
-    ops.push({ op: "replace", path, value: next });
-    return;
-  }
-  for (const { kind, index, old: before, next: after } of list) {
+  if (!list) ops.push({ op: "replace", path, value: next });
+  for (const { kind, index, old: before, next: after } of list ?? []) {
     const place = `${path}/${index}`;
-    if (kind === "change") addDifference(old[before], next[after] as Json, place, found);
+    const value = next[after] as Json;
+    if (kind === "change") addDifference(old[before], value, place, found);
     else if (kind === "remove" || kind === "out") ops.push({ op: "remove", path: place });
     else if (kind === "in") ops.push({ op: "add", path: place, value: old[before] as Json, moved: true });
-    else if (kind === "replace") ops.push(...replace(old[before], next[after] as Json, place, keys, texts));
-    else ops.push({ op: kind, path: place, value: next[after] as Json });
+    else if (kind === "replace") ops.push(...replace(old[before], value, place, keys, texts));
+    else ops.push({ op: kind, path: place, value });
   }
 }
 
@@ -121,46 +117,44 @@ export function apply(document: Document, ops: readonly Op[]): Document {
   return ops.reduce((before, op) => applyAt(before, parse(op.path), 0, op), document);
 }
 
-function applyAt(node: Document, parts: readonly string[], depth: number, op: Op): Json {
-  if (depth === parts.length) {
-    if (op.op === "remove") throw new PatchError("the whole document cannot be removed");
-    return op.op === "splice" ? applySplice(op, node) : valueOf(op);
+/** Returns what `apply` does; undefined where the operations do not fit. */
+export function tryApply(document: Document, ops: readonly Op[]): Document {
+  try {
+    return apply(document, ops);
+  } catch (error) {
+    if (error instanceof PatchError) return undefined;
+    throw error;
   }
-  if (Array.isArray(node)) return applyToArray(node, parts, depth, op);
-  if (isObject(node)) return applyToObject(node, parts, depth, op);
-  throw new PatchError(`${op.path} leads into a value that has no members`);
 }
 
-function applyToObject(node: JsonObject, parts: readonly string[], depth: number, op: Op): Json {
-  const key = parts[depth] as string;
-  const isLast = depth === parts.length - 1;
-  if (!Object.hasOwn(node, key) && !(isLast && op.op === "add")) throw new PatchError(`${op.path} does not exist`);
-  if (isLast && op.op === "remove")
-    return Object.freeze(Object.fromEntries(Object.entries(node).filter(([name]) => name !== key)));
-  return Object.freeze({ ...node, [key]: applyAt(node[key], parts, depth + 1, op) });
-}
-
-function applyToArray(node: readonly Json[], parts: readonly string[], depth: number, op: Op): Json {
-  const part = parts[depth] as string;
+function applyAt(node: Document, parts: readonly string[], depth: number, op: Op): Json {
+  const part = parts[depth];
+  if (part === undefined) return op.op === "splice" ? applySplice(op, node) : valueOf(op);
   const isLast = depth === parts.length - 1;
   const adds = isLast && op.op === "add";
-  const index = adds && part === "-" ? node.length : indexOf(part, op.path);
-  if (index >= node.length + Number(adds)) throw new PatchError(`${op.path} is past the end of the array`);
-  const copy = [...node];
-  if (adds) copy.splice(index, 0, valueOf(op));
-  else if (isLast && op.op === "remove") copy.splice(index, 1);
-  else copy[index] = applyAt(node[index], parts, depth + 1, op);
-  return Object.freeze(copy);
+  const removes = isLast && op.op === "remove";
+  if (Array.isArray(node)) {
+    const index = adds && part === "-" ? node.length : isIndex(part) ? Number(part) : Infinity;
+    if (index >= node.length + Number(adds)) throw misfit(op);
+    const copy = [...(node as Json[])];
+    if (adds) copy.splice(index, 0, valueOf(op));
+    else if (removes) copy.splice(index, 1);
+    else copy[index] = applyAt(copy[index], parts, depth + 1, op);
+    return Object.freeze(copy);
+  }
+  if (!isObject(node) || !(adds || Object.hasOwn(node, part))) throw misfit(op);
+  if (!removes) return Object.freeze({ ...node, [part]: applyAt(node[part], parts, depth + 1, op) });
+  const { [part]: _, ...rest } = node;
+  return Object.freeze(rest);
 }
 
 function valueOf(op: Op): Json {
-  if (op.value === undefined) throw new PatchError(`${op.op} ${op.path} has no value`);
+  if (op.value === undefined) throw misfit(op);
   return freeze(op.value);
 }
 
-function indexOf(part: string, path: string): number {
-  if (!isIndex(part)) throw new PatchError(`${path}: ${part} is not an array index`);
-  return Number(part);
+function misfit({ op, path }: Op): PatchError {
+  return new PatchError(`${op} ${path} does not fit what is there`);
 }
 
 // Texts
@@ -189,18 +183,17 @@ export function withoutOwn(ops: readonly Op[]): readonly Op[] {
 export type Splice = Extract<Op, { op: "splice" }>;
 
 /** Returns what a splice does, whatever text it is for. Throws a PatchError where no text has such a place. */
-export function regionOf({ path, value, at, remove = 0, insert = "" }: Splice): Region {
-  const isCount = (number: unknown) => Number.isSafeInteger(number) && (number as number) >= 0;
-  if ((value as unknown) !== undefined || !isCount(at) || !isCount(remove) || typeof insert !== "string")
-    throw new PatchError(`splice ${path} is malformed`);
+export function regionOf(op: Splice): Region {
+  const { value, at, remove = 0, insert = "" } = op;
+  const areCounts = [at, remove].every((number) => Number.isSafeInteger(number) && number >= 0);
+  if ((value as unknown) !== undefined || !areCounts || typeof insert !== "string") throw misfit(op);
   return { at, remove, insert };
 }
 
 /** Returns a text with a splice applied. Throws a PatchError if there is no text, or the splice does not fit it. */
 function applySplice(op: Splice, text: Document): string {
   const region = regionOf(op);
-  if (typeof text !== "string" || !fits(text, [region]) || !isWellFormed(region.insert))
-    throw new PatchError(`splice ${op.path} does not fit what is there`);
+  if (typeof text !== "string" || !fits(text, [region]) || !isWellFormed(region.insert)) throw misfit(op);
   return spliced(text, [region]);
 }
 

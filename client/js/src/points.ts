@@ -5,7 +5,7 @@ export const LONG = 2048;
 /** How many texts are remembered, the last one first. */
 const MOST = 4;
 
-const SURROGATE = /[\uD800-\uDFFF]/;
+const PAIR = /[\uD800-\uDBFF][\uDC00-\uDFFF]/g;
 
 /** A position that is known both ways. */
 interface Place {
@@ -22,7 +22,7 @@ interface Known {
 }
 
 /** Long texts: to count their code points takes longer than to change them. */
-const remembered: Known[] = [];
+let remembered: readonly Known[] = [];
 
 /** Returns how many code points a text has. */
 export function countPoints(text: string): number {
@@ -32,20 +32,16 @@ export function countPoints(text: string): number {
 /** Returns the UTF-16 position of a code point; of the end where there are fewer. */
 export function unitAt(text: string, point: number): number {
   const it = known(text);
-  if (it.count === text.length) return Math.min(point, it.count);
   const to = Math.min(point, it.count);
-  it.near = walk(it, ({ point: at }) => to - at);
-  return it.near.unit;
+  return it.count === text.length ? to : walk(it, (at) => to - at.point).unit;
 }
 
 /** Returns the code point at a UTF-16 position, or the number of them at the end; undefined within a surrogate pair. */
 export function pointAt(text: string, unit: number): number | undefined {
   const it = known(text);
-  if (it.count === text.length) return Math.min(unit, it.count);
-  if (unit > 0 && unit < text.length && pairAt(text, unit - 1)) return undefined;
   const to = Math.min(unit, text.length);
-  it.near = walk(it, ({ unit: at }) => to - at);
-  return it.near.point;
+  if (it.count === text.length) return to;
+  return isPair(text, to - 1) ? undefined : walk(it, (at) => to - at.unit).point;
 }
 
 /** Returns so many code points of a text, from one on. */
@@ -55,55 +51,38 @@ export function slicePoints(text: string, start: number, end: number): string {
 
 /** A text that has `count` code points is about to be used: they need not be counted. */
 export function remember(text: string, count: number, near: Place): void {
-  if (text.length <= LONG) return;
-  remembered.unshift({ text, count, near });
-  remembered.length = Math.min(remembered.length, MOST);
+  keep({ text, count, near });
+}
+
+/** Returns how many code points a part of a text has that is not asked for again. */
+export function countAll(text: string): number {
+  return text.length - (text.match(PAIR)?.length ?? 0);
 }
 
 function known(text: string): Known {
-  const isShort = text.length <= LONG;
-  const index = isShort ? -1 : remembered.findIndex((each) => each.text === text);
-  const found = remembered[index] ?? { text, count: countAll(text), near: { point: 0, unit: 0 } };
-  if (isShort || index === 0) return found;
-  if (index > 0) remembered.splice(index, 1);
-  remembered.unshift(found);
-  remembered.length = Math.min(remembered.length, MOST);
-  return found;
+  const isLong = text.length > LONG;
+  const found = isLong && remembered.find((each) => each.text === text);
+  return keep(found || { text, count: countAll(text), near: { point: 0, unit: 0 } });
 }
 
-/** Returns the same, of a part of a text that is not asked for again. */
-export function countAll(text: string): number {
-  if (!SURROGATE.test(text)) return text.length;
-  let pairs = 0;
-  for (let unit = 0; unit < text.length; unit++) {
-    if (pairAt(text, unit)) {
-      pairs++;
-      unit++;
-    }
-  }
-  return text.length - pairs;
+function keep(known: Known): Known {
+  if (known.text.length > LONG && remembered[0] !== known)
+    remembered = [known, ...remembered.filter((each) => each !== known)].slice(0, MOST);
+  return known;
 }
 
-function pairAt(text: string, unit: number): boolean {
-  return isWithin(text.charCodeAt(unit), 0xd800) && isWithin(text.charCodeAt(unit + 1), 0xdc00);
-}
-
-function isWithin(code: number, start: number): boolean {
-  return code >= start && code < start + 0x400;
+function isPair(text: string, unit: number): boolean {
+  return (text.codePointAt(unit) as number) > 0xffff;
 }
 
 /** Returns the place at no distance, found from the nearest one that is known. */
-function walk({ text, count: points, near }: Known, distance: (place: Place) => number): Place {
-  const places = [near, { point: 0, unit: 0 }, { point: points, unit: text.length }];
-  const start = places.reduce((best, each) => (Math.abs(distance(each)) < Math.abs(distance(best)) ? each : best));
-  let { point, unit } = start;
-  for (let left = distance(start); left > 0; left = distance({ point, unit })) {
-    unit += pairAt(text, unit) ? 2 : 1;
-    point++;
-  }
-  for (let left = distance({ point, unit }); left < 0; left = distance({ point, unit })) {
-    unit -= unit > 1 && pairAt(text, unit - 2) ? 2 : 1;
-    point--;
-  }
-  return { point, unit };
+function walk(it: Known, distance: (place: Place) => number): Place {
+  const ends = [
+    { point: 0, unit: 0 },
+    { point: it.count, unit: it.text.length },
+  ];
+  let { point, unit } = ends.reduce((a, b) => (Math.abs(distance(a)) > Math.abs(distance(b)) ? b : a), it.near);
+  for (; distance({ point, unit }) > 0; point++) unit += isPair(it.text, unit) ? 2 : 1;
+  for (; distance({ point, unit }) < 0; point--) unit -= isPair(it.text, unit - 2) ? 2 : 1;
+  return (it.near = { point, unit });
 }

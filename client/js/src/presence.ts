@@ -10,34 +10,26 @@ import type { Presence, PresenceDiff } from "./protocol.js";
 export type PresenceRecord = { readonly [connection: string]: Json };
 
 export class Presences {
-  #all: PresenceRecord = {};
-  #own: Json = null;
+  /** The presence of every connection; equal records and entries stay the same objects. */
+  all: PresenceRecord = {};
+  /** This client's own, null for nothing. */
+  own: Json = null;
   /** Whether it was told that the own presence is too large for a socket. */
   #isTold = false;
-
-  /** The presence of every connection; equal records and entries stay the same objects. */
-  get all(): PresenceRecord {
-    return this.#all;
-  }
-
-  /** This client's own, null for nothing. */
-  get own(): Json {
-    return this.#own;
-  }
 
   /** Sets this client's presence; returns the frame to send. Throws a PlaitError when it is too large. */
   set(data: Json, maxFrame: number): Presence {
     const frame: Presence = { type: "presence", data };
     if (isTooLarge(frame, maxFrame)) throw tooLarge("presence");
-    this.#own = data;
+    this.own = data;
     this.#isTold = false;
     return frame;
   }
 
   /** Returns the frame to send on a new socket, if there is one; of one that is too large for it, it tells once. */
   resend(maxFrame: number): Presence | Dropped | undefined {
-    if (this.#own === null) return undefined;
-    const frame: Presence = { type: "presence", data: this.#own };
+    if (this.own === null) return undefined;
+    const frame: Presence = { type: "presence", data: this.own };
     if (!isTooLarge(frame, maxFrame)) return frame;
     if (this.#isTold) return undefined;
     this.#isTold = true;
@@ -46,13 +38,13 @@ export class Presences {
 
   /** Forgets the others: a join without a known version brings no presences where there are none. */
   forget(): void {
-    this.#all = {};
+    this.all = {};
   }
 
   /** Applies a frame: all presences, or those that have changed. */
   receive({ snapshot, joined, updated, left = [] }: PresenceDiff): void {
-    const next: Record<string, Json> = { ...(snapshot ?? this.#all), ...joined, ...updated };
+    const next: Record<string, Json> = { ...(snapshot ?? this.all), ...joined, ...updated };
     for (const connection of left) delete next[connection];
-    this.#all = freeze(share(this.#all, next));
+    this.all = freeze(share(this.all, next));
   }
 }

@@ -1,6 +1,5 @@
 /** The pushes of one client: their refs, which are to be sent, and their answers. */
 
-import type { Backlog } from "./backlog.js";
 import { PlaitError } from "./errors.js";
 import type { Applied, Refused } from "./events.js";
 import { stringify } from "./exact.js";
@@ -27,11 +26,13 @@ export class Pushes {
   readonly fold: Fold;
   readonly #now: () => number;
   #window: SendWindow;
-  #next = 1;
+  /** The ref of the next push. */
+  next = 1;
   // The push that was probably too large, unless the next join says that it was answered.
   #suspect: Pending | undefined = undefined;
-  #isDirty = false;
-  #keptAt: Version | undefined = undefined;
+  /** Whether anything has changed since the pushes were kept in a storage, and the version on which they were. */
+  isDirty = false;
+  keptAt: Version | undefined = undefined;
 
   constructor(client: string, now: () => number, onShown: (change: ShownChange) => void, parts: Parts = {}) {
     this.client = client;
@@ -50,34 +51,16 @@ export class Pushes {
     return Math.min(resumesAt, waiting ? freeAt : Infinity);
   }
 
-  // Storage
-
-  restore({ client, next, fold }: Backlog): void {
-    this.client = client;
-    this.#next = next;
-    if (fold) this.fold.restore(fold);
-  }
-
-  /** Returns what to keep in a storage, if it has changed since the last time. */
-  takeBacklog(): Backlog | undefined {
-    // Pushes are kept together with the state that they are based on.
-    const isMoved = this.all.length > 0 && this.fold.at !== this.#keptAt;
-    if (!this.#isDirty && !isMoved) return undefined;
-    this.#isDirty = false;
-    this.#keptAt = this.fold.at;
-    return { client: this.client, next: this.#next, fold: this.fold.keep() };
-  }
-
   // Sending
 
   /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
   add(ops: readonly Op[]): Pending {
     for (const { path } of ops) {
-      if (!isWellFormed(path)) throw new PatchError("a path contains half a surrogate pair, which UTF-8 cannot encode");
+      if (!isWellFormed(path)) throw new PatchError("half a surrogate pair cannot be sent");
     }
-    const push = this.fold.add(this.#next, ops);
-    this.#next++;
-    this.#isDirty = true;
+    const push = this.fold.add(this.next, ops);
+    this.next++;
+    this.isDirty = true;
     return push;
   }
 
@@ -85,7 +68,7 @@ export class Pushes {
    * Returns the next push that may be sent, if there is one: its frame, or its refusal in the server's place.
    * No push overtakes `waiting`.
    */
-  next(maxFrame: number, waiting: Follower | undefined): Push | Refused | undefined {
+  take(maxFrame: number, waiting: Follower | undefined): Push | Refused | undefined {
     const suspect = this.#suspect;
     this.#suspect = undefined;
     if (suspect && !suspect.isSettled) return this.#refuse(suspect, tooLarge("change"));
@@ -97,8 +80,7 @@ export class Pushes {
     }
     const frame = this.#frame(push);
     if (!push.isSettled) {
-      if (push.isOrphan)
-        return this.#refuse(push, new PlaitError("conflict", "It was refused, or what it was made on"));
+      if (push.isOrphan) return this.#refuse(push, new PlaitError("conflict", "what it was made on was refused"));
       if (isTooLarge(frame, maxFrame)) return this.#refuse(push, tooLarge("change"));
     }
     this.#window.take(push);
@@ -177,7 +159,7 @@ export class Pushes {
    * One that never left cannot be among those: its number was used by this client in another life.
    */
   #settle(lastRef: number): void {
-    this.#next = Math.max(this.#next, lastRef + 1);
+    this.next = Math.max(this.next, lastRef + 1);
     // It does not store that a push changed nothing. Once it has forgotten that, it would take what has lost its place
     // for made without that push, and may find another place for it.
     const [first] = this.all;
@@ -189,7 +171,7 @@ export class Pushes {
         Math.max(lastRef, ...sent.map((push) => push.ref)) + 1,
       );
     }
-    this.#isDirty = true;
+    this.isDirty = true;
   }
 
   /** Takes an ack; returns what it says, undefined when that was known. Throws a PatchError for a gap. */
@@ -216,8 +198,7 @@ export class Pushes {
     if (push === undefined) return undefined;
     if (!isUnseen) {
       this.#answer(push, () => this.fold.refuse(push), !push.isSettled);
-      const error = new PlaitError(frame.code, frame.message, { path: frame.path ?? undefined });
-      return { type: "refused", push, error };
+      return { type: "refused", push, error: new PlaitError(frame.code, frame.message, frame) };
     }
     if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);
     else {
@@ -236,14 +217,14 @@ export class Pushes {
 
   #renumber(pushes: readonly Pending[], start: number): void {
     pushes.forEach((push, offset) => (push.ref = start + offset));
-    this.#next = start + pushes.length;
-    this.#isDirty = true;
+    this.next = start + pushes.length;
+    this.isDirty = true;
   }
 
   #answer(push: Pending, change: () => void, isRefused = false): void {
     const index = this.all.indexOf(push);
     change();
     this.#window.answered(index, isRefused);
-    this.#isDirty = true;
+    this.isDirty = true;
   }
 }

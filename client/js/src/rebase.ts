@@ -12,7 +12,7 @@ import type { Document } from "./json.js";
 import type { TextPart } from "./parts.js";
 import type { Op } from "./protocol.js";
 import { Shape } from "./shape.js";
-import { Step, isOf, isPair, isWithin, leadsThrough } from "./step.js";
+import { Step, insertsIn, isOf, isPair, isWithin, leadsThrough } from "./step.js";
 
 export interface Rebased {
   ops: Op[];
@@ -38,10 +38,11 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
   const others = undone(over, shape, isExact);
   const theirs = unitsOf(others);
   let lostAt = others.length;
-  const steps = done(ops, shape, text).flatMap((unit) => {
-    lostAt = Math.min(lostAt, passAll(unit, theirs, others.length));
-    return unit;
-  });
+  const steps = done(ops, shape, text);
+  for (const unit of unitsOf(steps)) {
+    const removing = passAll(unit, theirs);
+    if (removing) lostAt = Math.min(lostAt, others.indexOf(removing[0]));
+  }
   const isLost = lostAt < others.length;
   return {
     ops: steps.filter((step) => !step.isDone).flatMap((step) => step.toOps()),
@@ -52,28 +53,27 @@ export function rebase(ops: readonly Op[], over: readonly Op[], document: Docume
 }
 
 /** One operation, or the two that move an element. */
-type Unit = readonly [Step] | readonly [Step, Step];
+type Unit = [Step, Step?];
 
 /** Returns the units of operations. */
-function unitsOf(steps: readonly Step[]): (readonly [number, Unit])[] {
-  const units: (readonly [number, Unit])[] = [];
-  for (const [index, step] of steps.entries()) {
+function unitsOf(steps: readonly Step[]): Unit[] {
+  const units: Unit[] = [];
+  for (const step of steps) {
     const last = units.at(-1);
-    if (last?.[1].length === 1 && isPair(last[1][0], step)) units[units.length - 1] = [last[0], [last[1][0], step]];
-    else units.push([index, [step]]);
+    if (last?.length === 1 && isPair(last[0], step)) last.push(step);
+    else units.push([step]);
   }
   return units;
 }
 
-/** Returns the units of operations that are carried out on a shape. */
-function done(ops: readonly Op[], shape: Shape, text: TextPart | undefined): Unit[] {
-  const steps = ops.map((op) => {
+/** Returns operations that are carried out on a shape. */
+function done(ops: readonly Op[], shape: Shape, text: TextPart | undefined): Step[] {
+  return ops.map((op) => {
     const step = new Step(op, text);
     step.lookUp(shape);
     shape.do(step.name, step.parts, op.value);
     return step;
   });
-  return unitsOf(steps).map(([, unit]) => unit);
 }
 
 /** Returns operations that have led to a shape, which is led back to where it was before them. */
@@ -81,7 +81,7 @@ function undone(over: readonly Op[], shape: Shape, isExact = true): Step[] {
   const steps = over.map((op) => new Step(op));
   for (let index = steps.length - 1; index >= 0; index--) {
     const step = steps[index] as Step;
-    step.lookUp(shape, { hasHappened: true, isExact });
+    step.lookUp(shape, true, isExact);
     const before = steps[index - 1];
     if (before && isPair(before, step)) {
       index--;
@@ -112,38 +112,40 @@ function present(steps: readonly Step[]): Op[] {
   return steps.filter((step) => !step.isGone).flatMap((step) => step.toOps());
 }
 
-/** Brings `others` before `mine`; returns the index of the one that removes its place, or `count` if none does. */
-function passAll(mine: Unit, others: readonly (readonly [number, Unit])[], count: number): number {
-  for (const [index, other] of others) {
-    if (other.every((step) => step.isGone)) continue;
+/** Brings `others` before `mine`; returns the one that removes its place, if any does. */
+function passAll(mine: Unit, others: readonly Unit[]): Unit | undefined {
+  for (const other of others) {
+    if (other.every((step) => step?.isGone)) continue;
     passUnit(mine, other);
-    if (mine.some((step) => step.isGone && !step.isDone)) return index;
-    if (mine.some((step) => step.isDone)) break;
+    if (mine.some((step) => step?.isGone && !step.isDone)) return other;
+    if (mine.some((step) => step?.isDone)) break;
   }
-  return count;
+  return undefined;
 }
 
 /** Brings `other` before `mine`: each becomes what it is after the other. */
 function passUnit(mine: Unit, other: Unit): void {
-  if (mine.length === 2 && other.length === 2 && mine[0].pointer === other[0].pointer) {
+  const [first, into] = mine;
+  const [out, otherInto] = other;
+  if (into && otherInto && first.pointer === out.pointer) {
     // Of two moves of one element the later wins.
-    mine[1].isContested = true;
-    mine[0].parts = other[1].parts;
-    other[0].isGone = other[1].isGone = true;
-  } else if (other.length === 2 && isOf(mine[0], other[0])) {
-    for (const step of mine) follow(step, other);
-  } else if (mine.length === 2 && isOf(other[0], mine[0])) {
-    for (const step of other) takeAlong(mine, step);
+    into.isContested = true;
+    first.parts = otherInto.parts;
+    out.isGone = otherInto.isGone = true;
+  } else if (otherInto && isOf(first, out)) {
+    for (const step of mine) follow(step as Step, out, otherInto);
+  } else if (into && isOf(out, first)) {
+    for (const step of other) takeAlong(first, into, step as Step);
   } else {
-    for (const step of mine) {
-      for (const each of other) if (!step.isGone && !each.isGone) pass(step, each);
+    for (const step of mine as Step[]) {
+      for (const each of other as Step[]) if (!step.isGone && !each.isGone) pass(step, each);
     }
-    if (other.length === 2 && other[0].isGone !== other[1].isGone) other[1].isMoved = false;
+    if (otherInto && out.isGone !== otherInto.isGone) otherInto.isMoved = false;
   }
 }
 
 /** Applies `mine` to the element at the place where `other` has moved it. */
-function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
+function follow(mine: Step, out: Step, into: Step): void {
   const rest = mine.parts.slice(out.parts.length);
   if (mine.name === "remove" && rest.length === 0) out.isGone = into.isGone = true;
   else into.takeAlong(mine, rest);
@@ -151,7 +153,7 @@ function follow(mine: Step, [out, into]: readonly [Step, Step]): void {
 }
 
 /** Makes `mine` move the element with what `other` has changed. */
-function takeAlong([out, into]: readonly [Step, Step], other: Step): void {
+function takeAlong(out: Step, into: Step, other: Step): void {
   const rest = other.parts.slice(out.parts.length);
   const isWhole = rest.length === 0 && (other.name === "remove" || other.name === "replace");
   if (isWhole || (other.name !== "remove" && !other.hasValue)) {
@@ -175,11 +177,11 @@ function pass(mine: Step, other: Step): void {
   } else if (isSame && other.name === "replace" && other.isElement && mine.mayMeanAnother(other)) {
     mine.isContested = mine.isGone = true;
   } else if (leadsThrough(place, other) || leadsThrough(otherPlace, mine)) {
-    const moved = placeAfter(mine, otherPlace, other, true);
-    const otherMoved = placeAfter(other, place, mine, false);
-    mine.isContested ||= moved === undefined || otherMoved === undefined;
-    mine.isGone = moved === undefined;
-    other.isGone = otherMoved === undefined;
+    const moved = placeAfter(mine, other, true);
+    const otherMoved = placeAfter(other, mine, false);
+    mine.isContested ||= !moved || !otherMoved;
+    mine.isGone = !moved;
+    other.isGone = !otherMoved;
     mine.parts = moved ?? place;
     other.parts = otherMoved ?? otherPlace;
   } else if (isWithin(place, otherPlace) || isWithin(otherPlace, place)) {
@@ -196,32 +198,18 @@ function pass(mine: Step, other: Step): void {
   }
 }
 
-/** Returns the place of `step` after `other`, which is at `place`; undefined when `other` has removed it. */
-function placeAfter(step: Step, place: readonly string[], other: Step, yields: boolean): readonly string[] | undefined {
-  if (!leadsThrough(step.parts, other) || isEnd(step.parts, place)) return step.parts;
-  const inserts = step.moves && step.name === "add" && step.parts.length === place.length;
-  return shift(step.parts, place, other, inserts, yields);
-}
-
-/** Tells whether either of two places in an array is its end, whose index is unknown. */
-function isEnd(parts: readonly string[], place: readonly string[]): boolean {
-  return parts[place.length - 1] === "-" || place.at(-1) === "-";
-}
-
-function shift(
-  parts: readonly string[],
-  place: readonly string[],
-  other: Step,
-  inserts: boolean,
-  yields: boolean,
-): readonly string[] | undefined {
-  const depth = place.length - 1;
-  const index = Number(parts[depth]);
-  const at = Number(place[depth]);
-  if (other.name !== "add" && index === at && !inserts) return undefined;
-  const moved =
-    other.name === "add"
-      ? index + Number(index > at || (index === at && (yields || !inserts)))
-      : index - Number(index > at);
+/** Returns the place of `step` after `other`; undefined when `other` has removed it. */
+function placeAfter(step: Step, other: Step, yields: boolean): readonly string[] | undefined {
+  const { parts } = step;
+  const depth = other.parts.length - 1;
+  const [part, at] = [parts[depth], other.parts[depth]];
+  // The index of an array's end is unknown.
+  if (!leadsThrough(parts, other) || part === "-" || at === "-") return parts;
+  const inserts = insertsIn(step, depth);
+  const distance = Number(part) - Number(at);
+  let moved = Number(part);
+  if (other.name === "add") moved += Number(distance > 0 || (distance === 0 && (yields || !inserts)));
+  else if (distance === 0 && !inserts) return undefined;
+  else moved -= Number(distance > 0);
   return [...parts.slice(0, depth), String(moved), ...parts.slice(depth + 1)];
 }

@@ -75,7 +75,7 @@ export class Sending {
     const latest = [this.presence.take(now), this.auth.take(now)].filter((frame) => frame !== undefined);
     const out: (Outgoing | Unsent)[] = [...latest, ...outbox.resume(now)];
     // Pushes made after refused messages wait until those are sent again.
-    const nextPush = () => (outbox.resumesAt === undefined ? pushes.next(this.maxFrame, calls.first) : undefined);
+    const nextPush = () => (outbox.resumesAt === undefined ? pushes.take(this.maxFrame, calls.first) : undefined);
     const next = () => calls.next(this.maxFrame, pushes, outbox) ?? nextPush();
     let hasMessages = false;
     for (let each = next(); each; each = next()) {
@@ -160,14 +160,15 @@ export class CallQueue {
   }
 
   /** Ends a call with an error; returns its failure if it was under way. */
-  fail({ ref, code, message, path }: Failure): Failed | undefined {
+  fail(frame: Failure): Failed | undefined {
+    const { ref, code, message } = frame;
     if (typeof ref !== "number" || !this.end(ref)) return undefined;
-    return { type: "failed", ref, error: new PlaitError(code, message, { path: path ?? undefined }) };
+    return { type: "failed", ref, error: new PlaitError(code, message, frame) };
   }
 
   /** Returns the failures of all calls under way, which are lost with their socket. */
   failAll(reason: PlaitError | undefined): Failed[] {
-    const error = reason ?? new PlaitError("disconnected", "The connection was lost before the call was answered");
+    const error = reason ?? new PlaitError("disconnected", "the connection was lost before the answer");
     const failed = [...this.#sent].map((ref) => ({ type: "failed" as const, ref, error }));
     this.#sent.clear();
     return failed;

@@ -8,7 +8,6 @@
  */
 
 import type { Keys } from "./elements.js";
-import type { Backlog } from "./backlog.js";
 import { MESSAGE_TOO_BIG, UNAUTHENTICATED, finalError } from "./errors.js";
 import type { PlaitError } from "./errors.js";
 import { applyChange } from "./events.js";
@@ -39,18 +38,21 @@ export interface SessionOptions {
 export type Phase = "idle" | "joining" | "joined" | "stopped";
 
 export class Session {
+  phase: Phase = "idle";
+  /** The id by which others know this client, as the last join said. */
+  connection: string | undefined = undefined;
+  /** Whether every push will be refused, as the last join said. */
+  isReadonly = false;
+  /** The pushes, and the states that they are made on. */
+  readonly queue: Pushes;
   readonly #options: SessionOptions;
-  readonly #pushes: Pushes;
   readonly #sending: Sending;
   readonly #presences = new Presences();
   readonly #heartbeat = new Heartbeat();
-  #phase: Phase = "idle";
   #out: Outgoing[] = [];
   #events: SessionEvent[] = [];
   // What the server said of a bad frame, before it closed the socket.
   #complaint: string | undefined = undefined;
-  #connection: string | undefined = undefined;
-  #isReadonly = false;
   // Whether the socket's join has a token, without which who joins is read from the request alone.
   #hasToken = false;
   // The source of a change that does not name it.
@@ -58,38 +60,34 @@ export class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options;
-    this.#pushes = new Pushes(options.client, options.now, (change) => options.onShown?.(change), options.parts);
-    this.#sending = new Sending(this.#pushes, options.now);
+    this.queue = new Pushes(options.client, options.now, (change) => options.onShown?.(change), options.parts);
+    this.#sending = new Sending(this.queue, options.now);
   }
 
   // State and status
 
-  get phase(): Phase {
-    return this.#phase;
-  }
-
   /** The state to show: the confirmed one with unanswered pushes. Its unchanged parts stay the same objects. */
   get shown(): Document {
-    return this.#pushes.fold.shown;
+    return this.queue.fold.shown;
   }
 
   get confirmed(): Document {
-    return this.#pushes.fold.confirmed;
+    return this.queue.fold.confirmed;
   }
 
   /** The epoch of `confirmed`; undefined before the first join. */
   get epoch(): string | undefined {
-    return this.#pushes.fold.at?.[0];
+    return this.queue.fold.at?.[0];
   }
 
   /** The version of `confirmed`; undefined before the first join. */
   get version(): number | undefined {
-    return this.#pushes.fold.at?.[1];
+    return this.queue.fold.at?.[1];
   }
 
   /** The members that identify elements when states of the thread are compared, and its texts. */
   get keys(): Keys {
-    return this.#pushes.fold.keys;
+    return this.queue.fold.keys;
   }
 
   /** The pushes whose fate is open: that the server has neither applied nor refused. */
@@ -99,7 +97,7 @@ export class Session {
 
   /** The pushes without an answer. */
   get pushes(): readonly Pending[] {
-    return this.#pushes.all;
+    return this.queue.all;
   }
 
   /** Whether a push has no answer, or `isSending`. */
@@ -121,16 +119,6 @@ export class Session {
     return this.#presences.own;
   }
 
-  /** The id by which others know this client, as the last join said. */
-  get connection(): string | undefined {
-    return this.#connection;
-  }
-
-  /** Whether every push will be refused, as the last join said. */
-  get isReadonly(): boolean {
-    return this.#isReadonly;
-  }
-
   // Output
 
   /** Returns the frames and bytes to send, in order. */
@@ -143,29 +131,18 @@ export class Session {
     return this.#events.splice(0);
   }
 
-  /** Returns what to keep in a storage, if it has changed; it must be kept before the frames are sent. */
-  takeBacklog(): Backlog | undefined {
-    return this.#pushes.takeBacklog();
-  }
-
   // The socket
-
-  /** Continues as the client whose backlog was kept. Only before the first socket opens. */
-  restore(backlog: Backlog): void {
-    this.#pushes.restore(backlog);
-    if (this.#pushes.fold.at) this.#tell({ type: "restored" });
-  }
 
   /** A socket has opened. */
   open(token?: string): void {
-    if (this.#phase === "stopped") return;
-    this.#phase = "joining";
+    if (this.phase === "stopped") return;
+    this.phase = "joining";
     this.#complaint = undefined;
     this.#hasToken = token !== undefined;
     this.#sending.reset();
     this.#heartbeat.heard(this.#options.now());
     // JSON has no members that are undefined.
-    const { client, fold } = this.#pushes;
+    const { client, fold } = this.queue;
     this.#out = [{ type: "join", client, have: fold.have, schema: this.#options.schema, token } as Join];
   }
 
@@ -174,12 +151,12 @@ export class Session {
    * renewed.
    */
   lost(code: number, reason = ""): void {
-    if (this.#phase === "stopped") return;
-    if (code === MESSAGE_TOO_BIG && this.#phase === "joined") this.#pushes.suspect();
-    const mayRejoin = code === UNAUTHENTICATED && this.#phase === "joined" && !this.#hasToken;
+    if (this.phase === "stopped") return;
+    if (code === MESSAGE_TOO_BIG && this.phase === "joined") this.queue.suspect();
+    const mayRejoin = code === UNAUTHENTICATED && this.phase === "joined" && !this.#hasToken;
     const error = mayRejoin ? undefined : finalError(code, reason || this.#complaint);
     this.#leave(error ? "stopped" : "idle", error);
-    if (error) this.#tell({ type: "stopped", code, error });
+    if (error) this.tell({ type: "stopped", code, error });
   }
 
   /** The client is closed: nothing more is sent or received. Calls under way fail with `error`. */
@@ -189,14 +166,14 @@ export class Session {
 
   /** When to call `tick`; undefined where nothing is due. */
   get due(): number | undefined {
-    if (this.#phase === "idle" || this.#phase === "stopped") return undefined;
-    return Math.min(this.#heartbeat.due, this.#phase === "joined" ? this.#sending.due : Infinity);
+    if (this.phase === "idle" || this.phase === "stopped") return undefined;
+    return Math.min(this.#heartbeat.due, this.phase === "joined" ? this.#sending.due : Infinity);
   }
 
   /** Does what is due. */
   tick(): void {
     if (this.due === undefined) return;
-    this.#pushes.release();
+    this.queue.release();
     this.#flush();
     const silence = this.#heartbeat.check(this.#options.now());
     if (silence === "ping") this.#send({ type: "ping" });
@@ -210,13 +187,13 @@ export class Session {
 
   /** Takes in a frame. What comes on a socket that is given up, or before `joined`, is not looked at. */
   receive(frame: ServerMessage): void {
-    if (this.#phase !== "joining" && this.#phase !== "joined") return;
+    if (this.phase !== "joining" && this.phase !== "joined") return;
     this.heard();
     try {
       this.#dispatch(frame);
     } catch (error) {
       if (!(error instanceof PatchError)) throw error;
-      this.#pushes.fold.forget();
+      this.queue.fold.forget();
       this.#presences.forget();
       this.#rejoin();
     }
@@ -229,16 +206,10 @@ export class Session {
    * fit. Only after the first join, as before it there is no state to change.
    */
   push(ops: readonly Op[]): Pending | undefined {
-    if (this.epoch === undefined) throw new Error("no push can be made before the first join");
     if (ops.length === 0) return undefined;
-    const push = this.#pushes.add(ops);
+    const push = this.queue.add(ops);
     this.#flush();
     return push;
-  }
-
-  /** Tells whether what this client inserts at a place of a text goes on after what it has inserted last. */
-  goesOn(path: string, at: number): boolean {
-    return this.#pushes.fold.goesOn(path, at);
   }
 
   /** Calls a method as soon as the pushes made before it were sent. Returns the call's ref. */
@@ -257,10 +228,10 @@ export class Session {
 
   /** Sends a message as soon as the pushes made before it were sent. Throws a PlaitError when it is too large. */
   send(message: Message | Bytes): void {
-    if (this.#phase === "stopped") return;
+    if (this.phase === "stopped") return;
     this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
     // The count of messages can start only once joined; until then `Outbox.send` starts it.
-    if (this.#phase === "joined") for (const frame of this.#sending.outbox.count()) this.#put(frame);
+    if (this.phase === "joined") for (const frame of this.#sending.outbox.count()) this.#put(frame);
     this.#flush();
   }
 
@@ -285,21 +256,22 @@ export class Session {
   // Frames
 
   #send(frame: Outgoing): void {
-    if (this.#phase === "joined") this.#put(frame);
+    if (this.phase === "joined") this.#put(frame);
   }
 
   #put(next: Outgoing | Unsent): void {
-    if ("error" in next) this.#tell(next);
+    if ("error" in next) this.tell(next);
     else this.#out.push(next);
   }
 
-  #tell(event: SessionEvent | undefined): void {
+  /** Adds an event to those to take. */
+  tell(event: SessionEvent | undefined): void {
     if (event) this.#events.push(event);
   }
 
   /** Sends what may be sent by now. */
   #flush(): void {
-    if (this.#phase !== "joined") return;
+    if (this.phase !== "joined") return;
     for (const each of this.#sending.take()) this.#put(each);
   }
 
@@ -309,7 +281,7 @@ export class Session {
   }
 
   #leave(phase: Phase, error?: PlaitError): void {
-    this.#phase = phase;
+    this.phase = phase;
     this.#events.push(...this.#sending.calls.failAll(error));
   }
 
@@ -321,19 +293,19 @@ export class Session {
   #dispatch(frame: ServerMessage): void {
     if (frame.type === "error") return this.#handleError(frame);
     if (frame.type === "joined") return this.#join(frame);
-    if (this.#phase !== "joined") return;
+    if (this.phase !== "joined") return;
     switch (frame.type) {
       case "change":
         this.#source = frame.source ?? this.#source;
-        return this.#tell(applyChange(this.#pushes.fold, frame, this.#source));
+        return this.tell(applyChange(this.queue.fold, frame, this.#source));
       case "changes":
       case "snapshot":
-        return this.#tell(applyChange(this.#pushes.fold, frame));
+        return this.tell(applyChange(this.queue.fold, frame));
       case "ack":
       case "nack":
         return this.#handleAnswer(frame);
       case "result":
-        this.#tell(this.#sending.calls.take(frame));
+        this.tell(this.#sending.calls.take(frame));
         return this.#sendNextCall();
       case "presence":
         return this.#presences.receive(frame);
@@ -343,16 +315,16 @@ export class Session {
       case "message":
       case "event":
       case "auth_expiring":
-        return this.#tell(frame);
+        return this.tell(frame);
     }
   }
 
   #join(frame: Joined): void {
-    this.#pushes.join(frame);
-    this.#connection = frame.connection;
-    this.#isReadonly = frame.readonly ?? false;
+    this.queue.join(frame);
+    this.connection = frame.connection;
+    this.isReadonly = frame.readonly ?? false;
     this.#sending.maxFrame = frame.max_frame ?? Infinity;
-    this.#phase = "joined";
+    this.phase = "joined";
     this.#source = "server";
     this.#events.push({ type: "joined" });
     const presence = this.#presences.resend(this.#sending.maxFrame);
@@ -362,7 +334,7 @@ export class Session {
   }
 
   #handleAnswer(frame: Ack | Nack): void {
-    this.#tell(frame.type === "ack" ? this.#pushes.ack(frame) : this.#pushes.nack(frame));
+    this.tell(frame.type === "ack" ? this.queue.ack(frame) : this.queue.nack(frame));
     this.#flush();
   }
 
@@ -370,7 +342,7 @@ export class Session {
     const pings = this.#sending.handleRefusal(frame);
     if (pings) return pings.forEach((ping) => this.#send(ping));
     if (typeof frame.ref !== "number") this.#complaint = frame.message;
-    this.#tell(this.#sending.calls.fail(frame));
+    this.tell(this.#sending.calls.fail(frame));
     this.#sendNextCall();
   }
 }

@@ -27,7 +27,7 @@ export interface SocketOptions {
   /** It was closed or did not open, perhaps because of `thrown`. Another opens, unless this calls `stop`. */
   onClose: (code: number, reason: string, thrown?: unknown) => void;
   /** Emits `online` and `offline`. */
-  network?: Pick<EventTarget, "addEventListener" | "removeEventListener"> | undefined;
+  network?: Pick<EventTarget, "addEventListener"> | undefined;
 }
 
 export class Socket {
@@ -38,24 +38,23 @@ export class Socket {
   #attempt = 0;
   readonly #backoff = new Backoff();
   #isJoined = false;
-  #isStopped = true;
+  readonly #stopped = new AbortController();
 
   constructor(options: SocketOptions) {
     this.#options = options;
   }
 
   start(): void {
-    this.#isStopped = false;
-    this.#options.network?.addEventListener("online", this.#onOnline);
-    this.#options.network?.addEventListener("offline", this.#onOffline);
+    const { network } = this.#options;
+    // A controller has the option `signal`.
+    network?.addEventListener("online", () => this.#handleOnline(), this.#stopped);
+    network?.addEventListener("offline", () => this.#handleOffline(), this.#stopped);
     void this.#connect();
   }
 
   /** Closes for good, without calling `onClose`. */
   stop(): void {
-    this.#isStopped = true;
-    this.#options.network?.removeEventListener("online", this.#onOnline);
-    this.#options.network?.removeEventListener("offline", this.#onOffline);
+    this.#stopped.abort();
     this.#abandon();
   }
 
@@ -86,8 +85,7 @@ export class Socket {
     // A socket may neither open nor close.
     this.#timer = setTimeout(() => this.#handleClose(attempt, ABNORMAL, ""), CONNECT_TIMEOUT);
     try {
-      const prepared = this.#options.prepare();
-      this.#open(attempt, prepared instanceof Promise ? await prepared : prepared);
+      this.#open(attempt, await this.#options.prepare());
     } catch (error) {
       this.#handleClose(attempt, ABNORMAL, "", error);
     }
@@ -119,7 +117,7 @@ export class Socket {
     const mayRetryAtOnce = (code === GOING_AWAY || code === UNAUTHENTICATED) && this.#isJoined;
     this.#abandon();
     this.#options.onClose(code, reason, thrown);
-    if (!this.#isStopped) this.#retry(mayRetryAtOnce);
+    if (!this.#stopped.signal.aborted) this.#retry(mayRetryAtOnce);
   }
 
   #retry(mayRetryAtOnce = false): void {
@@ -135,13 +133,13 @@ export class Socket {
     this.#socket = undefined;
   }
 
-  readonly #onOnline = (): void => {
+  #handleOnline(): void {
     if (this.#socket) return;
     this.#abandon();
     void this.#connect();
-  };
+  }
 
-  readonly #onOffline = (): void => {
+  #handleOffline(): void {
     if (this.#socket) this.#handleClose(this.#attempt, ABNORMAL, "");
-  };
+  }
 }

@@ -1,10 +1,10 @@
 /** One operation while others are brought before it: its place, and what it does to the elements around it. */
 
 import { idOf } from "./elements.js";
-import { isObject, isWellFormed } from "./json.js";
-import type { Document, Json, JsonObject } from "./json.js";
+import { isContainer, isObject, isWellFormed } from "./json.js";
+import type { Document, Json } from "./json.js";
 import type { TextPart } from "./parts.js";
-import { PatchError, apply, escape, find, isPlace, parse, regionOf, splices } from "./patch.js";
+import { escape, find, isPlace, parse, regionOf, splices, tryApply } from "./patch.js";
 import type { Op } from "./protocol.js";
 import type { Shape } from "./shape.js";
 import type { Region } from "./text.js";
@@ -31,11 +31,11 @@ export class Step {
   /** Whether the same was done already. */
   isDone = false;
   /** Whether it goes on after what the same client has inserted: it stays before what others insert at its place. */
-  #isOwn: boolean;
+  isOwn: boolean;
   /** As given, or with later changes inside; undefined where it has none, or that is not known. */
   #value: Json | undefined;
   /** What a splice does to its text: in several places where others have written in between. */
-  #regions: readonly Region[];
+  regions: readonly Region[];
 
   readonly #text: TextPart | undefined;
 
@@ -47,8 +47,8 @@ export class Step {
     this.parts = parse(op.path);
     this.isElement = isPlace(this.parts.at(-1));
     this.moves = this.isElement && (op.op === "add" || op.op === "remove");
-    this.#regions = op.op === "splice" ? [regionOf(op)] : [];
-    this.#isOwn = op.op === "splice" && op.own === true;
+    this.regions = op.op === "splice" ? [regionOf(op)] : [];
+    this.isOwn = op.op === "splice" && op.own === true;
   }
 
   get pointer(): string {
@@ -57,7 +57,7 @@ export class Step {
 
   /** Whether it is known what it puts at its place. */
   get hasValue(): boolean {
-    if (this.name === "splice") return this.#regions.every(({ insert }) => isWellFormed(insert));
+    if (this.name === "splice") return this.regions.every(({ insert }) => isWellFormed(insert));
     return this.#value !== undefined;
   }
 
@@ -79,23 +79,19 @@ export class Step {
   }
 
   #opsAt(path: string): Op[] {
-    if (this.name === "splice") return splices(path, this.#regions, this.#isOwn);
-    return [makeOp(this.name, path, { value: this.#value, isMoved: this.isMoved })];
+    if (this.name === "splice") return splices(path, this.regions, this.isOwn);
+    return [makeOp(this.name, path, this.#value, this.isMoved)];
   }
 
   /** Brings another splice of the same text before this one: each becomes what it is after the other. */
   passText(other: Step): void {
-    const text = this.#text;
-    if (!text || this.#regions.length + other.#regions.length > MOST_REGIONS) {
-      this.isContested = this.isGone = true;
-      return;
+    const tooMany = this.regions.length + other.regions.length > MOST_REGIONS;
+    if (!this.#text || tooMany) this.isContested = this.isGone = true;
+    else {
+      this.#text.pass(this, other);
+      this.isGone = this.isDone = this.regions.length === 0;
+      other.isGone = other.regions.length === 0;
     }
-    this.#isOwn &&= text.goesOn(this.#regions, other.#regions);
-    const mine = text.transform(this.#regions, other.#regions, !this.#isOwn);
-    other.#regions = text.transform(other.#regions, this.#regions, this.#isOwn);
-    this.#regions = mine;
-    this.isGone = this.isDone = mine.length === 0;
-    other.isGone = other.#regions.length === 0;
   }
 
   /**
@@ -117,26 +113,18 @@ export class Step {
       }
       inner.name = "add";
     }
-    try {
-      this.#value = apply(value, inner.#opsAt(pointer(rest))) as Json;
-    } catch (error) {
-      if (!(error instanceof PatchError)) throw error;
-      inner.isGone = true;
-    }
+    this.#change(inner, rest);
   }
 
   /** Applies an operation to the element that this one adds, or inside it at `rest`. */
   takeAlong(inner: Step, rest: readonly string[]): void {
-    if (this.#value === undefined) return;
-    const place = pointer(rest);
-    const isWhole = rest.length === 0 && inner.name !== "splice";
-    try {
-      const ops = isWhole ? [makeOp("replace", place, { value: inner.#value })] : inner.#opsAt(place);
-      this.#value = apply(this.#value, ops) as Json;
-    } catch (error) {
-      if (!(error instanceof PatchError)) throw error;
-      inner.isGone = true;
-    }
+    if (this.#value !== undefined) this.#change(inner, rest);
+  }
+
+  #change(inner: Step, rest: readonly string[]): void {
+    const changed = tryApply(this.#value, inner.#opsAt(pointer(rest)));
+    if (changed === undefined) inner.isGone = true;
+    else this.#value = changed;
   }
 
   /**
@@ -144,7 +132,7 @@ export class Step {
    * another place after further appends. For a replace the container matters only where something may be inside the
    * value, or where `isExact` asks for it.
    */
-  lookUp(shape: Shape, { hasHappened = false, isExact = false } = {}): void {
+  lookUp(shape: Shape, hasHappened = false, isExact = false): void {
     const mayHold = hasHappened && this.isElement && (isExact || typeof this.#value === "object");
     if (!this.moves && !mayHold) return;
     const place = this.parts.slice(0, -1);
@@ -158,16 +146,8 @@ export class Step {
 }
 
 /** Returns an operation, which has no value where that is not known. */
-export function makeOp(
-  name: Op["op"],
-  path: string,
-  { value, isMoved = false }: { value?: Json | undefined; isMoved?: boolean } = {},
-): Op {
+export function makeOp(name: Op["op"], path: string, value: Document, isMoved = false): Op {
   return { op: name, path, ...(value !== undefined && { value }), ...(isMoved && { moved: true }) } as Op;
-}
-
-function isContainer(value: Document): value is JsonObject | readonly Json[] {
-  return typeof value === "object" && value !== null;
 }
 
 /** Tells whether a place in a value is an element of a list, or inside one; appending with `-` is neither. */
@@ -187,23 +167,26 @@ export function pointer(parts: readonly string[]): string {
 
 /** Tells whether two consecutive operations move an element of an array. */
 export function isPair(first: Step, second: Step): boolean {
+  const depth = first.parts.length - 1;
   return (
     second.isMoved &&
     first.name === "remove" &&
-    second.name === "add" &&
     first.moves &&
-    second.moves &&
-    first.parts.at(-1) !== "-" &&
-    second.parts.at(-1) !== "-" &&
-    first.parts.length === second.parts.length &&
-    isWithin(second.parts, first.parts.slice(0, -1))
+    insertsIn(second, depth) &&
+    first.parts[depth] !== "-" &&
+    second.parts[depth] !== "-" &&
+    isWithin(second.parts, first.parts.slice(0, depth))
   );
 }
 
 /** Tells whether an operation changes the element that `out` removes from an array, or something inside it. */
 export function isOf(step: Step, out: Step): boolean {
-  const inserts = step.moves && step.name === "add" && step.parts.length === out.parts.length;
-  return isWithin(step.parts, out.parts) && !inserts;
+  return isWithin(step.parts, out.parts) && !insertsIn(step, out.parts.length - 1);
+}
+
+/** Tells whether an operation adds an element to an array whose elements' indices are at a depth of its place. */
+export function insertsIn(step: Step, depth: number): boolean {
+  return step.moves && step.name === "add" && step.parts.length - 1 === depth;
 }
 
 /** Tells whether `place` is `outer`, or inside it. */

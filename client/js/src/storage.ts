@@ -1,8 +1,9 @@
 /** Keeps a client's id and its unanswered pushes for the next page, in a slot that one client has at a time. */
 
-import { readBacklog } from "./backlog.js";
+import { readBacklog, restore, takeBacklog } from "./backlog.js";
 import type { Backlog } from "./backlog.js";
 import { stringify } from "./exact.js";
+import type { Session } from "./session.js";
 
 /** The part of localStorage that is used. */
 export interface StorageLike {
@@ -62,6 +63,18 @@ export class Slot {
     if (this.#isIgnored) return undefined;
     const text = attempt(() => this.#storage.getItem(this.#key));
     return typeof text === "string" ? readBacklog(text) : undefined;
+  }
+
+  /** Makes a session go on with what is there. */
+  restore(session: Session): void {
+    const backlog = this.read();
+    if (backlog) restore(session, backlog);
+  }
+
+  /** Keeps what has changed of a session; to be called before its frames are sent. */
+  keep(session: Session): void {
+    const backlog = takeBacklog(session);
+    if (backlog) this.write(backlog);
   }
 
   write(backlog: Backlog): void {

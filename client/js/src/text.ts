@@ -5,6 +5,7 @@
  * the text before it, are in order and do not overlap.
  */
 
+import { isEqual } from "./json.js";
 import { LONG, countPoints, remember, slicePoints, unitAt } from "./points.js";
 
 export interface Region {
@@ -28,15 +29,8 @@ let last: { readonly text: string; readonly regions: readonly Region[]; readonly
 export function spliced(text: string, regions: readonly Region[]): string {
   if (regions.length === 0) return text;
   if (text.length <= LONG) return splice(text, regions);
-  if (!last || !isSame(last.regions, regions) || last.text !== text)
-    last = { text, regions, found: splice(text, regions) };
+  if (last?.text !== text || !isEqual(last.regions, regions)) last = { text, regions, found: splice(text, regions) };
   return last.found;
-}
-
-function isSame(regions: readonly Region[], others: readonly Region[]): boolean {
-  const isEqual = ({ at, remove, insert }: Region, other: Region | undefined) =>
-    at === other?.at && remove === other.remove && insert === other.insert;
-  return regions.length === others.length && regions.every((region, index) => isEqual(region, others[index]));
 }
 
 function splice(text: string, regions: readonly Region[]): string {

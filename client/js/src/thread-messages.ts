@@ -82,7 +82,7 @@ class Shared {
     const answer = this.#settle(message);
     answer?.reject(error);
     if (!this.refused.isEmpty) return this.refused.tell({ error, content: message.content });
-    const tell = () => answer?.isAwaited || console.error("A message was not sent:", error);
+    const tell = () => answer?.promise.isAwaited || console.error("A message was not sent:", error);
     // The caller may be about to await the promise.
     queueMicrotask(() => queueMicrotask(tell));
   }

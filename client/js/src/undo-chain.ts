@@ -186,7 +186,7 @@ interface Moved {
 
 /** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */
 function placeAfter(place: readonly string[], ops: readonly Op[], document: Document): string[] | undefined {
-  const [moved] = rebase([makeOp("replace", pointer(place), { value: null })], ops, document).ops;
+  const [moved] = rebase([makeOp("replace", pointer(place), null)], ops, document).ops;
   return moved && parse(moved.path);
 }
 

@@ -4,7 +4,7 @@ import type { Pending, ShownChange } from "./pending.js";
 import { invert } from "./inverse.js";
 import { pathOf, regionsOf } from "./over.js";
 import type { History, Parts, UndoPart } from "./parts.js";
-import { PatchError, splices } from "./patch.js";
+import { PatchError, parse, splices } from "./patch.js";
 import type { Document } from "./json.js";
 import type { Op } from "./protocol.js";
 import { compose } from "./text.js";
@@ -19,6 +19,21 @@ const LONG = 20;
 /** Undo and redo of this client's own changes, as an option of a client. */
 export const undo: UndoPart = {
   newHistory: (now, parts) => new UndoHistory(now, parts),
+  newMethods(edits, history) {
+    const run = (what: "undo" | "redo", pointer: string) => {
+      if (edits.isEarly) return undefined;
+      return history.run(what, parse(pointer), edits.shown, (ops) => edits.make(() => ops));
+    };
+    const can = (what: "undo" | "redo", pointer: string) => {
+      return !edits.isEarly && history.can(what, parse(pointer), edits.shown);
+    };
+    return {
+      undo: (pointer = "") => run("undo", pointer),
+      redo: (pointer = "") => run("redo", pointer),
+      canUndo: (pointer = "") => can("undo", pointer),
+      canRedo: (pointer = "") => can("redo", pointer),
+    };
+  },
 };
 
 /** The changes of this client that can be undone, and those that were. */

@@ -24,8 +24,8 @@ export class SendWindow {
   #heldUntil: number | undefined = undefined;
   // The longest wait that the server has asked for; 0 where it has not, or all that it refused is answered.
   #pace = 0;
-  // The earliest time to send a call or message, where there is one.
-  #freeAt: number | undefined = undefined;
+  /** When `release` frees a call or message; undefined for at once. */
+  freeAt: number | undefined = undefined;
 
   constructor(now: () => number) {
     this.#now = now;
@@ -41,13 +41,9 @@ export class SendWindow {
 
   /** Ends the waits that are over. */
   release(): void {
-    if (this.resumesAt !== undefined && this.#now() >= this.resumesAt) this.#heldUntil = undefined;
-    if (this.#freeAt !== undefined && this.#now() >= this.#freeAt) this.#freeAt = undefined;
-  }
-
-  /** When `release` frees a call or message; undefined for at once. */
-  get freeAt(): number | undefined {
-    return this.#freeAt;
+    const isOver = (time = Infinity) => this.#now() >= time;
+    if (isOver(this.resumesAt)) this.#heldUntil = undefined;
+    if (isOver(this.freeAt)) this.freeAt = undefined;
   }
 
   /** All that was refused as too fast is answered. */
@@ -77,7 +73,7 @@ export class SendWindow {
    * and for as long after the last frame that the server took as it has asked to wait.
    */
   letPass(index: number): boolean {
-    if (this.#freeAt !== undefined) return false;
+    if (this.freeAt !== undefined) return false;
     if (this.#pace === 0) return this.has(index);
     if (index >= 0 || this.#heldUntil !== undefined) return false;
     this.#spent();
@@ -116,6 +112,6 @@ export class SendWindow {
 
   /** The server has just taken a frame. */
   #spent(): void {
-    if (this.#pace > 0) this.#freeAt = this.#now() + this.#pace;
+    if (this.#pace > 0) this.freeAt = this.#now() + this.#pace;
   }
 }

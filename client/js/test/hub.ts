@@ -1,6 +1,6 @@
 /** A thread in memory: takes the pushes of several sessions, and tells each what the others have done. */
 
-import { readBacklog } from "../src/backlog.js";
+import { readBacklog, restore, takeBacklog } from "../src/backlog.js";
 import { stringify } from "../src/exact.js";
 import { isEqual } from "../src/json.js";
 import type { Document, Json } from "../src/json.js";
@@ -69,7 +69,7 @@ export class Writer {
 
   /** Takes what the session has to send. */
   #gather(): void {
-    const backlog = this.session.takeBacklog();
+    const backlog = takeBacklog(this.session);
     if (backlog) this.#kept = stringify(backlog);
     for (const frame of this.session.takeFrames()) if (frame.type !== "bytes") this.#toServer.push(frame);
   }
@@ -98,7 +98,7 @@ export class Writer {
     this.lose();
     const backlog = readBacklog(this.#kept);
     this.session = new Session({ client: this.#id, now: () => 0, parts: this.parts });
-    if (backlog) this.session.restore(backlog);
+    if (backlog) restore(this.session, backlog);
   }
 
   // Frames

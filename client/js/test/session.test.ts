@@ -1,5 +1,7 @@
 import { expect, test } from "vitest";
 
+import { restore, takeBacklog } from "../src/backlog.js";
+import type { Backlog } from "../src/backlog.js";
 import { PlaitError } from "../src/errors.js";
 import type { Json } from "../src/json.js";
 import { PatchError } from "../src/patch.js";
@@ -215,8 +217,8 @@ test("what comes while a new socket is asked for is not looked at", () => {
 });
 
 /** What a session keeps, as it is read by another. */
-function kept(session: Session): NonNullable<ReturnType<Session["takeBacklog"]>> {
-  return JSON.parse(JSON.stringify(session.takeBacklog())) as NonNullable<ReturnType<Session["takeBacklog"]>>;
+function kept(session: Session): Backlog {
+  return JSON.parse(JSON.stringify(takeBacklog(session))) as Backlog;
 }
 
 test("another life of a client goes on with the pushes that it kept, and shows them before it has joined", () => {
@@ -225,7 +227,7 @@ test("another life of a client goes on with the pushes that it kept, and shows t
   first.lost(1006);
   first.push([replace("/list/0/t", "MINE")]);
   const second = new Session({ client: "c2", now: () => 0 });
-  second.restore(kept(first));
+  restore(second, kept(first));
   expect(second.shown).toEqual(first.shown);
   second.open();
   expect(second.takeFrames()).toEqual([{ type: "join", client: "c1", have: ["e", 1] }]);
@@ -245,10 +247,10 @@ test("what another life has made before it could join is sent, whatever numbers 
   first.lost(1006);
   first.push([replace("/list/0/t", "A")]);
   const second = new Session({ client: "c2", now: () => 0 });
-  second.restore(kept(first));
+  restore(second, kept(first));
   second.push([replace("/n", 2)]);
   const third = new Session({ client: "c3", now: () => 0 });
-  third.restore(kept(second));
+  restore(third, kept(second));
   third.open();
   third.takeFrames();
   // A copy of the first life has sent its push, and two more.
@@ -261,19 +263,19 @@ test("what another life has made before it could join is sent, whatever numbers 
 
 test("what is to be kept is said once, and without a state when nothing is pending", () => {
   const session = joined();
-  expect(session.takeBacklog()).toEqual({ client: "c1", next: 1, fold: undefined });
-  expect(session.takeBacklog()).toBeUndefined();
+  expect(takeBacklog(session)).toEqual({ client: "c1", next: 1, fold: undefined });
+  expect(takeBacklog(session)).toBeUndefined();
   session.push([replace("/n", 2)]);
-  expect(session.takeBacklog()).toMatchObject({
+  expect(takeBacklog(session)).toMatchObject({
     next: 2,
     fold: { at: ["e", 1], confirmed: STATE, pushes: [{ ref: 1 }] },
   });
   session.receive(change(2, replace("/other", 1)));
-  expect(session.takeBacklog()).toMatchObject({ fold: { at: ["e", 2], confirmed: { other: 1 } } });
+  expect(takeBacklog(session)).toMatchObject({ fold: { at: ["e", 2], confirmed: { other: 1 } } });
   session.receive({ type: "ack", ref: 1, version: 3 });
-  expect(session.takeBacklog()).toEqual({ client: "c1", next: 2, fold: undefined });
+  expect(takeBacklog(session)).toEqual({ client: "c1", next: 2, fold: undefined });
   session.receive(change(4, replace("/other", 2)));
-  expect(session.takeBacklog()).toBeUndefined();
+  expect(takeBacklog(session)).toBeUndefined();
 });
 
 test("refs continue after those that the server has seen of this client", () => {

@@ -55,10 +55,10 @@ test.each<[string, "text" | "undo", (client: ThreadClient<Pad>) => unknown]>([
   ["editsBetween", "text", (client) => client.editsBetween("a", "b")],
   ["undo", "undo", (client) => client.undo()],
   ["canRedo", "undo", (client) => client.canRedo()],
-])("%s throws a TypeError that names the option %s", async (_, option, use) => {
+])("%s throws a TypeError that names the option %s", async (method, option, use) => {
   const [client] = await joined();
   expect(() => use(client)).toThrow(TypeError);
-  expect(() => use(client)).toThrow(`This needs the option ${option}, which plait-client exports`);
+  expect(() => use(client)).toThrow(`${method} needs the option ${option}, which plait-client exports`);
 });
 
 test.each<[string, (client: ThreadClient<Pad>) => Promise<number>]>([
@@ -67,7 +67,7 @@ test.each<[string, (client: ThreadClient<Pad>) => Promise<number>]>([
   ["update", (client) => client.update("/note", "")],
 ])("%s changes no text, but all else", async (_, change) => {
   const [client, peer] = await joined();
-  await expect(change(client)).rejects.toThrow("/note is a text: this needs the option text");
+  await expect(change(client)).rejects.toThrow("/note is a text, which needs the option text");
   expect(client.state).toEqual(STATE);
   void client.update("/status", "");
   expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "/status", value: "" }]);
@@ -118,4 +118,20 @@ test("with text and undo, typing is sent and taken back", async () => {
   void client.undo();
   expect(client.state).toEqual(STATE);
   expect(typeof bindText).toBe("function");
+});
+
+test("the methods that options bring need no object, and those of a subclass come first", async () => {
+  class Editor extends ThreadClient<Pad> {
+    override canUndo(): boolean {
+      return true;
+    }
+  }
+  const client = new Editor({ host: server.host, kind: "note", name: "a", WebSocket, text, undo });
+  clients.push(client);
+  const peer = await server.peer();
+  await peer.join({ state: STATE, texts: ["/note"] });
+  const { append, canUndo, canRedo } = client;
+  expect([canUndo(), canRedo()]).toEqual([true, false]);
+  void append("/note", "!");
+  expect((await peer.take("push")).ops).toEqual([{ op: "splice", path: "/note", at: 7, insert: "!" }]);
 });
