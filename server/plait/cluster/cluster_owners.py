@@ -263,7 +263,7 @@ class ClusterOwners:
             await asyncio.sleep(_LAST_ANSWERS)
         except StoreError as error:
             log.warning("the node %s cannot give its threads away: %s", self._record.name, operator_message(error))
-        finally:  # Whoever waits for it must not wait for ever.
+        finally:  # What waits for it must not wait for ever.
             left.set_result(None)
 
     async def _rejoin(self) -> None:

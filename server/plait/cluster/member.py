@@ -60,7 +60,7 @@ class Member:
         self.lease = Lease(clock)
         # Whether the other nodes have marked it as dead: it must join again, with a new id.
         self.is_dead = False
-        # Whether other nodes may give it shards: not while its app starts. It takes those that nobody owns.
+        # Whether other nodes may give it shards: not while its app starts. It takes those that have no owner.
         self.is_open = True
         # Whether it gives its shards away, and takes no others.
         self.is_leaving = False
@@ -261,7 +261,7 @@ class Member:
 def _find_able(nodes: Mapping[str, NodeRecord], shard: ShardRecord) -> list[str]:
     """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated.
 
-    A process that is alone takes all shards: nobody else can, and threads that it cannot read are refused one by one.
+    A process that is alone takes all shards: no other can, and threads that it cannot read are refused one by one.
     """
     return [id for id, node in nodes.items() if not node.is_leaving and _can_take(node, shard.versions)]
 

@@ -22,8 +22,8 @@ class Expiry:
     """Asks the store for expired threads every `interval` seconds, and calls `expire` for each.
 
     `expire` also gets the time since which the thread must be idle. `rest` is called for a thread whose idle time could
-    not be stored, until it returns True. `owns` tells which threads are this node's; `may_mark`, of which threads of a
-    shared store it may say that they are idle.
+    not be stored, until it returns True. `owns` tells which threads are this node's; `may_mark`, which threads of a
+    shared store it may mark as idle.
 
     A thread is idle since its last socket or turn. The store keeps that time while the thread is asleep.
     """

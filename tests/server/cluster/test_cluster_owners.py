@@ -63,7 +63,7 @@ async def joined(
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Let the tasks of the nodes go on until something is so."""
+    """Run the tasks of the nodes until something is so."""
     async with asyncio.timeout(10):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0)

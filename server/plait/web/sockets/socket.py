@@ -102,8 +102,8 @@ class Socket(asyncio.Protocol):
             parsed=self._send_replies,
             disconnected=disconnected,
         )
-        # Whether the receiver wants to read, and whether frames wait for the gate. Nothing is read meanwhile, as each
-        # message may have an answer.
+        # Whether the receiver wants to read, and whether frames wait for the gate. Nothing is read while they wait, as
+        # each message may have an answer.
         self._wants_to_read = False
         self._is_gated = False
         self._is_closing = False

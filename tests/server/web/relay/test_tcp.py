@@ -87,7 +87,7 @@ async def test_a_node_with_another_secret_or_for_another_node_gets_no_link(
         with pytest.raises(ConnectionError):
             await node.dial(secret, target)
         assert node.answered == []
-    # Whoever dials tells its operator, too.
+    # The node that dials tells its operator, too.
     assert f"at {node.address}" in caplog.text
 
 
