@@ -39,7 +39,6 @@ class OneOwner:
     """Two nodes; one owns every thread."""
 
     is_alone = False
-    is_first = True
     keepers: Sequence[NodeId] = (_GATEWAY, _OWNER)
     gate: Gate = OPEN
 

@@ -56,6 +56,11 @@ class Nats:
             each.close()
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """The id of its process."""
         assert self._process is not None
@@ -65,6 +70,10 @@ class Nats:
     def url(self) -> str:
         """The URL of the server, without a stream."""
         return f"nats://127.0.0.1:{self.port}"
+
+    def make_store(self, options: str = "") -> str:
+        """Return the URL of an empty store with one copy, and with more options."""
+        return new_stream(self.url, "replicas=1") + options
 
     def begin(self) -> None:
         """Start the server, and do not wait for it."""
@@ -125,15 +134,16 @@ class NatsCluster:
         self.servers = [Nats(folder / f"n{number}", name=f"n{number}", sync=sync) for number in range(3)]
         routes = ", ".join(f"nats-route://127.0.0.1:{each.routes}" for each in self.servers)
         for each in self.servers:
-            each.more += f"cluster {{ name: c, listen: 127.0.0.1:{each.routes}, routes: [{routes}] }}"
+            # Clients are told of no server but those of their URL, as they may have to go through a proxy.
+            each.more += (
+                f"cluster {{ name: c, listen: 127.0.0.1:{each.routes}, routes: [{routes}], no_advertise: true }}"
+            )
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         for each in self.servers:
             self._stack.push(each)
-            each.begin()
-        for each in self.servers:
-            each.wait()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,6 +153,40 @@ class NatsCluster:
     def url(self) -> str:
         """The URL of the servers, without a stream."""
         return f"nats://{','.join(f'127.0.0.1:{each.port}' for each in self.servers)}"
+
+    @property
+    def ports(self) -> Sequence[int]:
+        """Where the servers listen."""
+        return [each.port for each in self.servers]
+
+    def make_store(self, options: str = "") -> str:
+        """Return the URL of an empty store with a copy on each server, and with more options."""
+        return new_stream(self.url, "replicas=3") + options
+
+    def start(self) -> None:
+        """Start the servers that do not run, and wait until JetStream answers."""
+        for each in self.servers:
+            if not each.is_running:
+                each.begin()
+        for each in self.servers:
+            each.wait()
+
+    def crash(self) -> None:
+        """Kill the servers, all at once."""
+        for each in self._running():
+            os.kill(each.pid, signal.SIGKILL)
+        for each in self._running():
+            each.stop(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop all processes, which keep their connections."""
+        for each in self._running():
+            each.pause()
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        for each in self._running():
+            each.resume()
 
     def find_leader(self, stream: str) -> Nats:
         """Return the server that leads a stream."""
@@ -167,7 +211,7 @@ class NatsCluster:
             time.sleep(0.05)
 
     def _running(self) -> Sequence[Nats]:
-        return [each for each in self.servers if each._process is not None]
+        return [each for each in self.servers if each.is_running]
 
 
 def new_stream(url: str, *options: str) -> str:

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -33,12 +33,18 @@ _OPTIONS: Final = {
 
 
 class Postgres:
-    """A server, which keeps its port over restarts. `folder` is made, in a `private_folder`."""
+    """A server, which keeps its port over restarts. `folder` is made, in a `private_folder`.
 
-    def __init__(self, folder: Path) -> None:
+    It has more `options`, and the port of a `former` server that has ended, if there is one.
+    """
+
+    def __init__(
+        self, folder: Path, *, options: Mapping[str, str] | None = None, former: "Postgres | None" = None
+    ) -> None:
         self.folder = folder
+        self._options = {**_OPTIONS, **(options or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self._held = hold_port()
+        self._held = hold_port() if former is None else former._held
         self.port: int = self._held.getsockname()[1]
         self._address = ("-h", "127.0.0.1", "-p", str(self.port))
         self._user = "postgres" if os.geteuid() == 0 else None
@@ -66,9 +72,24 @@ class Postgres:
         """The URL of its database."""
         return f"postgresql://plait@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def ports(self) -> Sequence[int]:
+        """Where it listens."""
+        return (self.port,)
+
+    def make_store(self, options: str = "") -> str:
+        """Return the URL of an empty store, with more options."""
+        return new_schema(self.url, options)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its first process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self, **options: str) -> None:
         """Start the server, and wait until it can be connected."""
-        arguments = [f"--{name}={value}" for name, value in (_OPTIONS | {"port": str(self.port)} | options).items()]
+        settings = self._options | {"port": str(self.port)} | options
+        arguments = [f"--{name}={value}" for name, value in settings.items()]
         # PostgreSQL does not run as root.
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -88,17 +109,18 @@ class Postgres:
         process.send_signal(by)
         process.wait(30)
 
+    def pause(self) -> None:
+        """Stop all processes of the server with SIGSTOP."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self._signal_all(signal.SIGCONT)
+
     def crash(self) -> None:
         """Kill all processes of the server."""
+        self._signal_all(signal.SIGKILL)
         assert self._process is not None
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], check=True, capture_output=True, text=True
-        ).stdout.split()
-        for pid in (self._process.pid, *map(int, children)):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self._process.wait(30)
         self._process = None
         (self.folder / "postmaster.pid").unlink(missing_ok=True)
@@ -118,9 +140,9 @@ class Postgres:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     @contextmanager
-    def standby(self, folder: Path) -> Iterator["Postgres"]:
-        """Run a standby that follows this server, under the name `standby`."""
-        found = Postgres(folder)
+    def standby(self, folder: Path, *, former: "Postgres | None" = None) -> Iterator["Postgres"]:
+        """Run a standby that follows this server, under the name `standby`; it may have the port of a former server."""
+        found = Postgres(folder, former=former)
         found._make_folder()
         found._run("pg_basebackup", "-D", str(folder), *self._address, "-U", "plait", "-c", "fast")
         (folder / "standby.signal").touch()
@@ -135,6 +157,15 @@ class Postgres:
             found.__exit__()
 
     # Inside
+
+    def _signal_all(self, by: signal.Signals) -> None:
+        assert self._process is not None
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for pid in (self._process.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, by)
 
     def _make_folder(self) -> None:
         self.folder.mkdir(mode=0o700)

@@ -69,7 +69,8 @@ def test_the_nginx_file_is_well_formed_and_passes_sockets_on() -> None:
         assert line[-1] in "{};", line
     upstreams = set(re.findall(r"upstream (\w+) {", text))
     assert set(re.findall(r"proxy_pass http://(\w+);", text)) == upstreams
-    for needed in ("Upgrade $http_upgrade", 'Connection "upgrade"', "Host $host", "X-Forwarded-For $remote_addr"):
+    # The port of the compose file is in the origin of a page, and must be in the host, too.
+    for needed in ("Upgrade $http_upgrade", 'Connection "upgrade"', "Host $http_host", "X-Forwarded-For $remote_addr"):
         assert f"proxy_set_header {needed};" in text
 
 

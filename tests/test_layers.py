@@ -63,6 +63,7 @@ LAZY = {
     ("plait.cli.serving", "watchfiles"),
     ("plait.store.urls", "plait.store.nats.store"),
     ("plait.store.urls", "plait.store.postgres.store"),
+    ("plait.cluster.directories", "plait.cluster.nats"),
     ("plait.cluster.directories", "plait.cluster.postgres"),
 }
 

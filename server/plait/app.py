@@ -146,12 +146,14 @@ class Plait(AgentHost, ThreadHost):
         try:
             await self._check_finished()
             await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
-            await self._join()
+            if self._cluster is not None:
+                await self._cluster.start()
+            await self._node.remove_incomplete()
         except BaseException:
-            await self._links.stop()
+            if self._cluster is not None:
+                await self._cluster.stop()
             await self._store.__aexit__(None, None, None)
             raise
-        await self._node.remove_incomplete()
         self._node.start()
         self.kv.start()
         self._context.start()
@@ -159,8 +161,7 @@ class Plait(AgentHost, ThreadHost):
         self._is_running = True
         try:
             await self._startup.run(is_first=self._is_first)
-            if self._cluster is None and not self._owners.is_alone:
-                await self._links.start()
+            await self._listen()
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -279,18 +280,19 @@ class Plait(AgentHost, ThreadHost):
     # Inside
 
     async def _check_finished(self) -> None:
-        if self._owners.find(UNFINISHED) == self._owners.node:
+        # Among workers, only one has the file in which that is stored. A node owns nothing before it has joined.
+        if self._cluster is not None or self._owners.find(UNFINISHED) == self._owners.node:
             await check_finished(self._store)
 
-    async def _join(self) -> None:
-        """Become a node of a cluster, if this is one. Raises Unavailable and StoreError."""
-        if self._cluster is None:
-            return
-        try:
-            await self._links.start()
-        except OSError as error:
-            raise Unavailable(f"cannot listen for other nodes: {error.strerror or error}") from error
-        await self._cluster.start()
+    async def _listen(self) -> None:
+        """Answer other nodes, and get threads of them. Raises Unavailable."""
+        if not self._owners.is_alone:
+            try:
+                await self._links.start()
+            except OSError as error:
+                raise Unavailable(f"cannot listen for other nodes: {error.strerror or error}") from error
+        if self._cluster is not None:
+            await self._cluster.open()
 
     async def _leave(self, cluster: ClusterOwners) -> None:
         """Give all threads to the other nodes, and then shut down."""

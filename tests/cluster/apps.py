@@ -2,11 +2,21 @@
 
 import os
 
-from tests.workers.apps import Ledger
+from tests.workers import apps
 
 from plait import Plait, rpc
 
-__all__ = ["Place", "app"]
+__all__ = ["Ledger", "Place", "app"]
+
+
+class Ledger(apps.Ledger):
+    """Tells the number of its owner in the store."""
+
+    @property
+    def fence(self) -> int:
+        """The number of the thread's owner."""
+        fence: int = self._actor.state.history.fence  # type: ignore[attr-defined]
+        return fence
 
 
 class Place(Ledger):

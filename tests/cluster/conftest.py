@@ -1,8 +1,10 @@
-"""One PostgreSQL server for the tests of a module."""
+"""The engines of clusters, for the tests of a module."""
 
 from collections.abc import Iterator
 
 import pytest
+from tests.cluster.engines import Engine
+from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
 
 
@@ -11,3 +13,17 @@ def postgres() -> Iterator[Postgres]:
     """A server, which runs when a test begins."""
     with private_folder() as folder, Postgres(folder / "main") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """Three NATS servers, which run when a test begins."""
+    with NatsCluster(tmp_path_factory.mktemp("nats"), sync="always") as servers:
+        yield servers
+
+
+@pytest.fixture(params=["postgres", "nats"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine that a cluster may have."""
+    found: Engine = request.getfixturevalue(request.param)
+    return found

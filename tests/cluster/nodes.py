@@ -1,31 +1,37 @@
-"""The nodes of a cluster in processes of their own, on one PostgreSQL server."""
+"""The nodes of a cluster in processes of their own, on one engine."""
 
 import asyncio
-import json
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from tests.cluster.proxy import Proxy
+from tests.cluster.engines import Engine
+from tests.cluster.proxy import Proxies, Proxy
 from tests.integration.socket_client import TIMEOUT
-from tests.postgres import Postgres, new_schema
 from tests.running import Process, hold_port
 from tests.workers.load import Told, check_changes
 
 from plait import ThreadKey
+from plait.cluster.directories import find_directory
+from plait.cluster.directory import View
 from plait.cluster.rendezvous import find_winner
+from plait.errors import StoreError
 from plait.store.shards import find_shard
 from plait.store.urls import open_store
 
 __all__ = ["Cluster", "Node", "open_cluster"]
 
+T = TypeVar("T")
+
 _LOOK_EVERY: Final = 0.05
 
 
 class Node(Process):
-    """A node, the proxy through which the others reach it, and the one through which it reaches the engine."""
+    """A node, the proxy through which the others reach it, and those through which it reaches the engine."""
 
     def __init__(
         self,
@@ -34,7 +40,7 @@ class Node(Process):
         cwd: Path,
         store: str,
         links: Proxy,
-        engine: Proxy,
+        engine: Proxies,
         listens_at: int,
         environment: Mapping[str, str],
         options: Sequence[str],
@@ -54,25 +60,52 @@ class Node(Process):
 class Cluster:
     """The nodes by name, and what the directory says of them."""
 
-    def __init__(self, postgres: Postgres, store: str, nodes: Mapping[str, Node]) -> None:
-        self.postgres = postgres
+    def __init__(self, engine: Engine, store: str, nodes: Mapping[str, Node]) -> None:
+        self.engine = engine
         self.store = store
         self.nodes = nodes
-        self._schema = store.partition("schema=")[2].partition("&")[0]
 
     @property
     def addresses(self) -> list[str]:
         """Where clients reach the nodes."""
         return [each.address for each in self.nodes.values()]
 
+    def read(self) -> View:
+        """Return the directory. Raises StoreError."""
+
+        async def read() -> View:
+            directory = find_directory(open_store(self.store))
+            assert directory is not None
+            async with directory:
+                return await directory.read()
+
+        return _run(read())
+
+    def ask_store(self, ask: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+        """Return what an open store answers. Raises StoreError."""
+
+        async def read() -> T:
+            store: Any = open_store(self.store)
+            async with store.reader() as opened:
+                return await ask(opened)
+
+        return _run(read())
+
     def owners(self) -> list[str]:
         """Return the name of the node that owns each shard; empty for a node that is dead or gone."""
-        names = self.names()
-        return [names.get(id, "") for id in self._owners()]
+        view = self.read()
+        names = {id: each.name for id, each in view.alive().items()}
+        return [names.get(each.node, "") for each in view.shards]
+
+    def names(self) -> dict[str, str]:
+        """Return the names of the nodes that are alive, by id."""
+        return {id: each.name for id, each in self.read().alive().items()}
 
     def find_names(self, node: str, prefix: str, count: int, *, kind: str = "ledger") -> list[str]:
         """Return names of threads that a node owns, and keeps while no node comes or goes."""
-        names, owners = self.names(), self._owners()
+        view = self.read()
+        names = {id: each.name for id, each in view.alive().items()}
+        owners = [each.node for each in view.shards]
         every = (f"{prefix}-{number}" for number in range(100_000))
         shards = ((name, find_shard(ThreadKey(kind, name))) for name in every)
         found = (
@@ -82,20 +115,17 @@ class Cluster:
         )
         return [next(found) for _ in range(count)]
 
-    def _owners(self) -> list[str]:
-        sql = f"SELECT json_agg(node ORDER BY shard) FROM {self._schema}.plait_shards"
-        found: list[str] = json.loads(self.postgres.execute(sql))
-        return found
-
-    def names(self) -> dict[str, str]:
-        """Return the names of the nodes that are alive, by id."""
-        sql = f"SELECT json_object_agg(id, name) FROM {self._schema}.plait_nodes WHERE NOT is_dead"
-        return json.loads(self.postgres.execute(sql) or "{}") or {}
-
     async def until(self, is_so: Callable[[], object]) -> None:
-        """Wait until something is so."""
+        """Wait until something is so; while the engine is away, it is not."""
+
+        def look() -> object:
+            try:
+                return is_so()
+            except StoreError:
+                return False
+
         deadline = time.monotonic() + TIMEOUT
-        while not await asyncio.to_thread(is_so):
+        while not await asyncio.to_thread(look):
             if time.monotonic() > deadline:
                 raise TimeoutError([node.log.read_text() for node in self.nodes.values()])
             await asyncio.sleep(_LOOK_EVERY)
@@ -129,7 +159,7 @@ class Cluster:
 
 @asynccontextmanager
 async def open_cluster(
-    postgres: Postgres,
+    engine: Engine,
     folder: Path,
     *,
     names: Sequence[str] = ("a", "b"),
@@ -138,12 +168,15 @@ async def open_cluster(
     target: str = "tests.cluster.apps:app",
     is_shared: bool = True,
     has_proxies: bool = True,
+    store_options: str = "",
+    through: Mapping[str, Sequence[int]] | None = None,
 ) -> AsyncIterator[Cluster]:
     """Start nodes with an empty store; by default, wait until each owns some threads.
 
-    With `has_proxies`, the nodes reach each other through proxies.
+    With `has_proxies`, the nodes reach each other through proxies. By the name of
+    a node, the ports `through` lead to those of the engine.
     """
-    store = new_schema(postgres.url)
+    store = engine.make_store(store_options)
     async with AsyncExitStack() as stack:
         processes = stack.enter_context(ExitStack())
         nodes: dict[str, Node] = {}
@@ -153,13 +186,13 @@ async def open_cluster(
             stack.callback(held.close)
             port = held.getsockname()[1]
             links = await stack.enter_async_context(Proxy(port))
-            engine = await stack.enter_async_context(Proxy(postgres.port))
+            lines = [await stack.enter_async_context(Proxy(each)) for each in (through or {}).get(name, engine.ports)]
             nodes[name] = Node(
                 name,
                 cwd=cwd,
-                store=store.replace(f":{postgres.port}/", f":{engine.port}/"),
+                store=_replace_ports(store, dict(zip(engine.ports, [each.port for each in lines], strict=True))),
                 links=links,
-                engine=engine,
+                engine=Proxies(lines),
                 listens_at=port,
                 environment={
                     **({"PLAIT_NODE_ADDRESS": f"127.0.0.1:{links.port}"} if has_proxies else {}),
@@ -168,7 +201,7 @@ async def open_cluster(
                 options=options,
                 target=target,
             )
-        cluster = Cluster(postgres, store, nodes)
+        cluster = Cluster(engine, store, nodes)
         for name in names:
             await asyncio.to_thread(processes.enter_context, nodes[name])
         if is_shared:
@@ -178,3 +211,14 @@ async def open_cluster(
         finally:
             # The proxies run in this loop, so that no node may be waited for in it.
             await asyncio.to_thread(processes.close)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a loop of its own, as the caller may be in one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+def _replace_ports(url: str, ports: Mapping[int, int]) -> str:
+    """Return the URL of a store with other ports."""
+    return re.sub(r":(\d+)", lambda found: f":{ports[int(found[1])]}", url)

@@ -1,26 +1,31 @@
-"""A TCP proxy whose connections can be cut: refused, closed, or silent in one direction or both."""
+"""TCP proxies whose connections can be cut: closed, silent in one direction or both, or late."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, Self
 
-__all__ = ["Direction", "Proxy"]
+__all__ = ["Direction", "Proxies", "Proxy"]
 
 Direction = Literal["in", "out", "both"]
 
 
 class Proxy:
-    """Passes what arrives at its port on to another one."""
+    """Passes what arrives at its port on to another one, which may be changed for later connections."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: Direction | None = None
+        # When the target is to get these bytes, it becomes silent in this direction.
+        self._trigger: tuple[bytes, Direction] | None = None
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self.port = 0
+        # What is kept from the target while it is silent.
+        self.held: list[bytes] = []
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -45,10 +50,19 @@ class Proxy:
         self._silent = direction
         self._may_pass.clear()
 
+    def silence_at(self, text: bytes, direction: Direction) -> None:
+        """Do so as soon as the target is to get these bytes: `in` begins with them, `out` with the answer."""
+        self._trigger = text, direction
+
     def heal(self) -> None:
         """Close the silent connections, and pass everything on."""
         self.close()
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Pass everything on, what was held back first: it arrives late."""
         self._silent = None
+        self.held.clear()
         self._may_pass.set()
 
     # Inside
@@ -59,7 +73,7 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self.target)
             self._writers.add(target_writer)
             try:
                 async with asyncio.TaskGroup() as group:
@@ -77,9 +91,41 @@ class Proxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         while data := await reader.read(65536):
+            if direction == "in" and self._trigger is not None and self._trigger[0] in data:
+                self.silence(self._trigger[1])
+                self._trigger = None
             if self._silent in (direction, "both"):
+                if direction == "in":
+                    self.held.append(data)
                 await self._may_pass.wait()
             writer.write(data)
             await writer.drain()
         with suppress(OSError):
             writer.write_eof()
+
+
+class Proxies:
+    """The proxies through which a node reaches the servers of an engine."""
+
+    def __init__(self, proxies: Sequence[Proxy]) -> None:
+        self._proxies = proxies
+
+    @property
+    def held(self) -> bytes:
+        """What is kept from the servers while they are silent."""
+        return b"".join(data for each in self._proxies for data in each.held)
+
+    def silence(self, direction: Direction = "both") -> None:
+        """Pass nothing on: `in` is what the servers would get."""
+        for each in self._proxies:
+            each.silence(direction)
+
+    def heal(self) -> None:
+        """Close the silent connections, and pass everything on."""
+        for each in self._proxies:
+            each.heal()
+
+    def deliver(self) -> None:
+        """Pass everything on, what was held back first."""
+        for each in self._proxies:
+            each.deliver()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.engines import Engine
 from tests.cluster.nodes import open_cluster
 from tests.integration.socket_client import TIMEOUT, http
 from tests.postgres import Postgres, new_schema
@@ -42,8 +43,8 @@ def serve(store: str, *options: str, **variables: str) -> tuple[int, str]:
     return run_plait("serve", TARGET, "--port", "0", *options, environment={"PLAIT_STORE": store, **variables})
 
 
-async def test_a_second_process_without_a_cluster_names_the_first_and_ends(postgres: Postgres, tmp_path: Path) -> None:
-    store = new_schema(postgres.url)
+async def test_a_second_process_without_a_cluster_names_the_first_and_ends(engine: Engine, tmp_path: Path) -> None:
+    store = engine.make_store()
     first = Process(TARGET, cwd=tmp_path, environment={"PLAIT_STORE": store})
     with first:
         began = time.monotonic()
@@ -61,8 +62,8 @@ async def test_a_second_process_without_a_cluster_names_the_first_and_ends(postg
             await room.update("/n", 1)
 
 
-async def test_a_process_takes_over_from_one_that_was_killed_or_has_stopped(postgres: Postgres, tmp_path: Path) -> None:
-    process = Process(TARGET, cwd=tmp_path, environment={"PLAIT_STORE": new_schema(postgres.url)})
+async def test_a_process_takes_over_from_one_that_was_killed_or_has_stopped(engine: Engine, tmp_path: Path) -> None:
+    process = Process(TARGET, cwd=tmp_path, environment={"PLAIT_STORE": engine.make_store()})
     with process:
         for by in (signal.SIGKILL, signal.SIGTERM):
             async with connect(f"ws://{process.address}/threads/ledger/one") as room:
@@ -77,8 +78,8 @@ async def test_a_process_takes_over_from_one_that_was_killed_or_has_stopped(post
                 assert (await web.get("/threads/ledger/one")).headers["etag"].endswith(f':{version}"')
 
 
-async def test_a_paused_process_that_was_replaced_shows_nothing_old(postgres: Postgres, tmp_path: Path) -> None:
-    store = new_schema(postgres.url)
+async def test_a_paused_process_that_was_replaced_shows_nothing_old(engine: Engine, tmp_path: Path) -> None:
+    store = engine.make_store()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     one = Process(TARGET, cwd=tmp_path / "one", environment={"PLAIT_STORE": store})
@@ -134,8 +135,8 @@ async def test_a_node_needs_a_name_of_its_own_and_a_shared_store(postgres: Postg
         assert "--cluster" in text
 
 
-async def test_status_tells_of_nodes_beats_shards_epochs_and_links(postgres: Postgres, tmp_path: Path) -> None:
-    async with open_cluster(postgres, tmp_path) as cluster:
+async def test_status_tells_of_nodes_beats_shards_epochs_and_links(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "status", 1)
         async with connect(f"ws://{cluster.nodes['b'].address}/threads/ledger/{name}") as room:
             await room.update("/n", 1)

@@ -350,8 +350,8 @@ class TroubledStore:
     ) -> list[IdleThread]:
         return await self.inner.idle_threads(kind, until=until, after=after, limit=limit)
 
-    async def mark_idle(self, kind: str, at: int) -> None:
-        await self.inner.mark_idle(kind, at)
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
+        await self.inner.mark_idle(kind, at, may_mark)
 
 
 def _make_fenced(key: ThreadKey) -> Fenced:

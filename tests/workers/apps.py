@@ -11,10 +11,15 @@ class Ledger(Thread[dict[str, int]]):
     initial_state = {}  # noqa: RUF012
     retention = Retention(changes=1_000_000)
 
+    @property
+    def fence(self) -> int:
+        """The number of the thread's owner, if each owner has a higher one than those before."""
+        return 0
+
     @rpc
-    def look(self) -> tuple[int, dict[str, int]]:
-        """Return the version and the state."""
-        return self.version, self.state
+    def look(self) -> tuple[int, dict[str, int], str, int]:
+        """Return the version, the state, its epoch and the owner's number."""
+        return self.version, self.state, self._actor.state.epoch, self.fence
 
 
 app = Plait(Ledger, store="sqlite:///ledger.db", limits=None)

@@ -69,7 +69,7 @@ def _make_rows(view: View) -> list[tuple[str, ...]]:
 
 
 def _find_state(node: NodeRecord) -> str:
-    return "dead" if node.is_dead else "leaving" if node.is_leaving else "alive"
+    return "dead" if node.is_dead else "starting or leaving" if node.is_leaving else "alive"
 
 
 def _describe(view: View) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Final, NamedTuple
 from cyclopts import App, Parameter
 
 from plait.cli.options import fail, find_existing, find_store, open_shared
+from plait.cluster.use import check_unused
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.spelling import count, hide_password
 from plait.store.copying import copy_store
@@ -87,6 +88,8 @@ async def _copy(source: _Copied, target: _Copied) -> int:
                 raise StoreError(f"cannot lock the store {path}: {explain(error, path)}") from error
         # A copy that is interrupted goes on later, and at its end closing the target writes everything to its files.
         async with source.open().reader() as original, target.open() as copied:
+            for store in (original, copied):
+                await check_unused(store)
             return await copy_store(original, copied, source.name, _show)
 
 

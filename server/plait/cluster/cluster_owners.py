@@ -3,19 +3,20 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from plait.cluster.directory import FREE, Directory, NodeRecord, View
+from plait.cluster.directory import Directory, NodeRecord, View
 from plait.cluster.gate import LeaseGate
+from plait.cluster.lease import boot_time
 from plait.cluster.member import SINGLE, Member, Moves
 from plait.cluster.owners import NodeId, NotOwner
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.store.protocol import ThreadKey
-from plait.store.shards import SHARDS, find_shard
+from plait.store.shards import find_shard
 
 __all__ = ["ClusterOwners", "Hooks"]
 
@@ -61,18 +62,25 @@ class Hooks(Protocol):
 class ClusterOwners:
     """The owners of threads among the nodes of a `directory`. `record` is this node, without an id."""
 
-    def __init__(self, record: NodeRecord, directory: Directory, *, interval: float = _INTERVAL) -> None:
+    def __init__(
+        self,
+        record: NodeRecord,
+        directory: Directory,
+        *,
+        interval: float = _INTERVAL,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
         self._record = record
         self._directory = directory
         self._interval = interval
+        self._clock = clock
         self.gate = LeaseGate()
         self.hooks: Hooks | None = None
-        # Whether no other node was there when this one has joined.
-        self.is_first = True
         self._member = self._make_member()
-        # The names and addresses of the nodes that are alive, by id, and the shards' owners, as last read or told.
-        self._nodes: Mapping[str, NodeRecord] = {}
-        self._owners: list[str] = [FREE.node] * SHARDS
+        # The nodes that are alive in a view, by id, and the owners of shards that other nodes have told of since.
+        self._view = self._member.view
+        self._alive: Mapping[str, NodeRecord] = {}
+        self._told: dict[int, str] = {}
         # Shards that this node has owned at the last look.
         self._had: frozenset[int] = frozenset()
         self._is_asked = asyncio.Event()
@@ -104,18 +112,21 @@ class ClusterOwners:
         shard = find_shard(key)
         if self._member.owns(shard):
             return self.node
-        owner = self._owners[shard]
-        return owner if owner != self.node and owner in self._nodes else None
+        nodes = self._nodes
+        owner = self._told.get(shard) or self._member.view.shards[shard].node
+        return owner if owner != self.node and owner in nodes else None
 
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
-        if isinstance(owner, str) and owner in self._nodes:
-            self._owners[find_shard(key)] = owner
+        if isinstance(owner, str) and owner in self._nodes and owner != self.node:
+            self._told[find_shard(key)] = owner
         else:
             self._is_asked.set()
 
     def check(self, key: ThreadKey) -> None:
         if (owner := self.find(key)) != self.node:
             self._is_asked.set()  # It may be this node's without its knowing.
+            if not self.gate.is_open:
+                raise NotOwner("this server is cut off from its store, or does not run")
             raise NotOwner(f"the node {self._record.name} does not own {key}", owner)
 
     # For links and status
@@ -136,22 +147,34 @@ class ClusterOwners:
     # Running
 
     async def start(self) -> None:
-        """Join the cluster, and take the shards that have no owner. Raises Unavailable and StoreError."""
+        """Join the cluster, and take the shards that have no owner; others are given from `open` on.
+
+        Raises Unavailable and StoreError.
+        """
         self._is_asked, self._left = asyncio.Event(), None
         self._follow(self._make_member())
         await self._directory.__aenter__()
+        self._member.is_open = False
         try:
             await self._member.join(asyncio.sleep)
         except BaseException:
             await self._directory.__aexit__(None, None, None)
             raise
+        await self._member.beat()
         await self._look()
-        self.is_first = len(self._nodes) <= 1
+        if not self.is_alone:
+            names = ", ".join(sorted(each.name for each in self._nodes.values()))
+            log.info("the node %s has joined the cluster: %s", self._record.name, names)
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._beat(), name="plait beats"),
             loop.create_task(self._observe(), name="plait cluster"),
         ]
+
+    async def open(self) -> None:
+        """Get shards of other nodes from now on."""
+        self._member.is_open = True
+        await self._member.beat()
 
     async def give_all(self) -> None:
         """Give all shards to other nodes; return when that is done, or cannot be."""
@@ -179,9 +202,11 @@ class ClusterOwners:
     # Inside
 
     def _make_member(self) -> Member:
-        moves = Moves(self._vacate, self._leave, self._lose, self._find_busy, self._find_linked)
+        moves = Moves(self._vacate, self._lose, self._find_busy, self._find_linked)
         name = self._record.name
-        return Member(replace(self._record, id=f"{name}-{secrets.token_hex(6)}"), self._directory, moves)
+        return Member(
+            replace(self._record, id=f"{name}-{secrets.token_hex(6)}"), self._directory, moves, clock=self._clock
+        )
 
     def _follow(self, member: Member) -> None:
         self._member = member
@@ -192,8 +217,13 @@ class ClusterOwners:
         while True:
             await asyncio.sleep(self._interval if has_beaten else _AGAIN)
             if not self._member.is_dead:
-                has_beaten = await self._member.beat()
-                self.gate.tell()
+                has_beaten = False
+                with _logging_surprises():
+                    could_serve = self.gate.is_open
+                    has_beaten = await self._member.beat()
+                    self.gate.tell()
+                    if self.gate.is_open and not could_serve and self.hooks is not None:
+                        self.hooks.gain(self._had)  # What was due in the meantime was passed over.
 
     async def _observe(self) -> None:
         while True:
@@ -201,17 +231,26 @@ class ClusterOwners:
                 async with asyncio.timeout(self._interval):
                     await self._is_asked.wait()
             self._is_asked.clear()
-            if self._member.is_dead:
-                await self._rejoin()
-            elif self._left is not None:
-                await self._give_all(self._left)
-            else:
-                await self._look()
+            with _logging_surprises():
+                if self._member.is_dead:
+                    await self._rejoin()
+                elif self._left is not None:
+                    await self._give_all(self._left)
+                else:
+                    await self._look()
             await asyncio.sleep(_SHORTEST)
+
+    @property
+    def _nodes(self) -> Mapping[str, NodeRecord]:
+        """The nodes that are alive, by id."""
+        if (view := self._member.view) is not self._view:
+            self._view, self._alive = view, view.alive()
+            self._told.clear()
+        return self._alive
 
     async def _look(self) -> None:
         await self._member.observe()
-        self._read_view()
+        self._react()
 
     async def _give_all(self, left: asyncio.Future[None]) -> None:
         if left.done():
@@ -219,12 +258,13 @@ class ClusterOwners:
             return
         try:
             await self._member.give_all()
-            self._read_view()
+            self._react()
             # The others are told who owns the last shards, while they may ask.
             await asyncio.sleep(_LAST_ANSWERS)
         except StoreError as error:
             log.warning("the node %s cannot give its threads away: %s", self._record.name, operator_message(error))
-        left.set_result(None)
+        finally:  # Whoever waits for it must not wait for ever.
+            left.set_result(None)
 
     async def _rejoin(self) -> None:
         """Join again, with a new id, after the others have marked this node as dead."""
@@ -233,6 +273,7 @@ class ClusterOwners:
                 self._left.set_result(None)
             return
         member = self._make_member()
+        member.is_open = self._member.is_open
         try:
             await member.join(asyncio.sleep)
         except (StoreError, Unavailable) as error:
@@ -242,11 +283,9 @@ class ClusterOwners:
         await self._look()
         self.gate.tell()
 
-    def _read_view(self) -> None:
-        """Adopt what the member has read."""
+    def _react(self) -> None:
+        """Look after shards that this node owns since the last look, and close links to nodes that are dead."""
         member = self._member
-        self._nodes = member.view.alive()
-        self._owners = [each.node for each in member.view.shards]
         owned = frozenset(member.owned)
         gained, self._had = owned - self._had, owned
         if self.hooks is not None and not member.is_dead:
@@ -260,10 +299,6 @@ class ClusterOwners:
         if self.hooks is not None:
             await self.hooks.vacate(shards)
 
-    def _leave(self, shards: Collection[int], to: str) -> None:
-        for shard in shards:
-            self._owners[shard] = to
-
     def _lose(self) -> None:
         self._had = frozenset()
         self._is_asked.set()
@@ -276,6 +311,15 @@ class ClusterOwners:
     def _find_linked(self) -> Sequence[str]:
         linked = () if self.hooks is None else self.hooks.find_linked()
         return sorted(each.name for id in linked if (each := self.find_node(id)) is not None)
+
+
+@contextmanager
+def _logging_surprises() -> Iterator[None]:
+    """Log an exception that no caller expects: a node that neither beats nor looks would never serve again."""
+    try:
+        yield
+    except Exception:
+        log.exception("an error of plait; the node goes on")
 
 
 def _split_name(name: str) -> tuple[str, int]:

@@ -9,7 +9,9 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-__all__ = ["FREE", "Directory", "NodeRecord", "ShardRecord", "View"]
+from plait.store.shards import SHARDS
+
+__all__ = ["FREE", "NO_VIEW", "Directory", "NodeRecord", "ShardRecord", "View", "merge_versions"]
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -26,7 +28,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     is_dead: bool = False
     # The `state_version` of each kind in its code.
     versions: Mapping[str, int] = {}
-    # Whether it gives its shards away, and must get none.
+    # Whether it must get no shards: it gives its own away, or its app has not started yet.
     is_leaving: bool = False
     # The names of the nodes to which it has links.
     links: Sequence[str] = ()
@@ -47,6 +49,11 @@ FREE: Final = ShardRecord("", 0)
 """A shard that no node has owned."""
 
 
+def merge_versions(before: Mapping[str, int], owner: Mapping[str, int]) -> dict[str, int]:
+    """Return the versions of a shard that gets a new owner."""
+    return {kind: max(each.get(kind, 0) for each in (before, owner)) for kind in (*before, *owner)}
+
+
 class View(msgspec.Struct, frozen=True):
     """The whole directory at one moment."""
 
@@ -61,6 +68,22 @@ class View(msgspec.Struct, frozen=True):
         """Return the directory in which these nodes are dead."""
         dead = {each.id: msgspec.structs.replace(each, is_dead=True) for each in self.nodes if each.id in ids}
         return View([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
+
+    def including(self, id: str) -> "View":
+        """Return the directory in which a node may have shards."""
+        nodes = [msgspec.structs.replace(each, is_leaving=False) if each.id == id else each for each in self.nodes]
+        return View(nodes, self.shards)
+
+    def moved(self, epochs: Mapping[int, int], to: str) -> "View":
+        """Return the directory in which a node owns these shards, at these epochs."""
+        shards = list(self.shards)
+        for shard, epoch in epochs.items():
+            shards[shard] = ShardRecord(to, epoch, shards[shard].versions)
+        return View(self.nodes, shards) if epochs else self
+
+
+NO_VIEW: Final = View((), (FREE,) * SHARDS)
+"""The directory before the first node has joined."""
 
 
 class Directory(AbstractAsyncContextManager["Directory"], Protocol):

@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from itertools import islice
 from typing import Final, NamedTuple
 
-from plait.cluster.directory import FREE, Directory, NodeRecord, ShardRecord, View
+from plait.cluster.directory import NO_VIEW, Directory, NodeRecord, ShardRecord, View
 from plait.cluster.lease import Lease, boot_time
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError, Unavailable
-from plait.store.shards import SHARDS
 
 __all__ = ["SILENCE", "SINGLE", "Member", "Moves"]
 
@@ -29,7 +28,6 @@ SINGLE: Final = "single"
 
 _SHARED_AT_ONCE: Final = 16
 _GIVEN_AT_ONCE: Final = 64
-_NO_VIEW: Final = View((), (FREE,) * SHARDS)
 
 
 class Moves(NamedTuple):
@@ -37,11 +35,9 @@ class Moves(NamedTuple):
 
     # Ends the use of shards, before they are given away: nothing wakes there, and everything written is durable.
     vacate: Callable[[Collection[int]], Awaitable[None]]
-    # Records that another node owns shards from now on.
-    leave: Callable[[Collection[int], str], None]
     # Drops all threads at once: the node is dead for the others.
     lose: Callable[[], None]
-    # The shards with work that takes long, which are given away last.
+    # The shards with work that may take long, which are given away last, and are not shared.
     find_busy: Callable[[], Set[int]] = frozenset
     # The names of the nodes to which there are links, which the others are told.
     links: Callable[[], Sequence[str]] = tuple
@@ -64,10 +60,12 @@ class Member:
         self.lease = Lease(clock)
         # Whether the other nodes have marked it as dead: it must join again, with a new id.
         self.is_dead = False
+        # Whether other nodes may give it shards: not while its app starts. It takes those that nobody owns.
+        self.is_open = True
         # Whether it gives its shards away, and takes no others.
         self.is_leaving = False
-        # The directory as it was read last.
-        self.view = _NO_VIEW
+        # The directory as it was read last, with what this node has changed since.
+        self.view = NO_VIEW
         self._directory = directory
         self._moves = moves
         self._clock = clock
@@ -75,6 +73,8 @@ class Member:
         self._owned: dict[int, int] = {}
         self._leaving: set[int] = set()
         self._seen: dict[str, _Seen] = {}
+        # The lost shards that no node may take.
+        self._waiting = 0
 
     # Answers from memory
 
@@ -100,8 +100,11 @@ class Member:
             at = self._clock()
             other = self._find_rival(await self._directory.read()) or await self._directory.join(self.record)
             if other is None:
-                self.lease.extend(at)
-                return
+                # One with another name may have joined since.
+                if (other := self._find_rival(await self._directory.read())) is None:
+                    self.lease.extend(at)
+                    return
+                await self._directory.remove(self.record.id)
             if first is None or other.id != first.id:
                 first, began = other, self._clock()
             elif self._clock() - began >= SILENCE:
@@ -114,7 +117,9 @@ class Member:
         """Tell the others that this node is alive, and extend its lease; return whether the directory has answered."""
         began = self._clock()
         try:
-            is_alive = await self._directory.beat(self.record.id, is_leaving=self.is_leaving, links=self._moves.links())
+            is_alive = await self._directory.beat(
+                self.record.id, is_leaving=self.is_leaving or not self.is_open, links=self._moves.links()
+            )
         except StoreError as error:
             log.warning("a beat of the node %s failed: %s", self.record.name, error)
             return False
@@ -133,10 +138,11 @@ class Member:
                 self._die()
                 return
             await self._recall(view)
-            self.view = view = view.without(await self._mark_silent(view.alive()))
+            self.view = view.without(await self._mark_silent(view.alive()))
             if not self.is_leaving:
-                await self._take_lost(view)
-                await self._share(view)
+                self.view = self.view.including(self.record.id)
+                await self._take_lost(self.view)
+                await self._share(self.view)
         except StoreError as error:
             # Another node may be silent because the engine is: only time in which it answers counts.
             self._seen.clear()
@@ -149,8 +155,9 @@ class Member:
         while self._owned:
             self.view = view = await self._directory.read()
             await self._recall(view)
-            busy = self._moves.find_busy()
-            some = sorted(self._owned, key=busy.__contains__)[:_GIVEN_AT_ONCE]
+            # A shard does not wait for the runs of another one.
+            idle = self._owned.keys() - self._moves.find_busy()
+            some = list(idle or self._owned)[:_GIVEN_AT_ONCE]
             targets = self._find_targets(view, some)
             if not targets:  # No node can take them: they stay with a node that is removed.
                 await self._moves.vacate(list(self._owned))
@@ -209,19 +216,26 @@ class Member:
 
     async def _take_lost(self, view: View) -> None:
         alive = view.alive()
-        mine = {
-            shard: each.epoch
-            for shard, each in enumerate(view.shards)
-            if each.node not in alive and find_winner(shard, _find_able(alive, each)) == self.record.id
-        }
+        lost = ((shard, each) for shard, each in enumerate(view.shards) if each.node not in alive)
+        winners = {shard: find_winner(shard, _find_able(alive, each)) for shard, each in lost}
+        if (waiting := sum(winner is None for winner in winners.values())) != self._waiting:
+            self._waiting = waiting
+            log.warning("%d shards wait for a node with code as new as that which had them", waiting)
+        mine = {shard: view.shards[shard].epoch for shard, winner in winners.items() if winner == self.record.id}
         if mine and self.lease.holds:
-            self._owned |= await self._directory.take(self.record.id, mine)
+            taken = await self._directory.take(self.record.id, mine)
+            self._owned |= taken
+            log.info("the node %s has taken %d shards without an owner", self.record.name, len(taken))
+            self.view = self.view.moved(taken, self.record.id)
 
     async def _share(self, view: View) -> None:
         """Give some shards to nodes that have joined, as each is to have its share."""
-        idle = self._owned.keys() - self._moves.find_busy()
-        if targets := dict(islice(self._find_targets(view, idle).items(), _SHARED_AT_ONCE)):
-            await self._give(targets)
+        if targets := self._find_targets(view, self._owned):
+            # Work is not cut off to share it.
+            busy = self._moves.find_busy()
+            idle = ((shard, to) for shard, to in targets.items() if shard not in busy)
+            if some := dict(islice(idle, _SHARED_AT_ONCE)):
+                await self._give(some)
 
     def _find_targets(self, view: View, shards: Iterable[int]) -> dict[int, str]:
         """Return who is to have shards of this node instead of it."""
@@ -239,18 +253,21 @@ class Member:
         for to, shards in by_node.items():
             given = await self._directory.give(self.record.id, shards, to)
             for shard in given:
-                del self._owned[shard]
+                self._owned.pop(shard, None)
             self._leaving -= shards.keys()
-            self._moves.leave(given, to)
+            self.view = self.view.moved(given, to)
 
 
 def _find_able(nodes: Mapping[str, NodeRecord], shard: ShardRecord) -> list[str]:
-    """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated."""
-    return [id for id, node in nodes.items() if not node.is_leaving and _can_read(node.versions, shard.versions)]
+    """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated.
+
+    A process that is alone takes all shards: nobody else can, and threads that it cannot read are refused one by one.
+    """
+    return [id for id, node in nodes.items() if not node.is_leaving and _can_take(node, shard.versions)]
 
 
-def _can_read(code: Mapping[str, int], stored: Mapping[str, int]) -> bool:
-    return all(code.get(kind, version) >= version for kind, version in stored.items())
+def _can_take(node: NodeRecord, stored: Mapping[str, int]) -> bool:
+    return node.name == SINGLE or all(node.versions.get(kind, version) >= version for kind, version in stored.items())
 
 
 def _explain_rival(node: NodeRecord, other: NodeRecord) -> str:

@@ -59,11 +59,6 @@ class Owners(Protocol):
         ...
 
     @property
-    def is_first(self) -> bool:
-        """Whether no other node had threads awake when this one started."""
-        ...
-
-    @property
     def gate(self) -> Gate:
         """What leaves this node asks here first."""
         ...
@@ -86,7 +81,6 @@ class _Alone:
 
     node: NodeId = 0
     is_alone = True
-    is_first = True
     keepers: Sequence[NodeId] = (0,)
     server: Mapping[NodeId, int] = {0: 0}
     gate: Gate = OPEN
@@ -140,8 +134,6 @@ class Workers:
     """The owners of threads among workers; `files` is how many files the store has."""
 
     is_alone = False
-    # No other worker has threads of its files.
-    is_first = True
     gate: Gate = OPEN
 
     def __init__(self, node: int, count: int, files: int) -> None:

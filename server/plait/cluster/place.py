@@ -2,6 +2,7 @@
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -35,6 +36,15 @@ class NodeTls(msgspec.Struct, frozen=True):
     certificate: str
     key: str
     authority: str
+
+    def make_context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        """Return what one end of a link needs. Raises OSError."""
+        context = ssl.create_default_context(purpose, cafile=self.authority)
+        context.load_cert_chain(self.certificate, self.key)
+        # The authority signs for nodes only, whose addresses may change.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -105,7 +115,12 @@ def _read_tls(found: Mapping[str, str]) -> NodeTls | None:
     for file in given:
         if not Path(file).is_file():
             raise ValueError(f"there is no file {file}")
-    return NodeTls(*given)
+    tls = NodeTls(*given)
+    try:
+        tls.make_context(ssl.Purpose.CLIENT_AUTH)
+    except OSError as error:
+        raise ValueError(f"{', '.join(given)} are no certificate, key and authority for TLS: {error}") from error
+    return tls
 
 
 def _is_loopback(host: str) -> bool:

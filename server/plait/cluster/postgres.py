@@ -7,11 +7,12 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from plait.cluster.directory import NodeRecord, ShardRecord, View
+from plait.cluster.directory import NO_VIEW, NodeRecord, ShardRecord, View
 from plait.errors import StoreError
-from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Db, Engine, explain
+from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Db, Engine, explain, has_no_table
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.url import PostgresUrl
+from plait.store.protocol import Unreachable
 from plait.store.shards import SHARDS
 
 __all__ = ["PostgresDirectory"]
@@ -58,7 +59,11 @@ WITH owner AS (SELECT versions FROM {{nodes}} WHERE id = $1 AND NOT is_dead FOR 
         JOIN {{shards}} s ON s.shard = w.shard AND s.epoch = w.epoch
         WHERE CASE WHEN $5 THEN s.node NOT IN (SELECT id FROM {{nodes}} WHERE NOT is_dead) ELSE s.node = $2 END
         ORDER BY s.shard FOR UPDATE OF s)
-UPDATE {{shards}} s SET node = $1, epoch = greatest(s.epoch, {TIMELINE} << 40) + 1, versions = s.versions || o.versions
+UPDATE {{shards}} s SET node = $1, epoch = greatest(s.epoch, {TIMELINE} << 40) + 1, versions = (
+    SELECT coalesce(jsonb_object_agg(kind, version), '{{}}') FROM (
+        SELECT key AS kind, max(value::bigint) AS version
+        FROM (SELECT * FROM jsonb_each_text(s.versions) UNION ALL SELECT * FROM jsonb_each_text(o.versions)) every
+        GROUP BY key) highest)
 FROM wanted w, owner o, giver g WHERE s.shard = w.shard RETURNING s.shard, s.epoch
 """
 # Seconds after which a call without an answer has failed; a node's beats must not wait for it.
@@ -74,7 +79,6 @@ class PostgresDirectory:
         self._line = _Line(url, timeout)
 
     async def __aenter__(self) -> Self:
-        await self._line.run(self._create)
         return self
 
     async def __aexit__(
@@ -84,8 +88,11 @@ class PostgresDirectory:
         await self._line.close()
 
     async def read(self) -> View:
-        """Return the directory as it is at one moment of this call."""
-        row = (await self._fetch(_READ))[0]
+        """Return the directory as it is at one moment of this call; an empty one before the first node has joined."""
+        rows = await self._fetch(_READ, is_made=False)
+        if not rows:
+            return NO_VIEW
+        row = rows[0]
         return View(
             msgspec.json.decode(row["nodes"], type=list[NodeRecord]),
             msgspec.json.decode(row["shards"], type=list[ShardRecord]),
@@ -94,6 +101,7 @@ class PostgresDirectory:
     async def join(self, node: NodeRecord) -> NodeRecord | None:
         """Add a node; return None, or the record of a node of the same name that is not dead, and add nothing."""
         versions = msgspec.json.encode(node.versions).decode()
+        await self._line.run(self._create)
         await self._fetch(_FORGET)
         await self._fetch(_JOIN, node.id, node.name, node.address, versions)
         found = await self._fetch(_FIND, node.name)
@@ -129,9 +137,16 @@ class PostgresDirectory:
         rows = await self._fetch(_MOVE, to, by, list(shards), list(shards.values()), takes)
         return {row["shard"]: row["epoch"] for row in rows}
 
-    async def _fetch(self, sql: str, *values: Any, line: "_Line | None" = None) -> list[Any]:
+    async def _fetch(self, sql: str, *values: Any, line: "_Line | None" = None, is_made: bool = True) -> list[Any]:
+        """Return rows; unless the tables are known to be made, none if they are not."""
+
         async def fetch(db: Db) -> list[Any]:
-            return list(await db.fetch(self._tables.fill(sql), *values))
+            try:
+                return list(await db.fetch(self._tables.fill(sql), *values))
+            except DRIVER_ERRORS as error:
+                if is_made or not has_no_table(error):
+                    raise
+                return []
 
         return await (line or self._line).run(fetch)
 
@@ -167,10 +182,12 @@ class _Line:
                     if self._db is None or self._db.is_closed():
                         self._db = await self._engine.connect()
                     return await work(self._db)
-            except (*DRIVER_ERRORS, TimeoutError) as error:
+            except (*DRIVER_ERRORS, TimeoutError, Unreachable) as error:
                 self._drop()
                 what = "no answer in time" if isinstance(error, TimeoutError) else explain(error)
-                raise StoreError(f"the directory cannot be reached: {what}") from error
+                raise StoreError(
+                    f"the directory of the nodes in {self._engine.url} cannot be reached: {what}"
+                ) from error
             except BaseException:
                 self._drop()  # A statement may be under way.
                 raise

@@ -67,6 +67,8 @@ class Alarms:
         self._known: list[DueThread] = []
         self._horizon = 0
         self._cursor: DueThread | None = None
+        # Whether a read under way is no longer enough.
+        self._is_outdated = False
         # When the first threads were read.
         self._began = 0
         self._resting: dict[ThreadKey, _Rest] = {}
@@ -96,6 +98,7 @@ class Alarms:
     def read_again(self) -> None:
         """Read all due threads from the store again, as this node owns others since now."""
         self._known, self._horizon, self._cursor = [], 0, None
+        self._is_outdated = True
         self._changed.set()
 
     def tell(self, key: ThreadKey, *, due: int, wakes_at: int) -> None:
@@ -149,6 +152,7 @@ class Alarms:
         if self._cursor is None or now - self._began >= self._interval * 1e6:
             # Threads before the last one may be due again, however many are after it.
             self._cursor, self._began = None, now
+        self._is_outdated = False
         try:
             found = await self._store.due_threads(until=until, after=self._cursor, limit=_AT_ONCE)
         except StoreError as error:
@@ -158,6 +162,8 @@ class Alarms:
             self._horizon = now + int(rest * 1e6)
             return
         self._failures = 0
+        if self._is_outdated:
+            return
         is_all = len(found) < _AT_ONCE
         self._cursor = None if is_all else found[-1]
         self._horizon = until if is_all else found[-1].due

@@ -89,6 +89,9 @@ class Everywhere:
             yield listed.row.key.name
 
     def _is_here(self, key: ThreadKey) -> bool:
-        """Whether this node owns a thread."""
+        """Whether this node owns a thread. Raises Unavailable if no other can, and this one may not serve now."""
         owners = self.nodes.owners
-        return owners.is_alone or owners.find(key) == owners.node
+        if owners.is_alone:
+            owners.check(key)
+            return True
+        return owners.find(key) == owners.node

@@ -22,8 +22,8 @@ class Expiry:
     """Asks the store for expired threads every `interval` seconds, and calls `expire` for each.
 
     `expire` also gets the time since which the thread must be idle. `rest` is called for a thread whose idle time could
-    not be stored, until it returns True. `owns` tells which threads are this node's; `is_first`, whether no other node
-    had threads awake at its start.
+    not be stored, until it returns True. `owns` tells which threads are this node's; `may_mark`, of which threads of a
+    shared store it may say that they are idle.
 
     A thread is idle since its last socket or turn. The store keeps that time while the thread is asleep.
     """
@@ -36,7 +36,7 @@ class Expiry:
         rest: Callable[[ThreadKey], Awaitable[bool]],
         *,
         owns: Callable[[ThreadKey], bool] = lambda key: True,
-        is_first: Callable[[], bool] = lambda: True,
+        may_mark: Callable[[ThreadKey], bool] = lambda key: True,
         interval: float,
     ) -> None:
         # The seconds after which threads expire, by kind.
@@ -45,7 +45,9 @@ class Expiry:
         self._expire = expire
         self._rest = rest
         self._owns = owns
-        self._is_first = is_first
+        self._may_mark = may_mark if store.is_shared else None
+        # Whether this node owns threads since the last look that may have been awake when another one was killed.
+        self._has_gained = False
         # Sleeping threads whose idle time could not be stored.
         self._unmarked: set[ThreadKey] = set()
         self._interval = interval
@@ -75,6 +77,10 @@ class Expiry:
         if self.has(key.kind):
             self._unmarked.add(key)
 
+    def gain(self) -> None:
+        """Start the idle clock of threads that have no stored idle time, as this node owns others since now."""
+        self._has_gained = True
+
     async def prepare(self) -> None:
         """Start the idle clock of threads that have no stored idle time. Raises StoreError.
 
@@ -89,13 +95,20 @@ class Expiry:
     # Inside
 
     async def _mark(self) -> None:
-        for kind in self._kinds if self._is_first() else ():  # Otherwise other nodes have threads awake.
-            await self._store.mark_idle(kind, time.time_ns() // 1000)
+        for kind in self._kinds:
+            await self._store.mark_idle(kind, time.time_ns() // 1000, self._may_mark)
 
     async def _run(self) -> None:
         while True:
             try:
                 await self.prepare()
+                if self._has_gained:
+                    self._has_gained = False
+                    try:
+                        await self._mark()
+                    except StoreError:
+                        self._has_gained = True
+                        raise
                 await self._mark_unmarked()
                 for kind, seconds in self._kinds.items():
                     await self._expire_due(kind, time.time_ns() // 1000 - int(seconds * 1e6))

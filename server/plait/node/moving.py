@@ -18,7 +18,7 @@ __all__ = ["Moving"]
 log = logging.getLogger("plait.node")
 
 _MOVED: Final = "the thread moves to another process"
-# Seconds for an agent that handles the interrupt of its run.
+# Seconds for an agent that handles the interrupt of its run, and for `on_stop`.
 _GRACE: Final = 2.0
 
 
@@ -50,8 +50,10 @@ class Moving:
         self._deadline = asyncio.get_running_loop().time() + timeout
 
     def find_busy(self) -> frozenset[int]:
-        """Return the shards of threads with runs."""
-        return frozenset(find_shard(key) for key in self._runs.threads)
+        """Return the shards of threads that have turns or runs, or are being imported or forked."""
+        slots = self._lifecycle.threads.slots()
+        busy = (slot.key for slot in slots if slot.phase is Phase.FILLING or _is_working(slot.actor))
+        return frozenset(find_shard(key) for key in (*self._runs.threads, *busy))
 
     def keep(self, work: Coroutine[Any, Any, object]) -> None:
         """Do work in a task that `stop` cancels."""
@@ -68,7 +70,7 @@ class Moving:
             await asyncio.wait(self._tasks)
 
     async def vacate(self, shards: Collection[int], timeout: float) -> None:
-        """Stop the threads of shards in which no thread wakes; cancel turns that still run after `timeout` seconds.
+        """Stop the threads of shards in which no thread wakes; cancel what still goes on after `timeout` seconds.
 
         Afterwards everything that they have written is durable, or lost.
         """
@@ -80,7 +82,10 @@ class Moving:
             if moving:
                 await asyncio.gather(*moving)
             elif tasks := [task for slot in slots for task in slot.tasks]:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                rest = max(until - loop.time(), _GRACE)
+                done, late = await asyncio.wait(tasks, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    await _cancel(late)
             else:  # Callers of a thread that has just woken resume.
                 await asyncio.sleep(0)
 
@@ -105,7 +110,18 @@ class Moving:
             connection.leave(NotOwner.close_code, _MOVED)
         if slot.phase is Phase.AWAKE and slot.actor is actor:
             self._lifecycle.stop(actor)
-            await asyncio.wait(slot.tasks)
+            rest = max(until - asyncio.get_running_loop().time(), _GRACE)
+            await asyncio.wait(slot.tasks, timeout=rest)
+
+
+async def _cancel(tasks: Collection[asyncio.Task[object]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _is_working(actor: Actor | None) -> bool:
+    return actor is not None and not actor.turns.is_idle
 
 
 def _is_ready(slot: Slot) -> bool:

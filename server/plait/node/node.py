@@ -85,7 +85,7 @@ class Node:
             self._expire,
             self._mark_idle,
             owns=self.owns,
-            is_first=lambda: owners.is_first,
+            may_mark=lambda key: self.owns(key) and self._threads.find(key).phase is Phase.ASLEEP,
             interval=expiry_interval,
         )
         self._lifecycle = Lifecycle(store, self._make_actor, self._alarms, self._expiry, instruments)
@@ -303,9 +303,10 @@ class Node:
     # Moving to other nodes
 
     def gain(self) -> None:
-        """Look after threads that this node owns since now: wake those that are due, remove what is incomplete."""
+        """Look after threads that this node owns since now: those that are due, have expired, or are incomplete."""
         if self.is_serving:
             self._alarms.read_again()
+            self._expiry.gain()
             self.moving.keep(self.remove_incomplete())
 
     def lose(self) -> None:

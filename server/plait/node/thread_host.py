@@ -11,6 +11,7 @@ import msgspec
 from plait.actor.client_types import make_types_files
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
+from plait.cluster.use import check_unused
 from plait.errors import PlaitError
 from plait.kv.user_names import user_prefix
 from plait.node.forking import Fork
@@ -138,13 +139,16 @@ class ThreadHost:
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
 
-        The app must not be running. A dry run writes nothing; during one, a server may have the SQLite file open.
+        The app must not be running: raises Unavailable if a server uses a shared store. A dry run writes nothing, and a
+        server may have the store open during one.
         """
         store = self._store
         # A store that can be read while a server has it open.
         if dry_run and (reader := getattr(store, "reader", None)) is not None:
             store = reader()
         async with store:
+            if not dry_run:
+                await check_unused(store)
             async for each in migrate_all(store, self._node.kinds, dry_run=dry_run):
                 if each[0].kind not in INNER_KINDS:
                     yield each

@@ -5,12 +5,13 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from itertools import count
 from typing import Final
 
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ThreadKey, Unreachable, Write
 
 __all__ = ["Batches", "Group", "Outcome"]
 
@@ -107,6 +108,7 @@ class Batches:
         "_is_parallel",
         "_loop",
         "_next_fence",
+        "_refused",
         "_size",
         "_unit",
         "_waiting",
@@ -144,6 +146,8 @@ class Batches:
         self._batch_done: asyncio.Future[None] | None = None
         # The fences of the current owners. A fence is never used again.
         self._claims: dict[ThreadKey, int] = {}
+        # By thread and fence: the last write that is refused when the ones before it have an outcome, and why.
+        self._refused: dict[tuple[ThreadKey, int], tuple[asyncio.Future[int], StoreError]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -155,19 +159,23 @@ class Batches:
         self._loop = asyncio.get_running_loop()
 
     def submit(self, write: Write) -> asyncio.Future[int]:
-        """Queue a write, as `Store.submit` does. The writes submitted in one iteration of the loop are a unit."""
+        """Queue a write, as `Store.submit` does. The writes submitted in one iteration of the loop are a unit.
+
+        The outcomes of a thread's writes come in order.
+        """
         loop, key = self._loop, write.key
-        future: asyncio.Future[int]
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if loop is None:
-            future = asyncio.get_running_loop().create_future()
-            future.set_exception(StoreError("the store is closed"))
+            self._refuse(write, future, StoreError("the store is closed"))
             return future
-        future = loop.create_future()
+        if self._refused and (refused := self._refused.get((key, write.fence))) is not None:
+            self._refuse(write, future, refused[1])  # It depends on the refused one.
+            return future
         if self.may_write is not None and not self.may_write():
-            future.set_exception(StoreError("this process is cut off from the store"))
+            self._refuse(write, future, Unreachable("this process is cut off from the store"))
             return future
         if write.fence != self._claims.get(key):
-            future.set_exception(_make_fenced(key))
+            self._refuse(write, future, _make_fenced(key))
             return future
         group = self._waiting.get(key) or Group()
         self._size += group.add(write, future, self._unit)  # Raises TypeError for values of the wrong type.
@@ -216,6 +224,27 @@ class Batches:
             await self._wait_for_batch()
 
     # Inside
+
+    def _refuse(self, write: Write, future: asyncio.Future[int], error: StoreError) -> None:
+        """Fail a write that is not queued, after the ones before it have their outcomes."""
+        place = (write.key, write.fence)
+        before: asyncio.Future[int] | None = None
+        if (refused := self._refused.get(place)) is not None:
+            before = refused[0]
+        elif (group := self._waiting.get(write.key) or self._writing.get(write.key)) is not None:
+            before = group.futures[-1]
+        if before is None or before.done():
+            future.set_exception(error)
+            return
+        self._refused[place] = future, error
+
+        def end(_: asyncio.Future[int]) -> None:
+            if self._refused.get(place) == (future, error):
+                del self._refused[place]
+            if not future.done():
+                future.set_exception(error)
+
+        before.add_done_callback(end, context=Context())
 
     def _end_claim(self, key: ThreadKey) -> None:
         """Refuse the writes of the current owner, if there is one, and fail its waiting ones."""

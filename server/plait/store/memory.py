@@ -274,7 +274,7 @@ class MemoryStore:
         found = sorted(IdleThread(since, name) for since, name in rows if since is not None and since <= until)
         return [each for each in found if after is None or each > after][:limit]
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         for key, row in self._threads.items():
             if key.kind == kind and row.idle_since is None:
                 row.idle_since = at

@@ -32,6 +32,7 @@ __all__ = [
     "ThreadKey",
     "ThreadRow",
     "ThreadView",
+    "Unreachable",
     "Write",
     "connection_id",
 ]
@@ -274,6 +275,12 @@ class ThreadView:
         return await self._read(after, limit, size)
 
 
+class Unreachable(StoreError):
+    """The engine of the store cannot be reached, or this process may not write: nothing was stored."""
+
+    code = "unavailable"
+
+
 class Store(Protocol):
     """Stores threads. Entering it opens the store; leaving it finishes the pending writes and closes it.
 
@@ -454,9 +461,10 @@ class Store(Protocol):
         """Return the threads of a kind that have been idle since `until` or before, longest first, after `after`."""
         ...
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         """Set `idle_since = at` for every thread of the kind that has none.
 
-        Called before any thread of the kind is awake.
+        Called before any thread of the kind is awake. A shared store is also given `may_mark`, and may be asked at any
+        time: it marks only threads for which that returns True, and none that is claimed afterwards.
         """
         ...

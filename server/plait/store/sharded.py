@@ -198,7 +198,7 @@ class ShardedStore:
         ]
         return list(islice(merge(*pages), limit))
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         for store in self._stores.values():
             await store.mark_idle(kind, at)
 

@@ -303,7 +303,7 @@ class SqliteStore:
     ) -> list[IdleThread]:
         return await self._read("the list of idle threads", listing.load_idle, kind, until, after, limit)
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         if self._writer is None:
             raise StoreError("the store is closed")
         try:

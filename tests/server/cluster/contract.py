@@ -1,9 +1,29 @@
 """What every directory of a cluster does."""
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+import pytest
+
 from plait.cluster.directory import Directory, NodeRecord
+from plait.errors import StoreError
 from plait.store.shards import SHARDS
 
-__all__ = ["DirectoryContract", "make_node"]
+__all__ = ["DirectoryContract", "SharedContract", "make_node"]
+
+
+class Engine(Protocol):
+    """The server of an engine."""
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        ...
+
+    def stop(self) -> None:
+        """End it."""
+        ...
 
 
 def make_node(name: str, number: int = 0, **members: object) -> NodeRecord:
@@ -106,3 +126,80 @@ class DirectoryContract:
         taken = await directory.take("a-0", {1: 0})
         await directory.give("a-0", taken, "b-0")
         assert (await directory.read()).shards[1].versions == {"note": 3, "room": 1}
+        await directory.join(make_node("c", versions={"note": 1, "hall": 1}))
+        shard = (await directory.read()).shards[1]
+        await directory.give("b-0", {1: shard.epoch}, "c-0")
+        assert (await directory.read()).shards[1].versions == {"note": 3, "room": 1, "hall": 1}
+
+
+class SharedContract(DirectoryContract):
+    """Also tests of fixtures `open_directory`, which opens an empty one for another process, and `engine`."""
+
+    @pytest.fixture
+    async def directory(self, open_directory: Callable[[], Directory]) -> AsyncIterator[Directory]:
+        async with open_directory() as directory:
+            yield directory
+
+    @pytest.fixture
+    async def other(self, open_directory: Callable[[], Directory], directory: Directory) -> AsyncIterator[Directory]:
+        async with open_directory() as other:
+            yield other
+
+    async def test_several_nodes_open_a_new_one_at_once(self, open_directory: Callable[[], Directory]) -> None:
+        async with AsyncExitStack() as stack:
+            directories = [open_directory() for _ in range(8)]
+            await asyncio.gather(*map(stack.enter_async_context, directories))
+            assert len((await directories[0].read()).shards) == SHARDS
+
+    async def test_of_many_that_take_the_same_shards_one_gets_each(
+        self, directory: Directory, other: Directory
+    ) -> None:
+        for name in "ab":
+            await directory.join(make_node(name))
+        every = dict.fromkeys(range(SHARDS), 0)
+        work: list[Awaitable[dict[int, int]]] = []
+        for _ in range(4):
+            work += [directory.take("a-0", every), other.take("b-0", every)]
+        found = await asyncio.gather(*work)
+        assert sum(map(len, found)) == SHARDS
+
+    async def test_moves_at_once_are_all_done(self, directory: Directory, other: Directory) -> None:
+        for name in "ab":
+            await directory.join(make_node(name))
+        work = [
+            node.take(id, dict.fromkeys(range(start, SHARDS, 16), 0))
+            for start in range(0, 16, 2)
+            for node, id, start in ((directory, "a-0", start), (other, "b-0", start + 1))
+        ]
+        found = await asyncio.gather(*work)
+        assert [len(each) for each in found] == [SHARDS // 16] * 16
+        view = await directory.read()
+        assert [each.node for each in view.shards] == ["a-0", "b-0"] * (SHARDS // 2)
+
+    async def test_of_beats_and_marks_at_once_no_beat_follows_a_mark(
+        self, directory: Directory, other: Directory
+    ) -> None:
+        for number in range(20):
+            id = f"a-{number}"
+            await directory.join(make_node("a", number))
+            await directory.beat(id)
+            beat, mark = await asyncio.gather(directory.beat(id), other.mark_dead(id, 1))
+            assert beat != mark
+            assert await directory.beat(id) is not mark
+            (node,) = [each for each in (await other.read()).nodes if each.id == id]
+            assert (node.is_dead, node.beats) == ((True, 1) if mark else (False, 3))
+            if not mark:
+                assert await other.mark_dead(id, 3)
+
+    async def test_a_server_that_is_away_is_a_store_error_and_then_all_goes_on(
+        self, directory: Directory, engine: Engine
+    ) -> None:
+        await directory.join(make_node("a"))
+        await asyncio.to_thread(engine.stop)
+        with pytest.raises(StoreError):
+            await directory.beat("a-0")
+        with pytest.raises(StoreError):
+            await directory.read()
+        await asyncio.to_thread(engine.start)
+        assert await directory.beat("a-0")
+        assert len((await directory.read()).nodes) == 1

@@ -5,7 +5,7 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from plait.cluster.directory import FREE, NodeRecord, ShardRecord, View
+from plait.cluster.directory import FREE, NodeRecord, ShardRecord, View, merge_versions
 from plait.errors import StoreError
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class SteppedDirectory:
         changed = {}
         for shard, epoch in shards.items():
             if self.shards[shard].epoch == epoch:
-                versions = {**self.shards[shard].versions, **self.nodes[to].versions}
+                versions = merge_versions(self.shards[shard].versions, self.nodes[to].versions)
                 self.shards[shard] = ShardRecord(to, epoch + 1, versions)
                 changed[shard] = epoch + 1
         return changed

@@ -1,17 +1,18 @@
-"""The directories pass their contract: that of tests, and that in PostgreSQL."""
+"""The directories pass their contract: that of tests, and those of engines."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.postgres import Postgres, new_schema, private_folder
-from tests.server.cluster.contract import DirectoryContract, make_node
+from tests.nats import Nats
+from tests.postgres import Postgres
+from tests.server.cluster.contract import DirectoryContract, SharedContract
 from tests.server.cluster.stepped import SteppedDirectory
 
 from plait.cluster.directory import Directory
+from plait.cluster.nats import NatsDirectory
 from plait.cluster.postgres import PostgresDirectory
-from plait.errors import StoreError
+from plait.store.nats.url import NatsUrl
 from plait.store.postgres.url import PostgresUrl
 from plait.store.shards import SHARDS
 
@@ -48,57 +49,24 @@ class TestStepped(DirectoryContract):
         return directory
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    with private_folder() as folder, Postgres(folder / "main") as server:
-        yield server
-
-
-class TestPostgres(DirectoryContract):
+class TestPostgres(SharedContract):
     @pytest.fixture
-    def url(self, postgres: Postgres) -> PostgresUrl:
-        url = PostgresUrl.parse(new_schema(postgres.url))
+    def engine(self, postgres: Postgres) -> Postgres:
+        return postgres
+
+    @pytest.fixture
+    def open_directory(self, postgres: Postgres) -> Callable[[], Directory]:
+        url = PostgresUrl.parse(postgres.make_store())
         postgres.execute(f"CREATE SCHEMA {url.schema}")
-        return url
+        return lambda: PostgresDirectory(url)
+
+
+class TestNats(SharedContract):
+    @pytest.fixture
+    def engine(self, nats_server: Nats) -> Nats:
+        return nats_server
 
     @pytest.fixture
-    async def directory(self, url: PostgresUrl) -> AsyncIterator[Directory]:
-        async with PostgresDirectory(url) as directory:
-            yield directory
-
-    @pytest.fixture
-    async def other(self, url: PostgresUrl, directory: Directory) -> AsyncIterator[Directory]:
-        async with PostgresDirectory(url) as other:
-            yield other
-
-    async def test_several_nodes_open_a_new_one_at_once(self, url: PostgresUrl) -> None:
-        directories = [PostgresDirectory(url) for _ in range(8)]
-        await asyncio.gather(*(each.__aenter__() for each in directories))
-        assert len((await directories[0].read()).shards) == SHARDS
-        for each in directories:
-            await each.__aexit__(None, None, None)
-
-    async def test_of_many_that_take_the_same_shards_one_gets_each(
-        self, directory: Directory, other: Directory
-    ) -> None:
-        for name in "ab":
-            await directory.join(make_node(name))
-        every = dict.fromkeys(range(SHARDS), 0)
-        work: list[Awaitable[dict[int, int]]] = []
-        for _ in range(4):
-            work += [directory.take("a-0", every), other.take("b-0", every)]
-        found = await asyncio.gather(*work)
-        assert sum(map(len, found)) == SHARDS
-
-    async def test_a_server_that_is_away_is_a_store_error_and_then_all_goes_on(
-        self, directory: Directory, postgres: Postgres
-    ) -> None:
-        await directory.join(make_node("a"))
-        await asyncio.to_thread(postgres.stop)
-        with pytest.raises(StoreError):
-            await directory.beat("a-0")
-        with pytest.raises(StoreError):
-            await directory.read()
-        await asyncio.to_thread(postgres.start)
-        assert await directory.beat("a-0")
-        assert len((await directory.read()).nodes) == 1
+    def open_directory(self, nats_server: Nats) -> Callable[[], Directory]:
+        url = NatsUrl.parse(nats_server.make_store())
+        return lambda: NatsDirectory(url)

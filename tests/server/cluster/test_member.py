@@ -1,17 +1,19 @@
 """Nodes of a cluster under any interleaving of pauses, lost answers and engines that are away."""
 
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Set
+from contextlib import suppress
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.schedules import schedules
 from tests.server.cluster.stepped import Outcome, SteppedDirectory
 
-from plait.cluster.directory import NodeRecord
-from plait.cluster.member import Member, Moves
+from plait.cluster.directory import NodeRecord, ShardRecord
+from plait.cluster.member import SINGLE, Member, Moves
 
 NAMES = ("a", "b", "c")
 SHARDS = 64
@@ -26,16 +28,21 @@ class Process:
         self.member = Member(
             NodeRecord(f"{name}-{number}", name, f"{name}:1"),
             directory,
-            Moves(self._vacate, lambda shards, to: None, self._lose),
+            Moves(self._vacate, self._lose, self._find_busy),
             clock=clock,
         )
+        self.busy: Callable[[], Set[int]] = frozenset
+        self.vacate: Callable[[Collection[int]], None] = lambda shards: None
         self.number = number
         self.has_joined = False
         # The work under way of each task.
         self.tasks: dict[str, Coroutine[Any, Any, Any]] = {}
 
     async def _vacate(self, shards: Collection[int]) -> None:
-        pass
+        self.vacate(shards)
+
+    def _find_busy(self) -> Set[int]:
+        return self.busy()
 
     def _lose(self) -> None:
         self.lost += 1
@@ -163,6 +170,33 @@ def test_shares_with_a_node_that_joins() -> None:
     assert len(a.member.owned) + sizes[-1] == SHARDS
 
 
+def test_a_node_whose_app_starts_gets_no_shards_but_takes_those_of_nobody() -> None:
+    clock, directory, (a,) = make("a")
+    b = Process("b", directory, clock)
+    directory.nodes["b-0"] = b.member.record
+    b.member.is_open = False
+
+    def wait(*processes: Process) -> None:
+        for _ in range(6):
+            clock.now += 1.0
+            for each in processes:
+                each.finish("beat")
+                each.finish("observe")
+
+    wait(b, a)
+    assert not b.member.owned
+    wait(b)  # `a` is killed.
+    assert len(b.member.owned) == SHARDS
+    again = Process("a", directory, clock, 1)
+    directory.nodes["a-1"] = again.member.record
+    again.member.is_open = False
+    wait(again, b)
+    assert len(b.member.owned) == SHARDS
+    again.member.is_open = True
+    wait(b, again)
+    assert again.member.owned
+
+
 def test_a_silent_node_is_dead_after_four_seconds_and_not_before() -> None:
     clock, _, (a, b) = make("a", "b")
     b.finish("observe")
@@ -234,6 +268,32 @@ def test_shards_of_newer_code_go_to_no_older_node() -> None:
     assert len(b.member.owned) == 16
 
 
+def test_shards_of_newer_code_that_has_gone_wait_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    clock, directory, (old, new) = make("old", "new")
+    for each, version in ((old, 1), (new, 2)):
+        id = each.member.record.id
+        directory.nodes[id] = msgspec.structs.replace(directory.nodes[id], versions={"note": version})
+    newer = new.member.record.id
+    directory.shards = [ShardRecord(newer, 9, {"note": 2}) for _ in directory.shards]
+
+    def wait(*processes: Process) -> None:
+        for _ in range(6):
+            clock.now += 1.0
+            for each in processes:
+                each.finish("beat")
+                each.finish("observe")
+
+    wait(old)
+    assert directory.nodes[newer].is_dead
+    assert not old.member.owned
+    assert caplog.text.count("64 shards wait for a node") == 1
+    again = Process("new", directory, clock, 1)
+    directory.nodes["new-1"] = msgspec.structs.replace(again.member.record, versions={"note": 2})
+    wait(again, old)
+    assert len(again.member.owned) == SHARDS
+    assert "0 shards wait" in caplog.text
+
+
 def test_a_gift_without_an_answer_is_taken_back_or_known_before_the_shards_are_served() -> None:
     for outcome in ("refused", "unanswered"):
         clock, _, (a, b) = make("a", "b")
@@ -252,3 +312,61 @@ def test_a_gift_without_an_answer_is_taken_back_or_known_before_the_shards_are_s
         b.finish("observe")
         for shard in range(SHARDS):
             assert a.member.owns(shard) != b.member.owns(shard), (outcome, shard)
+
+
+def test_a_process_alone_and_a_node_that_begin_at_once_do_not_both_join() -> None:
+    for first in (SINGLE, "a"):
+        clock, directory = Clock(), SteppedDirectory(SHARDS)
+        members = {
+            name: Member(NodeRecord(f"{name}-0", name, name), directory, Moves(_do_nothing, lambda: None), clock=clock)
+            for name in (SINGLE, "a")
+        }
+        joins = {name: member.join(_pause) for name, member in members.items()}
+        for work in joins.values():  # Each has read that no other is there.
+            work.send(None)
+            work.send("done")
+            work.send("done")
+        for name in (first, *(name for name in joins if name != first)):
+            with suppress(StopIteration, Paused):
+                while True:
+                    joins[name].send("done")
+        assert [each.name for each in directory.nodes.values()] == [first]
+        assert [name for name, member in members.items() if member.lease.holds] == [first]
+
+
+class Paused(Exception):
+    """A node waits before it looks again."""
+
+
+async def _pause(seconds: float) -> None:
+    raise Paused
+
+
+async def _do_nothing(shards: Collection[int]) -> None:
+    pass
+
+
+def test_shards_with_work_are_not_shared_until_it_has_ended_and_given_away_last() -> None:
+    busy = set(range(SHARDS // 2))
+    clock, _, (a, b) = make("a", "b")
+    a.busy = lambda: frozenset(busy)
+
+    def share() -> set[int]:
+        for _ in range(10):
+            clock.now += 1.0
+            for each in (a, b):
+                each.finish("beat")
+                each.finish("observe")
+        return set(b.member.owned)
+
+    assert share()
+    assert not share() & busy
+    left: list[set[int]] = []
+    a.vacate = lambda shards: left.append(set(shards))
+    work = a.member.give_all()
+    with suppress(StopIteration):
+        work.send(None)
+        while True:
+            work.send("done")
+    assert set().union(*left) >= busy
+    assert all(not each & busy or not (set().union(*left[number + 1 :]) - busy) for number, each in enumerate(left))

@@ -567,3 +567,27 @@ async def test_a_thread_before_the_last_that_was_read_does_not_starve(clock: Clo
 
     await until(is_woken)
     await alarms.stop()
+
+
+async def test_threads_that_are_gained_during_a_read_are_read_again(clock: Clock) -> None:
+    owned: set[ThreadKey] = set()
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    class Slow(Board):
+        async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+            found = await super().due_threads(until=until, after=after, limit=limit)
+            if self.reads == 2:  # The first page is read, and has no thread that this node owns.
+                begun.set()
+                await may_end.wait()
+            return found
+
+    board = Slow([DueThread(clock.now, key(f"{number:03}")) for number in range(150)])
+    store: Any = board
+    alarms = Alarms({"k"}, store, board.wake, _never, owned.__contains__, interval=1e9)
+    alarms.start()
+    await begun.wait()
+    owned |= {each.key for each in board.due}
+    alarms.read_again()
+    may_end.set()
+    await until(lambda: len(board.woken) == 150)
+    await alarms.stop()

@@ -128,3 +128,12 @@ async def test_threads_of_which_nothing_is_known_begin_to_count(store: Store) ->
         assert [await since(store, key) for key in (ROOM, OTHER, other)] == [100, 5, None]
         await store.mark_idle(ROOM.kind, 200)
         assert await since(store) == 100
+
+
+async def test_of_threads_that_another_node_may_have_awake_none_begins_to_count(store: Store) -> None:
+    if not store.is_shared:
+        return
+    async with owned(store, ROOM, OTHER):
+        await put(store, beginning(), beginning(key=OTHER))
+        await store.mark_idle(ROOM.kind, 100, lambda key: key == ROOM)
+        assert [await since(store, key) for key in (ROOM, OTHER)] == [100, None]

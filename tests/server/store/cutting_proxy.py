@@ -60,7 +60,11 @@ class CuttingProxy:
         if self.is_closed:
             near.transport.abort()
             return
-        server, far = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            server, far = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:  # The server does not run.
+            near.transport.abort()
+            return
         pair = near, far
         self._pairs.add(pair)
         for source, target, is_request in ((reader, far, True), (server, near, False)):
@@ -124,13 +128,16 @@ class CuttingProxy:
         if is_held:
             self._held, self._is_asked = (data, far), False
         else:
-            target.write(data[:at])
+            if not target.is_closing():
+                target.write(data[:at])
             far.close()
 
     async def _deliver(self) -> None:
         """Give the server the statement that was held back, and wait until it has answered."""
         if self._held is not None:
             (data, self._late), self._held = self._held, None
+            if self._late.is_closing():
+                return
             self._is_answered.clear()
             self._late.write(data)
             await self._is_answered.wait()

@@ -185,6 +185,31 @@ async def test_what_waits_after_a_failed_write_is_never_written() -> None:
 # The owners of threads
 
 
+async def test_what_is_refused_has_its_outcome_after_the_writes_before_it() -> None:
+    engine = Engine()
+    may_write = True
+    engine.batches.may_write = lambda: may_write
+    told: list[int] = []
+    futures = await engine.submit([write("a", 1, 1)])
+    may_write = False
+    futures += await engine.submit([write("a", 2, 1)])
+    (other,) = await engine.submit([write("b", 1, 1)])
+    assert isinstance(other.exception(), StoreError)
+    may_write = True
+    # It depends on the one that is refused.
+    futures += await engine.submit([write("a", 3, 1)])
+    for version, each in enumerate(futures, 1):
+        each.add_done_callback(lambda _, version=version: told.append(version))  # type: ignore[misc]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in futures)
+    await engine.finish()
+    assert await outcomes(futures) == [None, StoreError, StoreError]
+    assert told == [1, 2, 3]
+    (again,) = await engine.submit([write("a", 2, 1)])
+    assert await engine.take() == [("a", 2)]
+    assert await again
+
+
 async def test_a_claim_refuses_what_waits_and_waits_for_what_is_being_written() -> None:
     engine = Engine()
     old = await engine.batches.claim(ROOM)
@@ -198,6 +223,17 @@ async def test_a_claim_refuses_what_waits_and_waits_for_what_is_being_written() 
     assert await claim > old
     assert await outcomes(futures) == [None, Fenced]
     assert len(engine.written) == 1
+
+
+async def test_a_process_that_may_not_write_refuses_writes_as_unavailable() -> None:
+    engine = Engine()
+    fence = await engine.batches.claim(ROOM)
+    engine.batches.may_write = lambda: False
+    (refused,) = await engine.submit([msgspec.structs.replace(beginning(), fence=fence)])
+    error = refused.exception()
+    assert isinstance(error, StoreError)
+    assert error.code == "unavailable"
+    assert not engine.written
 
 
 async def test_closing_waits_for_all_and_survives_a_claim_that_takes_the_last() -> None:

@@ -36,6 +36,8 @@ class Connection:
         self._on_connected = on_connected
         self._patience = patience
         self._line: Line | None = None
+        # The server to which the last connection has led.
+        self._server = ""
         # Connections that were lost, and are to be closed.
         self._lost: list[Line] = []
         self._connecting: asyncio.Task[None] | None = None
@@ -62,6 +64,11 @@ class Connection:
             await self._line.close()
             self._line = None
         await self._close_lost()
+
+    def drop(self) -> None:
+        """Replace the connection, as it does not answer: by one to another server, if there is one."""
+        if self._line is not None:
+            self._line.drop()
 
     async def line(self) -> Line:
         """Return the connection, after waiting until there is one. Raises Disconnected."""
@@ -124,7 +131,9 @@ class Connection:
     async def _connect(self) -> Line:
         """Return a connection to any of the servers. Raises StoreError, about all of them."""
         troubles = dict[str, None]()
-        for server in random.sample(self.url.servers, len(self.url.servers)):
+        # Of one that is paused, nothing says so until it does not answer: it is tried last.
+        servers = random.sample(self.url.servers, len(self.url.servers))
+        for server in sorted(servers, key=self._server.__eq__):
             where = f"{server.removeprefix('nats://')}: " if len(self.url.servers) > 1 else ""
             try:
                 line = await connect(self.url, server, self._lose)
@@ -141,6 +150,7 @@ class Connection:
                 await line.close()
                 raise
             else:
+                self._server = server
                 return line
         raise Unreachable("; ".join(troubles))
 

@@ -20,12 +20,12 @@ ANSWER_TIMEOUT: Final = 5.0
 """Seconds after which a request without an answer is lost."""
 
 # Seconds.
-_CONNECT_TIMEOUT: Final = 2
-_LOGIN_TIMEOUT: Final = 4.0
+_CONNECT_TIMEOUT: Final = 1
+_LOGIN_TIMEOUT: Final = 3.0
 _CLOSE_TIMEOUT: Final = 1.0
 # A connection is lost if the server does not answer a ping for so long; the seconds between pings.
-_PING_TIMEOUT: Final = 3
-_PING_INTERVAL: Final = 1.0
+_PING_TIMEOUT: Final = 1
+_PING_INTERVAL: Final = 0.5
 # Bytes that may wait to be sent, before senders wait; and bytes of answers that may wait to be read.
 _SEND_BUFFER: Final = 64 * 1024 * 1024
 _RECEIVE_BUFFER: Final = 512 * 1024 * 1024

@@ -286,14 +286,15 @@ class Stream:
                 else:
                     return self._see(answer["seq"], seen)
 
-    async def last(self, subjects: Sequence[str]) -> list[Stored]:
+    async def last(self, subjects: Sequence[str], *, since: int | None = None) -> list[Stored]:
         """Return the last message of each subject that has one, in the order of the stream.
 
-        Nothing is older than what this process has published. Raises StoreError.
+        The stream is not older than the message `since`; by default, than what this process has published. Raises
+        StoreError.
         """
         found: list[Stored] = []
         for start in range(0, len(subjects), _AT_ONCE):
-            found += await self._last(subjects[start : start + _AT_ONCE])
+            found += await self._last(subjects[start : start + _AT_ONCE], since)
         return found
 
     async def after(self, sequence: int, subjects: str, limit: int) -> list[Stored]:
@@ -310,7 +311,7 @@ class Stream:
         self.seen = max(self.seen, sequence)
         return sequence
 
-    async def _last(self, subjects: Sequence[str]) -> list[Stored]:
+    async def _last(self, subjects: Sequence[str], since: int | None) -> list[Stored]:
         deadline = _Deadline(_CATCH_UP)
         while True:
             # The anchor is always there, and only an answer with messages says how old it is.
@@ -319,7 +320,7 @@ class Stream:
                 raise StoreError(f"the stream {self.name} was emptied")
             if any(each.subject == self._anchor and each.data != self._anchored for each in found):
                 self.on_suspicion()
-            if up_to >= self.seen:
+            if up_to >= (self.seen if since is None else since):
                 # Whatever copy is read next must not be older.
                 self.seen = max(self.seen, found[-1].sequence)
                 return [each for each in found if each.subject != self._anchor]

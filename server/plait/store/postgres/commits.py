@@ -13,7 +13,7 @@ from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_l
 from plait.store.postgres.heads import Head, Heads
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ThreadKey, Unreachable, Write
 
 __all__ = ["Committer"]
 
@@ -271,7 +271,8 @@ def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
 
 def _refuse(group: Group, cause: Exception) -> Outcome:
     """Return the outcome of a group that is known not to be stored."""
-    error = StoreError(f"{group.writes[0].key} could not be written: {explain(cause)}")
+    kind = Unreachable if isinstance(cause, Unreachable) or is_lost(cause) else StoreError
+    error = kind(f"{group.writes[0].key} could not be written: {explain(cause)}")
     error.__cause__ = cause
     error.is_logged = True
     return 0, error

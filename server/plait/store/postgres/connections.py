@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from plait.errors import StoreError
-from plait.store.postgres.engine import Db, Engine, Unreachable, explain, is_lost
+from plait.store.postgres.engine import Db, Engine, explain, is_lost
+from plait.store.protocol import Unreachable
 
 __all__ = ["Readers", "Writer"]
 
@@ -80,7 +81,7 @@ class Writer:
             assert self._connecting is not None
             left = self._lost_at + _PATIENCE - loop.time()
             if left <= 0 or not (await asyncio.wait([self._connecting], timeout=left))[0]:
-                raise StoreError(f"the database cannot be reached: {self._trouble or 'the connection is lost'}")
+                raise Unreachable(f"the database cannot be reached: {self._trouble or 'the connection is lost'}")
 
     # Inside
 

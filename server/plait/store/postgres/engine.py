@@ -8,10 +8,10 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
-from plait.errors import StoreError
 from plait.store.postgres.url import PostgresUrl
+from plait.store.protocol import Unreachable
 
-__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "Unreachable", "explain", "is_lost", "was_sent"]
+__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "has_no_table", "is_lost", "was_sent"]
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """What the driver raises, apart from errors of arguments."""
@@ -33,10 +33,6 @@ SELECT (SELECT system_identifier FROM pg_control_system()) AS server, {TIMELINE}
 _NOT_SENT: Final = ("cannot perform operation", "cannot switch to state")
 # Seconds.
 _CONNECT_TIMEOUT: Final = 5.0
-
-
-class Unreachable(StoreError):
-    """There is no connection to a server that may be used."""
 
 
 class Engine:
@@ -114,6 +110,11 @@ def is_lost(error: BaseException, *, is_closed: bool = False) -> bool:
     if isinstance(error, ValueError):  # The driver's errors of arguments are InterfaceErrors, too.
         return False
     return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | asyncio.TimeoutError)
+
+
+def has_no_table(error: BaseException) -> bool:
+    """Whether a statement has failed because a table is not there."""
+    return isinstance(error, asyncpg.UndefinedTableError)
 
 
 def was_sent(error: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """The SQL statements that list threads, and mark them as idle."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from plait.store.postgres.engine import Db
@@ -18,11 +19,18 @@ _DUE: Final = """
 SELECT due, kind, name FROM {threads} WHERE due > 0 AND due <= $1 AND (due, kind, name) > ($2, $3, $4)
 ORDER BY due, kind, name LIMIT $5
 """
+_NOT_IDLE: Final = """
+SELECT id, fence, name FROM {threads}
+WHERE kind = $1 AND idle_since IS NULL AND created_at IS NOT NULL AND id > $2 ORDER BY id LIMIT $3
+"""
+# A thread that was claimed since it was read has another fence.
 _MARK_IDLE: Final = """
-UPDATE {threads} t SET idle_since = $2 FROM (
-    SELECT id FROM {threads} WHERE kind = $1 AND idle_since IS NULL AND created_at IS NOT NULL ORDER BY id FOR UPDATE
+UPDATE {threads} t SET idle_since = $1 FROM (
+    SELECT t.id FROM {threads} t JOIN unnest($2::bigint[], $3::bigint[]) w (id, fence)
+    ON t.id = w.id AND t.fence = w.fence WHERE t.idle_since IS NULL ORDER BY t.id FOR UPDATE OF t
 ) locked WHERE t.id = locked.id
 """
+_MARKED_AT_ONCE: Final = 10_000
 
 
 async def load_threads(
@@ -89,6 +97,13 @@ async def load_idle(
     return [IdleThread(since, name.decode()) for since, name in rows]
 
 
-async def mark_idle(db: Db, tables: Tables, kind: str, at: int) -> None:
-    """Set the idle time of the threads of a kind that have none."""
-    await db.execute(tables.fill(_MARK_IDLE), kind.encode(), at)
+async def mark_idle(db: Db, tables: Tables, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None) -> None:
+    """Set the idle time of the threads of a kind that have none, and that `may_mark` accepts."""
+    last = 0
+    while rows := await db.fetch(tables.fill(_NOT_IDLE), kind.encode(), last, _MARKED_AT_ONCE):
+        found = [
+            (id, fence) for id, fence, name in rows if may_mark is None or may_mark(ThreadKey(kind, name.decode()))
+        ]
+        if found:
+            await db.execute(tables.fill(_MARK_IDLE), at, [id for id, _ in found], [fence for _, fence in found])
+        last = rows[-1]["id"]

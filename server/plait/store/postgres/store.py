@@ -22,7 +22,7 @@ from plait.store.health import Health
 from plait.store.postgres import listing, reads
 from plait.store.postgres.commits import Committer
 from plait.store.postgres.connections import Readers, Writer
-from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, Unreachable, explain, is_lost
+from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost
 from plait.store.postgres.exporting import export
 from plait.store.postgres.heads import CLAIM, Head, claim_values
 from plait.store.postgres.schema import Tables, prepare
@@ -41,6 +41,7 @@ from plait.store.protocol import (
     ThreadKey,
     ThreadRow,
     ThreadView,
+    Unreachable,
     Write,
 )
 from plait.store.whole import StoredSchema
@@ -276,9 +277,9 @@ class PostgresStore:
             "the list of idle threads", listing.load_idle, kind, until=until, after=after, limit=limit
         )
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         with _telling("the idle threads could not be written"):
-            await self._readers.run(lambda db: listing.mark_idle(db, self._tables, kind, at))
+            await self._readers.run(lambda db: listing.mark_idle(db, self._tables, kind, at, may_mark))
 
     # Inside
 
@@ -358,7 +359,7 @@ def _telling(what: str) -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
-        raise StoreError(f"{what}: {error}") from error
+        raise Unreachable(f"{what}: {error}") from error
     except _ERRORS as error:
         raise StoreError(f"{what}: {explain(error)}") from error
 

@@ -85,7 +85,8 @@ class PostgresUrl:
 
 def is_postgres(url: str) -> bool:
     """Whether a URL is that of a store in PostgreSQL."""
-    return url.partition("://")[0].lower() in _SCHEMES
+    scheme, separator, _ = url.partition("://")
+    return bool(separator) and scheme.lower() in _SCHEMES
 
 
 def _choose(shown: str, options: dict[str, str], name: str, *values: str) -> str:

@@ -103,8 +103,9 @@ class Link(asyncio.Protocol):
         self._last_places: dict[int, int] = {}
         # Whether the other node takes no further streams.
         self.is_away = False
-        # Whether more than `high_water` bytes wait.
-        self.is_full = False
+        # Whether more than `high_water` bytes wait, and whether messages wait for the gate.
+        self._is_backed_up = False
+        self._is_gated = False
         # Messages sent, which tests count.
         self.sent = 0
 
@@ -112,6 +113,11 @@ class Link(asyncio.Protocol):
     def is_closed(self) -> bool:
         """Whether the link is lost."""
         return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is to be put on the link, if possible."""
+        return self._is_backed_up or self._is_gated
 
     @property
     def descriptor(self) -> int:
@@ -196,14 +202,10 @@ class Link(asyncio.Protocol):
         self._lost.set_result(None)
 
     def pause_writing(self) -> None:
-        self.is_full = True
-        for stream in tuple(self._streams.values()):
-            stream.pause()
+        self._set_full(is_backed_up=True)
 
     def resume_writing(self) -> None:
-        self.is_full = False
-        for stream in tuple(self._streams.values()):
-            stream.resume()
+        self._set_full(is_backed_up=False)
 
     def data_received(self, data: bytes) -> None:
         # Most often one write of the other node arrives whole.
@@ -232,6 +234,19 @@ class Link(asyncio.Protocol):
             self._input += source[at:]
 
     # Inside
+
+    def _set_full(self, *, is_backed_up: bool | None = None, is_gated: bool | None = None) -> None:
+        was_full = self.is_full
+        if is_backed_up is not None:
+            self._is_backed_up = is_backed_up
+        if is_gated is not None:
+            self._is_gated = is_gated
+        if self.is_full != was_full:
+            for stream in tuple(self._streams.values()):
+                if was_full:
+                    stream.resume()
+                else:
+                    stream.pause()
 
     def _take(self, kind: int, number: int, data: bytes) -> None:
         if kind in _CASTS:
@@ -283,8 +298,11 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._out and not self._gate.is_open:
+            self._set_full(is_gated=True)
             self._gate.call_when_open(self._flush)
             return
+        if self._is_gated:
+            self._set_full(is_gated=False)
         out, self._out = self._out, []
         self._casts.clear()
         self._last_places.clear()

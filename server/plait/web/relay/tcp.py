@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from plait.cluster.owners import NodeId
-from plait.cluster.place import NodeTls, Place, split_address
+from plait.cluster.place import Place, split_address
 from plait.web.relay.link import Link
 
 __all__ = ["Tcp"]
@@ -27,6 +27,8 @@ log = logging.getLogger("plait.cluster")
 # Seconds to connect, and for the greeting.
 _TIMEOUT: Final = 2.0
 _LONGEST_LINE: Final = 1024
+# The most connections whose greeting has not ended: the oldest one makes room for another.
+_MOST_GREETINGS: Final = 64
 # Seconds after which a peer that has vanished without a word counts as lost.
 _SILENCE: Final = 4
 
@@ -50,17 +52,34 @@ class Tcp:
         self._place = place
         self._find_id = find_id
         self._find_address = find_address
-        self._server_tls = _make_context(place.tls, ssl.Purpose.CLIENT_AUTH)
-        self._client_tls = _make_context(place.tls, ssl.Purpose.SERVER_AUTH)
+        self._server_tls = None if place.tls is None else place.tls.make_context(ssl.Purpose.CLIENT_AUTH)
+        self._client_tls = None if place.tls is None else place.tls.make_context(ssl.Purpose.SERVER_AUTH)
+        # The connections that were dialled, and whose greeting has not ended, the oldest first.
+        self._greetings: dict[_Answer, None] = {}
+        # The addresses that did not answer when they were dialled last.
+        self._failing: set[str] = set()
+
+    @property
+    def greeting(self) -> int:
+        """The number of connections whose greeting has not ended."""
+        return len(self._greetings)
 
     async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
         """Listen for the other nodes."""
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(
-            lambda: _Answer(self._place.secret, self._find_id, answer),
+
+        def make() -> _Answer:
+            if len(self._greetings) >= _MOST_GREETINGS:
+                next(iter(self._greetings)).give_up()
+            greeting = _Answer(self._place.secret, self._find_id, answer, self._greetings)
+            self._greetings[greeting] = None
+            return greeting
+
+        return await asyncio.get_running_loop().create_server(
+            make,
             self._place.host,
             self._place.port,
             ssl=self._server_tls,
+            ssl_handshake_timeout=None if self._server_tls is None else _TIMEOUT,
             reuse_address=True,
         )
 
@@ -69,25 +88,34 @@ class Tcp:
         address = self._find_address(node)
         if address is None:
             raise ConnectionError(f"the node {node} is not in the cluster")
-        host, port = split_address(address, "the address of a node")
-        loop, link = asyncio.get_running_loop(), make()
+        link = make()
         try:
-            async with asyncio.timeout(_TIMEOUT):
-                transport, dial = await loop.create_connection(
-                    lambda: _Dial(self._place.secret, str(self._find_id()), str(node), link),
-                    host,
-                    port,
-                    ssl=self._client_tls,
-                    server_hostname="" if self._client_tls is not None else None,
-                )
-                try:
-                    await dial.done
-                except BaseException:
-                    transport.abort()
-                    raise
-        except TimeoutError:
-            raise ConnectionError(f"the node {node} does not answer at {address}") from None
+            await self._connect(node, address, link)
+        except OSError as error:
+            why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            message = f"there is no link to the node {node} at {address}: {why}"
+            if address not in self._failing:  # It is dialled again and again.
+                self._failing.add(address)
+                log.warning(message)
+            raise ConnectionError(message) from None
+        self._failing.discard(address)
         return link
+
+    async def _connect(self, node: NodeId, address: str, link: Link) -> None:
+        host, port = split_address(address, "the address of a node")
+        async with asyncio.timeout(_TIMEOUT):
+            transport, dial = await asyncio.get_running_loop().create_connection(
+                lambda: _Dial(self._place.secret, str(self._find_id()), str(node), link),
+                host,
+                port,
+                ssl=self._client_tls,
+                server_hostname="" if self._client_tls is not None else None,
+            )
+            try:
+                await dial.done
+            except BaseException:
+                transport.abort()
+                raise
 
 
 class _Hello(asyncio.Protocol):
@@ -117,9 +145,10 @@ class _Hello(asyncio.Protocol):
         assert transport is not None
         while True:
             line, end, rest = self._input.partition(b"\n")
+            if len(line) > _LONGEST_LINE:
+                self._fail("a line is too long")
+                return
             if not end:
-                if len(line) > _LONGEST_LINE:
-                    self._fail("a line is too long")
                 return
             self._input = rest
             try:
@@ -153,14 +182,13 @@ class _Hello(asyncio.Protocol):
 
     def check(self, role: Literal["dials", "answers"], first: _Greeting, nonce: str, proof: str) -> None:
         """Raise ValueError for a wrong proof."""
-        if not hmac.compare_digest(self.prove(role, first, nonce), proof):
+        if not hmac.compare_digest(self.prove(role, first, nonce).encode(), proof.encode()):
             raise ValueError("the other node has another secret")
 
     def _fail(self, why: str) -> None:
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        log.warning("a link with %s was refused: %s", peer, why)
-        if self._transport is not None:
-            self._transport.abort()
+        assert self._transport is not None
+        log.warning("a link with %s was refused: %s", self._transport.get_extra_info("peername"), why)
+        self._transport.abort()
 
 
 class _Dial(_Hello):
@@ -187,46 +215,56 @@ class _Dial(_Hello):
 class _Answer(_Hello):
     """The end that was dialled."""
 
-    def __init__(self, secret: str, find_id: Callable[[], NodeId], answer: Callable[[NodeId | None], Link]) -> None:
+    def __init__(
+        self,
+        secret: str,
+        find_id: Callable[[], NodeId],
+        answer: Callable[[NodeId | None], Link],
+        greetings: "dict[_Answer, None]",
+    ) -> None:
         super().__init__(secret)
         self._find_id = find_id
         self._answer = answer
+        # All greetings that have not ended: this one leaves them at its end.
+        self._greetings = greetings
+        self._is_over = False
         self._first: _Greeting | None = None
         self._nonce = secrets.token_hex(16)
-        self._timer = asyncio.get_running_loop().call_later(_TIMEOUT, self._give_up)
+        self._timer = asyncio.get_running_loop().call_later(_TIMEOUT, self.give_up)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._is_over:  # During the handshake of TLS.
+            self.give_up()
 
     def take(self, line: _Greeting) -> Link | None:
         if self._first is None:
             if line.version != 1:
                 raise ValueError(f"it speaks version {line.version} of links")
             if line.target != self._find_id():
-                raise ValueError(f"it looks for {line.target}, and this is {self._find_id()}")
+                raise ValueError(f"it looks for {line.target!r}, and this is {self._find_id()!r}")
             self._first = line
             self.put(_Greeting(self._nonce, proof=self.prove("answers", line, self._nonce)))
             return None
         self.check("dials", self._first, self._nonce, line.proof)
-        self._timer.cancel()
+        self._end()
         self.put(_Greeting())
         return self._answer(self._first.source)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
+        self._end()
         super().connection_lost(exc)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Close the connection, as the greeting takes too long, or there are too many."""
+        self._end()
         if self._transport is not None:
             self._transport.abort()
 
-
-def _make_context(tls: NodeTls | None, purpose: ssl.Purpose) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    context = ssl.create_default_context(purpose, cafile=tls.authority)
-    context.load_cert_chain(tls.certificate, tls.key)
-    # The authority signs for nodes only, whose addresses may change.
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
+    def _end(self) -> None:
+        self._is_over = True
+        self._timer.cancel()
+        self._greetings.pop(self, None)
 
 
 def _keep_alive(connection: socket.socket | None) -> None:

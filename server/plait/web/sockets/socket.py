@@ -42,6 +42,7 @@ class Socket(asyncio.Protocol):
         "_drained",
         "_ended",
         "_is_closing",
+        "_is_gated",
         "_is_paused",
         "_limit",
         "_loop",
@@ -54,6 +55,7 @@ class Socket(asyncio.Protocol):
         "_shutdown",
         "_timer",
         "_transport",
+        "_wants_to_read",
         "_write_batcher",
         "code",
         "heard",
@@ -100,6 +102,10 @@ class Socket(asyncio.Protocol):
             parsed=self._send_replies,
             disconnected=disconnected,
         )
+        # Whether the receiver wants to read, and whether frames wait for the gate. Nothing is read meanwhile, as each
+        # message may have an answer.
+        self._wants_to_read = False
+        self._is_gated = False
         self._is_closing = False
         # The close code, and the exceeded limit if that is the reason.
         self.code = ABNORMAL
@@ -131,7 +137,7 @@ class Socket(asyncio.Protocol):
         is_first = self._receiver is None
         self._receiver = receiver
         if is_first:
-            self._reader.resume()
+            self.resume()
 
     # The Transport of a connection
 
@@ -173,10 +179,13 @@ class Socket(asyncio.Protocol):
         self._transport.abort()
 
     def pause(self) -> None:
+        self._wants_to_read = False
         self._reader.pause()
 
     def resume(self) -> None:
-        self._reader.resume()
+        self._wants_to_read = True
+        if not self._is_gated:
+            self._reader.resume()
 
     def stop_reading(self) -> None:
         self._reader.stop()
@@ -287,8 +296,14 @@ class Socket(asyncio.Protocol):
     def flush(self) -> None:
         """Write the waiting frames."""
         if not self._write_batcher.gate.is_open:
+            self._is_gated = True
+            self._reader.pause()
             self._write_batcher.hold(self)
             return
+        if self._is_gated:
+            self._is_gated = False
+            if self._wants_to_read:
+                self._reader.resume()
         out, self._out = self._out, None
         size, self._out_size = self._out_size, 0
         if not out or self._transport.is_closing():

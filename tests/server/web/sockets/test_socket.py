@@ -12,6 +12,7 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from plait.actor.transport import Frame
+from plait.cluster.gate import OPEN, Gate
 from plait.errors import StoreError
 from plait.limits import TokenBucket
 from plait.web.fairness import LARGE, FairScheduler
@@ -91,6 +92,7 @@ class Peer:
         bucket: TokenBucket | None = None,
         session: Received | None = None,
         scheduler: FairScheduler | None = None,
+        gate: Gate = OPEN,
     ) -> None:
         self.pipe = Pipe()
         self.session = session or Received()
@@ -99,7 +101,7 @@ class Peer:
             self.pipe,
             ServerProtocol(state=State.OPEN, max_size=2**20),
             max_size=2**20,
-            write_batcher=WriteBatcher(),
+            write_batcher=WriteBatcher(gate),
             scheduler=scheduler or FairScheduler(),
             write_buffer=2**20,
             bucket=bucket,

@@ -1,0 +1,136 @@
+"""What a node of a cluster answers from memory, while shards move."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.server.cluster.stepped import SteppedDirectory
+
+from plait.cluster.cluster_owners import ClusterOwners
+from plait.cluster.directory import NodeRecord
+from plait.cluster.lease import boot_time
+from plait.cluster.owners import NodeId
+from plait.errors import StoreError
+from plait.store.protocol import ThreadKey
+from plait.store.shards import SHARDS, find_shard
+
+# More than a test takes: nothing is read again without a cause.
+NEVER = 60.0
+
+
+class PromptDirectory(SteppedDirectory):
+    """A directory in memory that answers at once."""
+
+    def __init__(self) -> None:
+        super().__init__(SHARDS)
+        # Exceptions to raise that no directory should.
+        self.surprises: list[Exception] = []
+
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        if self.surprises:
+            raise self.surprises.pop()
+        return work()
+
+
+def make_keys() -> dict[int, ThreadKey]:
+    """Return a thread of each shard."""
+    keys: dict[int, ThreadKey] = {}
+    number = 0
+    while len(keys) < SHARDS:
+        key = ThreadKey("note", str(number))
+        keys.setdefault(find_shard(key), key)
+        number += 1
+    return keys
+
+
+KEYS = make_keys()
+
+
+@asynccontextmanager
+async def joined(
+    directory: PromptDirectory, name: str, interval: float = NEVER, *, clock: Callable[[], float] = boot_time
+) -> AsyncIterator[ClusterOwners]:
+    """A node that has joined."""
+    owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=interval, clock=clock)
+    await owners.start()
+    await owners.open()
+    try:
+        yield owners
+    finally:
+        await owners.stop()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let the tasks of the nodes go on until something is so."""
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_who_gives_shards_away_knows_at_once_who_has_them() -> None:
+    directory = PromptDirectory()
+    async with joined(directory, "a") as a, joined(directory, "b") as b:
+        assert all(a.find(key) == a.node for key in KEYS.values())
+        a.correct(KEYS[0], None)  # It looks, and shares some shards with `b`.
+        await until(lambda: any(each.node == b.node for each in directory.shards))
+        given = [shard for shard, each in enumerate(directory.shards) if each.node == b.node]
+        assert len(given) == 16
+        assert {a.find(KEYS[shard]) for shard in given} == {b.node}
+        # `b` has not looked since, and tells who asks it that `a` is the owner.
+        a.correct(KEYS[given[0]], a.node)
+        assert a.find(KEYS[given[0]]) == b.node
+        await a.give_all()
+        assert {a.find(key) for key in KEYS.values()} == {b.node}
+
+
+async def test_an_error_of_plait_ends_neither_the_beats_nor_the_looks(caplog: pytest.LogCaptureFixture) -> None:
+    directory = PromptDirectory()
+    async with joined(directory, "a", interval=0.001) as a:
+        directory.surprises = [RuntimeError("one"), RuntimeError("two"), RuntimeError("three")]
+        await until(lambda: not directory.surprises)
+        beats = directory.nodes[str(a.node)].beats
+        await until(lambda: directory.nodes[str(a.node)].beats > beats)
+        directory.nodes["b"] = NodeRecord("b", "b", "b:1")
+        await until(lambda: a.find_node("b") is not None)
+    assert caplog.text.count("Traceback") == 3
+
+
+class Gains:
+    """Hooks that record the shards to look after."""
+
+    def __init__(self) -> None:
+        self.gained: list[Collection[int]] = []
+
+    def gain(self, shards: Collection[int]) -> None:
+        self.gained.append(shards)
+
+    def close_links(self, alive: Collection[NodeId]) -> None:
+        pass
+
+    def find_busy(self) -> frozenset[int]:
+        return frozenset()
+
+    def find_linked(self) -> tuple[NodeId, ...]:
+        return ()
+
+    async def vacate(self, shards: Collection[int]) -> None:
+        raise AssertionError
+
+    def lose(self) -> None:
+        raise AssertionError
+
+
+async def test_what_was_due_while_the_lease_had_ended_is_looked_for_again() -> None:
+    directory, now = PromptDirectory(), 1000.0
+    async with joined(directory, "a", 0.001, clock=lambda: now) as a:
+        a.hooks = hooks = Gains()
+        await until(lambda: a.gate.is_open)
+        directory.surprises = [StoreError("away")]
+        await until(lambda: not directory.surprises)
+        assert not hooks.gained
+        now += 10
+        assert not a.gate.is_open
+        await until(lambda: a.gate.is_open)
+        assert [len(each) for each in hooks.gained] == [SHARDS]
