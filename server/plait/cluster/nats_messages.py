@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import msgspec
 from msgspec.structs import replace
 
-from plait.cluster.directory import FREE, NodeRecord, ShardRecord
+from plait.cluster.directory import FREE, NodeRecord, ShardRecord, merge_versions
 from plait.store.shards import SHARDS
 
 __all__ = ["Beats", "Found", "Numbered", "Table"]
@@ -108,7 +108,7 @@ class Table(NamedTuple):
             if may_move and before.epoch == epoch:
                 # Above all former ones, also if a former stream had these shards.
                 epochs[shard] = max(epoch, self.first) + 1
-                moved[shard] = ShardRecord(to, epochs[shard], {**before.versions, **owner.versions})
+                moved[shard] = ShardRecord(to, epochs[shard], merge_versions(before.versions, owner.versions))
         return self._replace(shards=moved), epochs
 
 

@@ -15,11 +15,11 @@ from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
 from plait.store.nats.contents import Contents, Moved, read_head
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
-from plait.store.nats.line import Disconnected, Lost, Unreachable
+from plait.store.nats.line import Disconnected, Lost
 from plait.store.nats.planning import MOST_IN_HEAD, Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import ThreadKey, Unreachable, Write
 
 __all__ = ["Committer"]
 
@@ -324,7 +324,7 @@ def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
 def _refuse(key: ThreadKey, cause: Exception) -> StoreError:
     """Return the error of a write that is known not to be stored."""
     why = "UTF-8 has no form for half of a surrogate pair" if isinstance(cause, UnicodeEncodeError) else cause
-    error = StoreError(f"{key} could not be written: {why}")
+    error = (Unreachable if isinstance(cause, Unreachable) else StoreError)(f"{key} could not be written: {why}")
     error.__cause__ = cause
     error.is_logged = True
     return error

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Unreachable, connect
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, connect
 from plait.store.nats.url import NatsUrl
+from plait.store.protocol import Unreachable
 
 __all__ = ["Connection"]
 

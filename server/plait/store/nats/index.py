@@ -10,10 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
-from plait.store.nats.line import Unreachable
 from plait.store.nats.stream import Stored, Stream
 from plait.store.page import PLACES
-from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow
+from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow, Unreachable
 
 __all__ = ["Index"]
 

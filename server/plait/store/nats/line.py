@@ -13,8 +13,9 @@ from nats.aio.msg import Msg
 
 from plait.errors import StoreError
 from plait.store.nats.url import NatsUrl
+from plait.store.protocol import Unreachable
 
-__all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "Unreachable", "connect"]
+__all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "connect"]
 
 ANSWER_TIMEOUT: Final = 5.0
 """Seconds after which a request without an answer is lost."""
@@ -32,10 +33,6 @@ _RECEIVE_BUFFER: Final = 512 * 1024 * 1024
 _NEVER: Final = 10**9
 _OLDEST_SERVER: Final = (2, 12)
 _NO_RESPONDERS: Final = "503"
-
-
-class Unreachable(StoreError):
-    """A request was not sent, or nothing was there to receive it: it has had no effect."""
 
 
 class Disconnected(Unreachable):

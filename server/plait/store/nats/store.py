@@ -23,7 +23,7 @@ from plait.store.nats.contents import Contents, read_head
 from plait.store.nats.exporting import export, read_schema, read_schemas
 from plait.store.nats.index import Index
 from plait.store.nats.layout import CONFIG, Known, Subjects, split_chunks
-from plait.store.nats.line import Line, Lost, Unreachable
+from plait.store.nats.line import Line, Lost
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.reads import Reader, load_contents
 from plait.store.nats.stream import ApiError, Message, Stream
@@ -44,6 +44,7 @@ from plait.store.protocol import (
     ThreadKey,
     ThreadRow,
     ThreadView,
+    Unreachable,
     Write,
 )
 from plait.store.whole import StoredSchema
@@ -296,19 +297,19 @@ class NatsStore:
         await self._refresh("idle threads")
         return self._index.idle(kind, until, after, limit)
 
-    async def mark_idle(self, kind: str, at: int) -> None:
+    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         await self._refresh("idle threads")
         keys = list(self._index.without_idle_time(kind))
         with _telling("the idle threads", "could not be written"):
             for start in range(0, len(keys), _AT_ONCE):
-                await asyncio.gather(*(self._mark_idle(key, at) for key in keys[start : start + _AT_ONCE]))
+                await asyncio.gather(*(self._mark_idle(key, at, may_mark) for key in keys[start : start + _AT_ONCE]))
 
     # Inside
 
-    async def _mark_idle(self, key: ThreadKey, at: int) -> None:
+    async def _mark_idle(self, key: ThreadKey, at: int, may_mark: Callable[[ThreadKey], bool] | None) -> None:
         while (known := await read_head(self._stream, self._subjects, key)) is not None:
             thread = known.head.thread
-            if thread is None or thread.idle_since is not None:
+            if thread is None or thread.idle_since is not None or not (may_mark is None or may_mark(key)):
                 return
             thread = msgspec.structs.replace(thread, idle_since=at)
             if await self._committer.mark(known, msgspec.structs.replace(known.head, thread=thread)) is not None:
@@ -393,7 +394,8 @@ def _telling(what: object, failure: str = "cannot be read") -> Iterator[None]:
     except StoreError as error:
         if isinstance(error, Fenced | Indeterminate):
             raise
-        raise StoreError(f"{what} {failure}: {error}") from error
+        kind = Unreachable if isinstance(error, Unreachable) else StoreError
+        raise kind(f"{what} {failure}: {error}") from error
 
 
 def _is_trouble(cause: BaseException) -> bool:

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Lost, Unreachable
+from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Lost
 from plait.store.nats.url import NatsUrl
+from plait.store.protocol import Unreachable
 
 __all__ = [
     "MOST_MESSAGES",
