@@ -66,11 +66,12 @@ class Committer:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
-        token = 0
+        token, is_in_doubt = 0, False
         while True:
             try:
-                if token and known is not None and known.head.fence == token:  # The answer was lost.
+                if is_in_doubt and known is not None and known.head.fence == token:  # Only the answer was lost.
                     break
+                is_in_doubt = False
                 before = Head(*key, 0, "") if known is None else known.head
                 token = self._last_fence = max(before.fence + 1, self._last_fence + 1, time.time_ns() // 1000)
                 head = self._take(before, token)
@@ -80,6 +81,7 @@ class Committer:
             except WrongSequence:
                 known = await read_head(self._stream, self._subjects, key)
             except Lost as error:
+                is_in_doubt = True
                 await self._rest(deadline, error)
                 known = await read_head(self._stream, self._subjects, key)
             except Unreachable as error:
