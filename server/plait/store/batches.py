@@ -302,17 +302,19 @@ class Batches:
 
     def _fail(self, key: ThreadKey, futures: Sequence[asyncio.Future[int]], error: StoreError) -> None:
         """Fail these writes of a thread, and its waiting writes, which depend on them."""
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
+        _fail_all(futures, error)
         self._fail_waiting(key, error)
 
     def _fail_waiting(self, key: ThreadKey, error: StoreError) -> None:
-        if (group := self._waiting.pop(key, None)) is not None:
-            self._size -= sum(group.sizes)
-            for future in group.futures:
-                if not future.done():
-                    future.set_exception(error)
+        """Fail the waiting writes of a thread, after those that are being written have their outcomes."""
+        if (group := self._waiting.pop(key, None)) is None:
+            return
+        self._size -= sum(group.sizes)
+        before = self._writing[key].futures[-1] if key in self._writing else None
+        if before is None or before.done():
+            _fail_all(group.futures, error)
+        else:
+            before.add_done_callback(lambda _: _fail_all(group.futures, error), context=Context())
 
     async def _wait_for_batch(self) -> None:
         if self._batch_done is None:
@@ -364,6 +366,12 @@ def _count_fences() -> NextFence:
         return next(counter)
 
     return next_fence
+
+
+def _fail_all(futures: Sequence[asyncio.Future[int]], error: StoreError) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
 
 
 def _make_fenced(key: ThreadKey) -> Fenced:
