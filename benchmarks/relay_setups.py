@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 import psutil
+from tests.ports import hold_port
 from tests.postgres import Postgres, new_schema
-from tests.running import hold_port
 
 from benchmarks.clients import Clients
 from benchmarks.loads import Job

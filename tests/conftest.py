@@ -55,19 +55,21 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test of a `relayed` module a second time, with its threads behind a gateway."""
+    """Run each test of a `relayed` module twice more, with its threads behind a gateway."""
     marks = [each.name for each in metafunc.definition.iter_markers()]
     if "relayed" in marks and "local" not in marks:
-        metafunc.parametrize("front", [False, True], ids=["local", "relayed"], indirect=True)
+        metafunc.parametrize(
+            "front", [None, "unix", "tcp"], ids=["local", "relayed", "tcp"], indirect=True
+        )
 
 
 @pytest.fixture(autouse=True)
 def front(request: pytest.FixtureRequest) -> Iterator[None]:
     """If the test is relayed, put a gateway before each app that `running` serves, and check that a link was used."""
-    if not getattr(request, "param", False):
+    if (over := getattr(request, "param", None)) is None:
         yield
         return
-    with using_fronts() as fronts:
+    with using_fronts(over) as fronts:
         yield
     assert fronts, "the test has served no app: mark it with `local`"
     assert any(front.sent for front in fronts), "nothing was sent over a link"

@@ -8,31 +8,38 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
+from tests.ports import hold_port
 
 from plait import Plait, ThreadKey
 from plait.cluster.gate import OPEN, Gate
 from plait.cluster.owners import NodeId, NotOwner
+from plait.cluster.place import Place, split_address
 from plait.web.context import ServerContext
 from plait.web.http.endpoint import Endpoint
 from plait.web.relay.folder import Folder
-from plait.web.relay.links import Links
+from plait.web.relay.links import Links, Network
+from plait.web.relay.tcp import Tcp
 from plait.web.site import Site
 from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
 
-__all__ = ["Front", "OneOwner", "put_front", "using_fronts"]
+__all__ = ["Front", "OneOwner", "Over", "put_front", "using_fronts"]
 
 _GATEWAY, _OWNER = 0, 1
+
+Over = Literal["unix", "tcp"]
+"""What links go over: Unix sockets as between workers, or TCP with a secret as between nodes of a cluster."""
 
 
 class _Use:
     """The fronts that were made since their use began; None if apps get no front."""
 
     fronts: "list[Front] | None" = None
+    over: Over = "unix"
 
 
 class OneOwner:
@@ -60,13 +67,14 @@ class OneOwner:
 class Front:
     """An ASGI app that serves the threads of `app` as a gateway does, and runs while that runs."""
 
-    def __init__(self, app: Plait) -> None:
+    def __init__(self, app: Plait, over: Over = "unix") -> None:
         self.app = app
         self._folder = tempfile.mkdtemp(prefix="plait-")
+        self._held = [hold_port(), hold_port()] if over == "tcp" else []
         # The app, too, gets links, for as long as it runs.
         self._former = app._owners, app._links
         owners = app._owners = app._context.owners = OneOwner(_OWNER)
-        app._links = app._context.links = Links(owners, Folder(_OWNER, self._folder), app._openers)
+        app._links = app._context.links = Links(owners, self._make_network(_OWNER), app._openers)
         settings = app.settings
         self.context = context = ServerContext(
             app._node,
@@ -76,7 +84,7 @@ class Front:
             compatibility=app._compatibility,
             runs=app._runs,
             owners=(gateway := OneOwner(_GATEWAY)),
-            links=Links(gateway, Folder(_GATEWAY, self._folder), {}),
+            links=Links(gateway, self._make_network(_GATEWAY), {}),
             shutdown_timeout=settings.shutdown_timeout,
         )
         context.lists_kinds = app._context.lists_kinds
@@ -87,6 +95,14 @@ class Front:
             if isinstance(route, Mount):
                 self._site.mount(route.path, self._take_over(route.app))
         self.addresses = context.addresses
+
+    def _make_network(self, node: int) -> Network:
+        if not self._held:
+            return Folder(node, self._folder)
+        addresses = [f"127.0.0.1:{held.getsockname()[1]}" for held in self._held]
+        host, port = split_address(addresses[node], "the address")
+        place = Place(str(node), host, port, addresses[node], "the secret of the test")
+        return Tcp(place, lambda: str(node), lambda other: addresses[int(other)])
 
     def _take_over(self, mounted: ASGIApp) -> ASGIApp:
         """Return an adapter of the app, such as AgUi, as the gateway has it, and any other ASGI app as it is."""
@@ -118,6 +134,8 @@ class Front:
         app._owners, app._links = self._former
         app._context.owners, app._context.links = self._former
         shutil.rmtree(self._folder)
+        for held in self._held:
+            held.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -130,9 +148,9 @@ class Front:
 
 
 @contextmanager
-def using_fronts() -> Iterator[list[Front]]:
+def using_fronts(over: Over = "unix") -> Iterator[list[Front]]:
     """Have `running` put a front before each app while the block runs; yields the fronts."""
-    _Use.fronts = fronts = []
+    _Use.fronts, _Use.over = (fronts := []), over
     try:
         yield fronts
     finally:
@@ -143,5 +161,5 @@ def put_front(app: Any) -> Any:
     """Return a front of an app if fronts are used, and otherwise the app."""
     if _Use.fronts is None or not isinstance(app, Plait):
         return app
-    _Use.fronts.append(front := Front(app))
+    _Use.fronts.append(front := Front(app, _Use.over))
     return front

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from tests.running import hold_port
+from tests.ports import hold_port
 
 __all__ = ["Nats", "NatsCluster", "new_stream"]
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
-from tests.running import hold_port
+from tests.ports import hold_port
 
 __all__ = ["Postgres", "new_schema", "private_folder"]
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Any, Self
 import uvicorn
 from tests.commands import Command
 from tests.fronts import Front, put_front
+from tests.ports import hold_port
 
 from plait import Plait, Thread, ThreadKey
 from plait.web.addresses import Addresses
 from plait.web.serve import listen, make_http_protocol
 from plait.web.sockets.handshake import Handshake
 
-__all__ = ["Process", "begin", "hold_port", "running"]
+__all__ = ["Process", "begin", "running"]
 
 
 async def begin(app: Plait, cls: type[Thread[Any]], name: str = "one") -> None:
@@ -51,17 +51,6 @@ async def running(app: Callable[..., Any], *, ws: Any = Handshake, request_timeo
         server.should_exit = True
         await task
         bound.close()
-
-
-def hold_port() -> socket.socket:
-    """Return a socket that reserves a port for a server that asks for it by its number.
-
-    It does not listen, so a server with SO_REUSEADDR may bind the same port. The system gives the port to no other.
-    """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
 
 
 class Process:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from tests.client.serving import TIMEOUT, Server, serve
-from tests.running import hold_port
+from tests.ports import hold_port
 
 from plait_client import (
     CallError,

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 from tests.cluster.engines import Engine
 from tests.cluster.proxy import Proxies, Proxy
 from tests.integration.socket_client import TIMEOUT
-from tests.running import Process, hold_port
+from tests.ports import hold_port
+from tests.running import Process
 from tests.workers.load import Told, check_changes
 
 from plait import ThreadKey

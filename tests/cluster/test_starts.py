@@ -16,8 +16,9 @@ import pytest
 from tests.cluster.engines import Engine
 from tests.cluster.nodes import open_cluster
 from tests.integration.socket_client import TIMEOUT, http
+from tests.ports import hold_port
 from tests.postgres import Postgres, new_schema
-from tests.running import Process, hold_port
+from tests.running import Process
 
 from plait_client import connect
 

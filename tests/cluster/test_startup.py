@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.ports import hold_port
 from tests.postgres import Postgres, new_schema
-from tests.running import hold_port
 
 from plait import Plait, Thread, rpc
 from plait.store.protocol import ThreadKey

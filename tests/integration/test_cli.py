@@ -20,7 +20,8 @@ import httpx
 import pytest
 from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
-from tests.running import Process, hold_port
+from tests.ports import hold_port
+from tests.running import Process
 from tests.server.owning import submit
 
 from plait.cli.main import cli

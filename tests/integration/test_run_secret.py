@@ -11,7 +11,8 @@ from tests.integration.agents_app import make_app
 from tests.integration.socket_client import http
 from tests.integration.test_cli import address_of, command, complaint
 from tests.integration.test_http import error_of
-from tests.running import Process, hold_port, running
+from tests.ports import hold_port
+from tests.running import Process, running
 from tests.server.recorder import Recorder
 
 from plait import Plait, Thread
