@@ -338,6 +338,7 @@ def test_a_reload_of_a_broken_app_keeps_the_workers(group: Group, folder: Path) 
 def test_a_hangup_reloads_while_there_is_a_terminal_and_ends_all_when_it_is_closed(folder: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # It is ignored if the tests run with nohup.
         os.chdir(folder)
         command = [sys.executable, "-m", "plait.cli", "serve", "game:api", "--port", "0", "--workers", "2"]
         os.execv(command[0], command)
