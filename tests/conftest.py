@@ -58,9 +58,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test of a `relayed` module twice more, with its threads behind a gateway."""
     marks = [each.name for each in metafunc.definition.iter_markers()]
     if "relayed" in marks and "local" not in marks:
-        metafunc.parametrize(
-            "front", [None, "unix", "tcp"], ids=["local", "relayed", "tcp"], indirect=True
-        )
+        metafunc.parametrize("front", [None, "unix", "tcp"], ids=["local", "relayed", "tcp"], indirect=True)
 
 
 @pytest.fixture(autouse=True)

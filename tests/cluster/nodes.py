@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from tests.cluster.engines import Engine
 from tests.cluster.proxy import Proxies, Proxy
 from tests.integration.socket_client import TIMEOUT
-from tests.ports import hold_port
+from tests.ports import hold_ports
 from tests.running import Process
 from tests.workers.load import Told, check_changes
 
@@ -29,6 +29,8 @@ __all__ = ["Cluster", "Node", "open_cluster"]
 T = TypeVar("T")
 
 _LOOK_EVERY: Final = 0.05
+# The workers of a node listen at its port and those after it.
+_MOST_WORKERS: Final = 2
 
 
 class Node(Process):
@@ -179,13 +181,11 @@ async def open_cluster(
     """
     store = engine.make_store(store_options)
     async with AsyncExitStack() as stack:
-        processes = stack.enter_context(ExitStack())
+        ports, processes = stack.enter_context(ExitStack()), stack.enter_context(ExitStack())
         nodes: dict[str, Node] = {}
         for name in names:
             (cwd := folder / name).mkdir()
-            held = hold_port()
-            stack.callback(held.close)
-            port = held.getsockname()[1]
+            port = hold_ports(ports, _MOST_WORKERS)
             links = await stack.enter_async_context(Proxy(port))
             lines = [await stack.enter_async_context(Proxy(each)) for each in (through or {}).get(name, engine.ports)]
             nodes[name] = Node(

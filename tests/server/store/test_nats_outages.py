@@ -102,6 +102,15 @@ async def test_a_write_is_in_doubt_only_if_others_have_owned_the_thread_meanwhil
             assert await outcomes([store.submit(writes[0]), store.submit(writes[1])]) == [Fenced, Fenced]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have stores wait for a leader for as long as servers need to choose one on a busy machine."""
+    for module in ("commits", "stream"):
+        monkeypatch.setattr(f"plait.store.nats.{module}.PATIENCE", 60.0)
+    monkeypatch.setattr("plait.store.nats.connection._PATIENCE", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_server_that_is_killed_and_started_again_loses_nothing_and_the_store_goes_on(own_nats: Nats) -> None:
     losses: list[None] = []
     async with open_store(own_nats.url, "replicas=1") as store:
@@ -126,6 +135,7 @@ async def test_a_server_that_is_killed_and_started_again_loses_nothing_and_the_s
     assert losses == []
 
 
+@pytest.mark.usefixtures("patient")
 async def test_when_the_leader_is_killed_nothing_acknowledged_is_lost(own_cluster: NatsCluster) -> None:
     losses: list[None] = []
     async with open_store(own_cluster.url) as store:
@@ -153,6 +163,7 @@ async def test_when_the_leader_is_killed_nothing_acknowledged_is_lost(own_cluste
     assert losses == []
 
 
+@pytest.mark.usefixtures("patient")
 async def test_when_all_servers_are_killed_at_once_nothing_acknowledged_is_lost(own_cluster: NatsCluster) -> None:
     losses: list[None] = []
     async with open_store(own_cluster.url) as store:

@@ -69,6 +69,6 @@ class Writing:
 
 async def until(is_reached: Callable[[], bool]) -> None:
     """Wait until something is true."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not is_reached():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

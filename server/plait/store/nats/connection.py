@@ -31,11 +31,11 @@ class Connection:
         url: NatsUrl,
         on_connected: Callable[[Line], Awaitable[None]] | None = None,
         *,
-        patience: float = _PATIENCE,
+        patience: float | None = None,
     ) -> None:
         self.url = url
         self._on_connected = on_connected
-        self._patience = patience
+        self._patience = _PATIENCE if patience is None else patience
         self._line: Line | None = None
         # The server to which the last connection has led.
         self._server = ""

@@ -85,6 +85,8 @@ class Line:
         self._tokens = count()
         self._prefix = client.new_inbox() + "."
         self._pings: asyncio.Task[None] | None = None
+        # The ping that waits for its answer.
+        self._flush: asyncio.Task[None] | None = None
         self.is_lost = False
         # The most bytes of one message, without its headers.
         self.max_payload = client.max_payload - 4096
@@ -127,6 +129,11 @@ class Line:
         await _close(self._client)
         if self._pings is not None:
             await asyncio.wait([self._pings])
+        if self._flush is not None:
+            self._flush.cancel()
+            await asyncio.wait([self._flush])
+            if not self._flush.cancelled():
+                self._flush.exception()  # The pings have ended for it.
 
     def drop(self) -> None:
         """Use the connection no more, and fail the requests that wait. `close` must be called, too."""
@@ -173,7 +180,12 @@ class Line:
     async def _ping(self) -> None:
         try:
             while not self.is_lost and self._client.is_connected:
-                await self._client.flush(timeout=_PING_TIMEOUT)
+                # Not cancelled after the timeout: the driver logs an error for an answer that comes later.
+                self._flush = asyncio.get_running_loop().create_task(self._client.flush(timeout=_NEVER))
+                await asyncio.wait([self._flush], timeout=_PING_TIMEOUT)
+                if not self._flush.done():
+                    break
+                self._flush.result()
                 await asyncio.sleep(_PING_INTERVAL)
         except (nats.errors.Error, OSError):
             pass
