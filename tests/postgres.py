@@ -90,17 +90,26 @@ class Postgres:
         """Start the server, and wait until it can be connected."""
         settings = self._options | {"port": str(self.port)} | options
         arguments = [f"--{name}={value}" for name, value in settings.items()]
+        deadline = time.monotonic() + 30
+        self._begin(arguments)
+        is_ready = [_find("pg_isready"), "-q", *self._address]
+        while subprocess.run(is_ready, check=False).returncode:
+            assert time.monotonic() < deadline, self._log
+            assert self._process is not None
+            if self._process.poll() is not None:  # The processes of one that was killed have not ended yet.
+                self._begin(arguments)
+            time.sleep(0.02)
+
+    def _begin(self, arguments: list[str]) -> None:
         # PostgreSQL does not run as root.
-        with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [_find("postgres"), "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
             )
-        deadline = time.monotonic() + 30
-        is_ready = [_find("pg_isready"), "-q", *self._address]
-        while subprocess.run(is_ready, check=False).returncode:
-            assert self._process.poll() is None, log.name
-            assert time.monotonic() < deadline, log.name
-            time.sleep(0.02)
+
+    @property
+    def _log(self) -> Path:
+        return self.folder.parent / f"{self.folder.name}.log"
 
     def stop(self, by: signal.Signals = signal.SIGINT) -> None:
         """End the server: SIGINT stops it in order, SIGQUIT does not, and SIGKILL leaves its processes to end alone."""
