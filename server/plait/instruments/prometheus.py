@@ -5,21 +5,17 @@ are plain numbers, as only the event loop changes them, and become prometheus-cl
 any OS thread may do: it reads copies. prometheus-client is imported when it is used, as an app may be without it.
 """
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from plait.instruments.protocol import HTTP_METHODS, NoInstruments
+from plait.instruments.series import AT_ONCE, Counter, Histogram, Made, Series, add_fine, make_histogram
 from plait_schemas import codes
 
 __all__ = ["METRICS", "Family", "Metric", "Metrics"]
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Registry(Protocol):
@@ -82,101 +78,8 @@ METRICS: Final = (
     Metric("plait_limits_hit_total", "counter", ("limit",), "Times that a client exceeded a limit"),
 )
 
-# How many values of a histogram are counted at once.
-_AT_ONCE: Final = 1000
-
 # The codes of sockets, which a peer may choose: others are counted together.
 _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).values() if isinstance(value, int))})
-
-
-class _Counted(NamedTuple):
-    """Values of a histogram, counted by bucket, and those that wait to be counted."""
-
-    # The number of values up to each bound, the number of all, and their sum.
-    below: tuple[int, ...]
-    number: int
-    sum: float
-    waiting: list[float]
-
-    @property
-    def total(self) -> int:
-        return self.number + len(self.waiting)
-
-
-class _Series:
-    """The values of one histogram; many are counted by bucket at once, which costs the least.
-
-    Another OS thread may read it: what belongs together is replaced together, and reading changes nothing.
-    """
-
-    __slots__ = ("_bounds", "_counted", "failed", "labels", "sent", "waiting")
-
-    def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
-        self.labels = labels
-        self._bounds = bounds
-        # Values to count later, by `flush`, which the code that appends to it calls now and then.
-        self.waiting: list[float] = []
-        # The values so far, with the same list.
-        self._counted = _Counted((0,) * len(bounds), 0, 0.0, self.waiting)
-        # The values with another outcome than `ok`, if there are any.
-        self.failed: _Series | None = None
-        # The number of connections to which changes were sent.
-        self.sent = 0
-
-    @property
-    def fine(self) -> int:
-        """The number of values with the outcome `ok`."""
-        return self._counted.total
-
-    @property
-    def count(self) -> int:
-        """The number of all values."""
-        return self.fine + (0 if self.failed is None else self.failed.fine)
-
-    def add(self, value: float) -> None:
-        self.waiting.append(value)
-        if len(self.waiting) >= _AT_ONCE:
-            self.flush()
-
-    def add_failed(self, value: float) -> None:
-        """Add a value with another outcome than `ok`."""
-        if self.failed is None:
-            self.failed = _Series(self.labels, self._bounds)
-        self.failed.add(value)
-
-    def sum_up(self) -> tuple[list[tuple[str, float]], float]:
-        """Return the buckets, each with the number of values up to its bound, and the sum of the values."""
-        parts = [each.read() for each in (self, self.failed) if each is not None]
-        below = [sum(counts) for counts in zip(*(each.below for each in parts), strict=True)]
-        buckets = [(str(bound), float(count)) for bound, count in zip(self._bounds, below, strict=True)]
-        buckets.append(("+Inf", float(sum(each.number for each in parts))))
-        return buckets, sum(each.sum for each in parts)
-
-    def read(self) -> _Counted:
-        """Count all values so far, including those that wait."""
-        below, number, total, waiting = self._counted
-        values = sorted(waiting)
-        counts = [known + bisect_right(values, bound) for known, bound in zip(below, self._bounds, strict=True)]
-        return _Counted(tuple(counts), number + len(values), total + sum(values), [])
-
-    def flush(self) -> None:
-        """Count the values that wait."""
-        self._counted = self.read()
-        self.waiting = self._counted.waiting
-
-
-class _Made(dict[K, V]):
-    """Makes the value of a key that is missing."""
-
-    def __init__(self, make: Callable[[K], V]) -> None:
-        self._make = make
-
-    def __missing__(self, key: K) -> V:
-        value = self[key] = self._make(key)
-        return value
-
-
-_Histogram = _Made[tuple[str, ...], _Series]
 
 
 class _OfKind:
@@ -187,16 +90,13 @@ class _OfKind:
 
     __slots__ = ("commits", "messages", "sizes", "turns", "waits")
 
-    def __init__(self, kind: str, histograms: dict[str, _Histogram]) -> None:
+    def __init__(self, kind: str, histograms: dict[str, Histogram]) -> None:
         turns, messages = histograms["plait_turn_seconds"], histograms["plait_message_seconds"]
         self.waits = histograms["plait_turn_wait_seconds"][kind,]
         self.sizes = histograms["plait_change_bytes"][kind,]
         self.commits = histograms["plait_commit_seconds"][kind,]
-        self.turns = _Made[str, _Series](lambda name: turns[kind, name])
-        self.messages = _Made[str, _Series](lambda type: messages[kind, type])
-
-
-Counter = defaultdict[tuple[str, ...], int]
+        self.turns = Made[str, Series](lambda name: turns[kind, name])
+        self.messages = Made[str, Series](lambda type: messages[kind, type])
 
 
 class Metrics(NoInstruments):
@@ -209,7 +109,7 @@ class Metrics(NoInstruments):
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
         self._counters = {each.name: Counter(int) for each in METRICS if each.type != "histogram"}
-        self._histograms = {each.name: _make_histogram(each.bounds) for each in METRICS if each.type == "histogram"}
+        self._histograms = {each.name: make_histogram(each.bounds) for each in METRICS if each.type == "histogram"}
         # Attributes, as these are used for each message, turn and change. Of the counters that have an outcome, only
         # those other than `ok` are counted: the others are in the histograms.
         self._messages, self._message_seconds = self._get("plait_messages_total", "plait_message_seconds")
@@ -217,7 +117,7 @@ class Metrics(NoInstruments):
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
         self._writes = self._histograms["plait_commit_writes"][()]
-        self._kinds = _Made[str, _OfKind](lambda kind: _OfKind(kind, self._histograms))
+        self._kinds = Made[str, _OfKind](lambda kind: _OfKind(kind, self._histograms))
         if registry is None:
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
@@ -272,7 +172,7 @@ class Metrics(NoInstruments):
                 counted.add_metric(labels, count)
             yield counted
 
-    def _get(self, counter: str, histogram: str) -> tuple[Counter, _Histogram]:
+    def _get(self, counter: str, histogram: str) -> tuple[Counter, Histogram]:
         return self._counters[counter], self._histograms[histogram]
 
     def _derive(self) -> dict[str, Counter]:
@@ -284,9 +184,9 @@ class Metrics(NoInstruments):
         for labels, waited in self._waits.copy().items():
             running[labels] += waited.count
         return {
-            "plait_messages_total": _add_fine(self._messages, self._message_seconds),
-            "plait_turns_total": _add_fine(self._turns, self._turn_seconds),
-            "plait_changes_total": _add_fine(self._changes, self._commit_seconds),
+            "plait_messages_total": add_fine(self._messages, self._message_seconds),
+            "plait_turns_total": add_fine(self._turns, self._turn_seconds),
+            "plait_changes_total": add_fine(self._changes, self._commit_seconds),
             "plait_turns_running": running,
             "plait_changes_sent_total": Counter(
                 int, {labels: each.sent for labels, each in self._commit_seconds.copy().items()}
@@ -305,7 +205,7 @@ class Metrics(NoInstruments):
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
         series = self._kinds[kind].messages[type]
-        if len(series.waiting) >= _AT_ONCE:
+        if len(series.waiting) >= AT_ONCE:
             series.flush()
         return series, perf_counter()
 
@@ -321,7 +221,7 @@ class Metrics(NoInstruments):
         found = self._kinds[kind]
         waiting = found.waits.waiting
         waiting.append(waited)
-        if len(waiting) >= _AT_ONCE:
+        if len(waiting) >= AT_ONCE:
             # There were at most as many turns of the kind that ended.
             for each in (found.waits, *found.turns.values()):
                 each.flush()
@@ -338,7 +238,7 @@ class Metrics(NoInstruments):
         found = self._kinds[kind]
         waiting = found.sizes.waiting
         waiting.append(size)
-        if len(waiting) >= _AT_ONCE:
+        if len(waiting) >= AT_ONCE:
             # There were at most as many changes of the kind that were committed.
             for each in (found.sizes, found.commits, self._writes):
                 each.flush()
@@ -405,15 +305,3 @@ class _Merged:
                 for name, labels, value in each.samples:
                     metric.add_sample(name, labels | {"worker": str(worker)}, value)
         yield from found.values()
-
-
-def _add_fine(others: Counter, histogram: _Histogram) -> Counter:
-    """Return counts by outcome: `others`, and as `ok` those of a histogram."""
-    counts = Counter(int, others.copy())
-    for labels, series in histogram.copy().items():
-        counts[*labels, "ok"] = series.fine
-    return counts
-
-
-def _make_histogram(bounds: Sequence[float]) -> _Histogram:
-    return _Histogram(lambda labels: _Series(labels, bounds))
