@@ -82,7 +82,7 @@ class Told:
         self._answered(thread)
 
     def begin_loss(self) -> None:
-        """Accept that what is acknowledged from now on is lost, until clients see a new epoch."""
+        """Accept the loss of later acknowledged changes, until clients see a new epoch."""
         self.safe = {thread: set(acks) for thread, acks in self.acks.items()}
 
     def must_be_stored(self, thread: str) -> dict[tuple[str, int], int]:

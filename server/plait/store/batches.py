@@ -10,7 +10,8 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from plait.errors import Fenced, Indeterminate, StoreError
+from plait.errors import Indeterminate, StoreError
+from plait.store.outcomes import make_fenced
 from plait.store.protocol import ThreadKey, Unreachable, Write
 
 __all__ = ["Batches", "Group", "Outcome"]
@@ -175,7 +176,7 @@ class Batches:
             self._refuse(write, future, Unreachable("this process is cut off from the store"))
             return future
         if write.fence != self._claims.get(key):
-            self._refuse(write, future, _make_fenced(key))
+            self._refuse(write, future, make_fenced(key))
             return future
         group = self._waiting.get(key) or Group()
         self._size += group.add(write, future, self._unit)  # Raises TypeError for values of the wrong type.
@@ -251,7 +252,7 @@ class Batches:
         owner = self._claims.pop(key, None)
         # All waiting writes have the same fence, as a claim ends when none waits. Those of a released owner are stored.
         if (group := self._waiting.get(key)) is not None and group.writes[0].fence == owner:
-            self._fail_waiting(key, _make_fenced(key))
+            self._fail_waiting(key, make_fenced(key))
 
     def _end_unit(self) -> None:
         self._is_ending = False
@@ -372,10 +373,6 @@ def _fail_all(futures: Sequence[asyncio.Future[int]], error: StoreError) -> None
     for future in futures:
         if not future.done():
             future.set_exception(error)
-
-
-def _make_fenced(key: ThreadKey) -> Fenced:
-    return Fenced(f"{key} was written by another process")
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from plait.errors import Indeterminate, StoreError
+from plait.errors import StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.checksums import (
     Origin,
@@ -16,12 +16,13 @@ from plait.store.checksums import (
     checksum_thread,
 )
 from plait.store.coalescing import coalesce
+from plait.store.outcomes import make_indeterminate, make_refusal
 from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
 from plait.store.removal import STEP, prune_log, remove_rows
 from plait.store.rows import SELECT_HEAD
 from plait.store.schema import rewrite_format
 
-__all__ = ["BatchResult", "Head", "Heads", "commit", "make_refusal"]
+__all__ = ["BatchResult", "Head", "Heads", "commit", "refuse"]
 
 SqlValue = str | int | bytes | bytearray | None
 
@@ -124,11 +125,11 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
             key = group.writes[0].key
             heads.pop(key, None)
             if is_in_doubt:
-                result.outcomes[index] = 0, _make_indeterminate(key, error)
+                result.outcomes[index] = 0, make_indeterminate(key, error, str(error))
             elif len(groups) > 1 and not result.is_in_doubt:
                 _transact(db, heads, [(index, group)], result)
             else:
-                result.outcomes[index] = 0, make_refusal(key, error)
+                result.outcomes[index] = 0, refuse(key, error)
         return
     for index, outcome in outcomes:
         result.outcomes[index] = outcome
@@ -140,21 +141,10 @@ def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, 
         result.counter = transaction.counter
 
 
-def make_refusal(key: ThreadKey, cause: Exception) -> StoreError:
+def refuse(key: ThreadKey, cause: Exception) -> StoreError:
     """Return the error of a write that is known not to be stored."""
     is_odd = isinstance(cause, UnicodeEncodeError)
-    error = StoreError(
-        f"{key} could not be written: {'SQLite has no text for half of a surrogate pair' if is_odd else cause}"
-    )
-    error.__cause__ = cause
-    error.is_logged = True
-    return error
-
-
-def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
-    error = Indeterminate(f"{key}: it is not known whether the change was stored: {cause}")
-    error.__cause__ = cause
-    return error
+    return make_refusal(key, cause, "SQLite has no text for half of a surrogate pair" if is_odd else str(cause))
 
 
 def _may_be_in_log(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
-from plait.store.commits import BatchResult, Heads, commit, make_refusal
+from plait.store.commits import BatchResult, Heads, commit, refuse
 from plait.store.identity import FileIdentity, set_log_aside
 from plait.store.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
 from plait.store.place import Place
@@ -98,7 +98,7 @@ class Writer:
             try:
                 self.try_to_write(db)
             except sqlite3.Error as error:
-                return [(0, make_refusal(group.writes[0].key, error)) for group in batch]
+                return [(0, refuse(group.writes[0].key, error)) for group in batch]
         try:
             result = commit(db, self._heads, batch)
         except BaseException:

@@ -7,13 +7,13 @@ from typing import Final
 
 import msgspec
 from tests.schedules import SEED
-from tests.server.store.contract import beginning, change, client_row, outcomes
-from tests.server.store.contract_records import put_records
+from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
+from tests.server.store.contract_records import delete, put_records
 
 from plait.errors import Fenced
 from plait.store.protocol import Store, ThreadKey, Write
 
-__all__ = ["found", "take_over", "take_over_many"]
+__all__ = ["check_fence_of_deleted", "found", "take_over", "take_over_many"]
 
 # How many takeovers are made at the same time.
 AT_ONCE: Final = 10
@@ -87,3 +87,20 @@ async def take_over_many(stores: Sequence[Store], count: int) -> int:
         return refused
 
     return sum(await asyncio.gather(*(take_some(number) for number in range(AT_ONCE))))
+
+
+async def check_fence_of_deleted(first: Store, second: Store) -> int:
+    """Check that a thread refuses earlier owners before its first write and after its deletion.
+
+    Returns the fence of the last owner, which is the first store, and has released the thread.
+    """
+    fence = await first.claim(ROOM)
+    await first.submit(msgspec.structs.replace(beginning(), fence=fence))
+    owner = await second.claim(ROOM)
+    await second.submit(msgspec.structs.replace(delete(0), fence=owner))
+    assert await outcomes([first.submit(msgspec.structs.replace(beginning(), fence=fence))]) == [Fenced]
+    third = await first.claim(ROOM)
+    assert third > owner > fence
+    assert await outcomes([second.submit(msgspec.structs.replace(beginning(), fence=owner))]) == [Fenced]
+    first.release(ROOM, third)
+    return third

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.nats import Nats, NatsCluster, new_stream
-from tests.schedules import SEED, schedules
+from tests.schedules import SEED
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 from tests.server.store.cutting_proxy import CuttingProxy
-from tests.server.store.writing import KEYS, Writing, until
+from tests.server.store.writing import KEYS, Writing, cut_answers, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.nats.store import NatsStore
@@ -56,25 +56,11 @@ async def through(proxy: CuttingProxy, server: Nats) -> AsyncIterator[NatsStore]
 async def test_a_write_whose_answer_is_lost_is_stored_once_or_refused_and_never_in_doubt(
     nats_server: Nats, is_late: bool
 ) -> None:
-    dice = random.Random(SEED)
     async with (
         CuttingProxy(nats_server.port, is_question=is_publication) as proxy,
         through(proxy, nats_server) as store,
     ):
-        proxy.is_late = is_late
-        writing = Writing(store, dice)
-        await writing.begin()
-        for _ in range(schedules(60)):
-            proxy.fuse = dice.randrange(1, 8000)
-            while proxy.fuse is not None:
-                await asyncio.gather(*(writing.write(key) for key in KEYS if dice.random() < 0.7))
-            await writing.check()
-        counts = writing.count, proxy.cuts, proxy.arrived_late, writing.refused
-        log.warning("%d writes, %d connections cut, %d publications late, %d refused", *counts)
-        assert proxy.cuts >= 60
-        assert (proxy.arrived_late > 0) is is_late
-        # A write that was lost is made again.
-        assert writing.refused <= writing.count // 50
+        await cut_answers(store, proxy, random.Random(SEED), is_late=is_late)
 
 
 def is_publication(data: bytes) -> bool:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from tests.nats import Nats, NatsCluster, new_stream
 from tests.schedules import TIMES
-from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
+from tests.server.store.contract import ROOM, beginning, change, client_row
 from tests.server.store.contract_records import delete, put_records
-from tests.server.store.owners import take_over_many
+from tests.server.store.owners import check_fence_of_deleted, take_over_many
 
-from plait.errors import Fenced, StoreError
+from plait.errors import StoreError
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
@@ -70,16 +70,7 @@ async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_own
 ) -> None:
     first, second = make_stores(new_stream(nats_server.url, "replicas=1"))
     async with first, second:
-        fence = await first.claim(ROOM)
-        await first.submit(msgspec.structs.replace(beginning(), fence=fence))
-        owner = await second.claim(ROOM)
-        await second.submit(msgspec.structs.replace(delete(0), fence=owner))
-        # Neither before its first write nor after its deletion.
-        assert await outcomes([first.submit(msgspec.structs.replace(beginning(), fence=fence))]) == [Fenced]
-        third = await first.claim(ROOM)
-        assert third > owner > fence
-        assert await outcomes([second.submit(msgspec.structs.replace(beginning(), fence=owner))]) == [Fenced]
-        first.release(ROOM, third)
+        third = await check_fence_of_deleted(first, second)
     async with first:
         (stored,) = await first._stream.last([first._subjects.head(ROOM)])
         assert stored.data == b""  # The server removes it later.

@@ -10,7 +10,7 @@ from tests.postgres import Postgres, new_schema
 from tests.schedules import TIMES
 from tests.server.store.contract import ROOM, beginning, change, client_row, outcomes
 from tests.server.store.contract_records import delete, put_records
-from tests.server.store.owners import found, take_over_many
+from tests.server.store.owners import check_fence_of_deleted, found, take_over_many
 
 from plait.errors import Fenced
 from plait.store.postgres.store import PostgresStore
@@ -65,16 +65,7 @@ async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_own
 ) -> None:
     first, second = make_stores(postgres)
     async with first, second:
-        fence = await first.claim(ROOM)
-        await first.submit(msgspec.structs.replace(beginning(), fence=fence))
-        owner = await second.claim(ROOM)
-        await second.submit(msgspec.structs.replace(delete(0), fence=owner))
-        # Neither before its first write nor after its deletion.
-        assert await outcomes([first.submit(msgspec.structs.replace(beginning(), fence=fence))]) == [Fenced]
-        third = await first.claim(ROOM)
-        assert third > owner > fence
-        assert await outcomes([second.submit(msgspec.structs.replace(beginning(), fence=owner))]) == [Fenced]
-        first.release(ROOM, third)
+        third = await check_fence_of_deleted(first, second)
     table = f"{first.url.schema}.plait_threads"
     assert postgres.execute(f"SELECT count(*) FROM {table}") == "0"
     async with first:

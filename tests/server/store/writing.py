@@ -1,23 +1,28 @@
 """Writes to a store whose engine is in trouble, and checks that nothing acknowledged is lost or repeated."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
+from tests.schedules import schedules
 from tests.server.store.contract import beginning, change, client_row, outcomes
 from tests.server.store.contract_records import put_records
+from tests.server.store.cutting_proxy import CuttingProxy
 
 from plait.errors import StoreError
 from plait.store.protocol import Store, ThreadKey, Unreachable, Write
 
-__all__ = ["KEYS", "Writing", "until"]
+__all__ = ["KEYS", "Writing", "cut_answers", "until"]
+
+log = logging.getLogger(__name__)
 
 KEYS: Final = [ThreadKey("room", str(number)) for number in range(4)]
 
 # Seconds in which servers on a busy machine can choose a leader.
-_PATIENCE = 120.0
+_PATIENCE: Final = 120.0
 
 
 class Writing:
@@ -69,6 +74,27 @@ class Writing:
             assert stored is not None
             assert stored.version == self.versions[key]
             assert {record.key for record in await self.store.records(key, "values")} == self.records[key]
+
+
+async def cut_answers(store: Store, proxy: CuttingProxy, dice: random.Random, *, is_late: bool) -> None:
+    """Write while connections are cut at random places, and check that no outcome is in doubt.
+
+    With `is_late`, what was sent arrives after the connection is cut.
+    """
+    proxy.is_late = is_late
+    writing = Writing(store, dice)
+    await writing.begin()
+    for _ in range(schedules(60)):
+        proxy.fuse = dice.randrange(1, 8000)
+        while proxy.fuse is not None:
+            await asyncio.gather(*(writing.write(key) for key in KEYS if dice.random() < 0.7))
+        await writing.check()
+    counts = writing.count, proxy.cuts, proxy.arrived_late, writing.refused
+    log.warning("%d writes, %d connections cut, %d arrived late, %d refused", *counts)
+    assert proxy.cuts >= 60
+    assert (proxy.arrived_late > 0) is is_late
+    # A write that was lost is made again.
+    assert writing.refused <= writing.count // 50
 
 
 async def until(is_reached: Callable[[], bool]) -> None:

@@ -19,6 +19,7 @@ from plait.store.nats.line import Disconnected, Lost
 from plait.store.nats.planning import MOST_IN_HEAD, Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
+from plait.store.outcomes import make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey, Unreachable, Write
 
 __all__ = ["Committer"]
@@ -112,7 +113,7 @@ class Committer:
         except StoreError as failure:
             return 0, _refuse(key, failure)
         if known is None or known.head.fence != fence:
-            return 0, _make_fenced(key)
+            return 0, make_fenced(key)
         count, error = group.count_following(known.head.stored)
         writes = coalesce(group.writes[:count])
         if not writes:
@@ -226,7 +227,7 @@ class Committer:
                 return Known(await self._stream.publish_all(published), head)
             except WrongSequence as error:
                 if doubt is None:
-                    raise _make_fenced(key) from error
+                    raise make_fenced(key) from error
                 return await self._settle(key, known, head, doubt)
             except Lost as error:
                 # To publish it again asks whether it was published: of the two, at most one has the expected sequence.
@@ -252,7 +253,7 @@ class Committer:
             # The next owner has kept how many writes there were.
             if now.head.former == head.fence:
                 if now.head.begins_at == known.head.writes:
-                    raise _make_fenced(key)
+                    raise make_fenced(key)
                 if now.head.begins_at == head.writes:
                     return Known(0, head)
         raise _make_indeterminate(key, doubt)
@@ -313,20 +314,12 @@ class Committer:
         await asyncio.sleep(_PUBLISH_AGAIN)
 
 
-def _make_fenced(key: ThreadKey) -> Fenced:
-    return Fenced(f"{key} was written by another process")
-
-
 def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
-    error = Indeterminate(f"{key}: it is not known whether the change was stored: {cause}")
-    error.__cause__ = cause
-    return error
+    return make_indeterminate(key, cause, str(cause))
 
 
 def _refuse(key: ThreadKey, cause: Exception) -> StoreError:
     """Return the error of a write that is known not to be stored."""
-    why = "UTF-8 has no form for half of a surrogate pair" if isinstance(cause, UnicodeEncodeError) else cause
-    error = (Unreachable if isinstance(cause, Unreachable) else StoreError)(f"{key} could not be written: {why}")
-    error.__cause__ = cause
-    error.is_logged = True
-    return error
+    is_odd = isinstance(cause, UnicodeEncodeError)
+    why = "UTF-8 has no form for half of a surrogate pair" if is_odd else str(cause)
+    return make_refusal(key, cause, why, is_unreachable=isinstance(cause, Unreachable))

@@ -8,6 +8,7 @@ from typing import Final
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
+from plait.store.outcomes import make_fenced, make_indeterminate, make_refusal
 from plait.store.postgres.connections import Writer
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost, was_sent
 from plait.store.postgres.heads import Head, Heads
@@ -155,7 +156,7 @@ class Committer:
             if (id := before[index].id) in stored:
                 attempt.changed[id] = now
             else:
-                attempt.outcomes[index] = 0, _make_fenced(group)
+                attempt.outcomes[index] = 0, make_fenced(group.writes[0].key)
 
     async def _transact(self, db: Db, attempt: _Attempt) -> None:
         attempt.before, attempt.after, attempt.outcomes = {}, {}, {}
@@ -166,7 +167,7 @@ class Committer:
         for index, group in attempt.groups.items():
             head = heads.get(keys[index])
             if head is None or head.fence != group.writes[0].fence:
-                attempt.outcomes[index] = 0, _make_fenced(group)
+                attempt.outcomes[index] = 0, make_fenced(group.writes[0].key)
                 continue
             attempt.outcomes[index] = count, error = group.count_following(head.stored)
             if writes := coalesce(group.writes if error is None else group.writes[:count]):
@@ -259,20 +260,11 @@ def _encode(group: Group) -> tuple[bytes, bytes]:
     return key.kind.encode(), key.name.encode()
 
 
-def _make_fenced(group: Group) -> Fenced:
-    return Fenced(f"{group.writes[0].key} was written by another process")
-
-
 def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
-    error = Indeterminate(f"{key}: it is not known whether the change was stored: {explain(cause)}")
-    error.__cause__ = cause
-    return error
+    return make_indeterminate(key, cause, explain(cause))
 
 
 def _refuse(group: Group, cause: Exception) -> Outcome:
     """Return the outcome of a group that is known not to be stored."""
-    kind = Unreachable if isinstance(cause, Unreachable) or is_lost(cause) else StoreError
-    error = kind(f"{group.writes[0].key} could not be written: {explain(cause)}")
-    error.__cause__ = cause
-    error.is_logged = True
-    return 0, error
+    is_unreachable = isinstance(cause, Unreachable) or is_lost(cause)
+    return 0, make_refusal(group.writes[0].key, cause, explain(cause), is_unreachable=is_unreachable)
