@@ -29,7 +29,8 @@ from plait.store.protocol import (
 ROOM = ThreadKey("room", "one")
 OTHER = ThreadKey("room", "two")
 EPOCH = "e1"
-PATIENCE = 10.0
+# Seconds in which servers on a busy machine can choose a leader.
+PATIENCE = 120.0
 
 
 def change(
@@ -65,11 +66,9 @@ def beginning(*, key: ThreadKey = ROOM, epoch: str = EPOCH, snapshot: bytes = b"
     return Write(key, epoch, None, 0, snapshots=(Snapshot(0, snapshot),))
 
 
-async def outcomes(
-    futures: Iterable[asyncio.Future[int]], *, patience: float = PATIENCE
-) -> list[type[BaseException] | None]:
+async def outcomes(futures: Iterable[asyncio.Future[int]]) -> list[type[BaseException] | None]:
     """Return the kinds of errors of writes, None for those that are durable."""
-    async with asyncio.timeout(patience):
+    async with asyncio.timeout(PATIENCE):
         results = await asyncio.gather(*futures, return_exceptions=True)
     return [type(result) if isinstance(result, BaseException) else None for result in results]
 

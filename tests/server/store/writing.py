@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 from tests.schedules import schedules
-from tests.server.store.contract import beginning, change, client_row, outcomes
+from tests.server.store.contract import PATIENCE, beginning, change, client_row, outcomes
 from tests.server.store.contract_records import put_records
 from tests.server.store.cutting_proxy import CuttingProxy
 
@@ -20,9 +20,6 @@ __all__ = ["KEYS", "Writing", "cut_answers", "until"]
 log = logging.getLogger(__name__)
 
 KEYS: Final = [ThreadKey("room", str(number)) for number in range(4)]
-
-# Seconds in which servers on a busy machine can choose a leader.
-_PATIENCE: Final = 120.0
 
 
 class Writing:
@@ -47,7 +44,7 @@ class Writing:
         self.count += 1
         write = self._make(key)
         future = self.store.submit(msgspec.structs.replace(write, fence=self.fences[key]))
-        (error,) = await outcomes([future], patience=_PATIENCE)
+        (error,) = await outcomes([future])
         assert error in (None, StoreError, Unreachable)
         if error is None:
             self.versions[key] = write.version
@@ -99,6 +96,6 @@ async def cut_answers(store: Store, proxy: CuttingProxy, dice: random.Random, *,
 
 async def until(is_reached: Callable[[], bool]) -> None:
     """Wait until something is true."""
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         while not is_reached():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
