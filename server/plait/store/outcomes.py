@@ -12,7 +12,7 @@ def make_fenced(key: ThreadKey) -> Fenced:
 
 
 def make_indeterminate(key: ThreadKey, cause: Exception, why: str) -> Indeterminate:
-    """Return the error of a write of which it is not known whether it is stored."""
+    """Return the error of a write that may be stored, or not."""
     error = Indeterminate(f"{key}: it is not known whether the change was stored: {why}")
     error.__cause__ = cause
     return error
