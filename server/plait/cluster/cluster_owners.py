@@ -42,8 +42,8 @@ class Hooks(Protocol):
         """Drop all threads, and what waits to be sent: the node was dead for the others."""
         ...
 
-    def gain(self, shards: Collection[int]) -> None:
-        """Look after the threads of shards that this node owns since now."""
+    def gain(self) -> None:
+        """Look after the threads of this node, as it owns more shards since now, or can serve again."""
         ...
 
     def find_busy(self) -> Set[int]:
@@ -223,7 +223,7 @@ class ClusterOwners:
                     has_beaten = await self._member.beat()
                     self.gate.tell()
                     if self.gate.is_open and not could_serve and self.hooks is not None:
-                        self.hooks.gain(self._had)  # What was due in the meantime was passed over.
+                        self.hooks.gain()  # What was due in the meantime was passed over.
 
     async def _observe(self) -> None:
         while True:
@@ -287,10 +287,10 @@ class ClusterOwners:
         """Look after shards that this node owns since the last look, and close links to nodes that are dead."""
         member = self._member
         owned = frozenset(member.owned)
-        gained, self._had = owned - self._had, owned
+        has_gained, self._had = not owned <= self._had, owned
         if self.hooks is not None and not member.is_dead:
-            if gained:
-                self.hooks.gain(gained)
+            if has_gained:
+                self.hooks.gain()
             self.hooks.close_links(self._nodes.keys())
 
     # The moves of the member

@@ -28,8 +28,8 @@ class NodeHooks:
         context.relays.cut_off()
         context.links.drop()
 
-    def gain(self, shards: Collection[int]) -> None:
-        """Look after the threads of shards."""
+    def gain(self) -> None:
+        """Look after the threads of new shards."""
         self._context.node.gain()
 
     def find_busy(self) -> frozenset[int]:
