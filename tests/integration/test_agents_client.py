@@ -199,6 +199,13 @@ async def test_a_state_that_is_stored_in_another_form_is_sent_back(agents: Agent
 
 
 @pytest.mark.relayed
+@pytest.mark.parametrize("count", [100, 1_000])
+async def test_a_burst_of_states_ends_with_the_last_one_and_closes_no_socket(agents: Agents, count: int) -> None:
+    result = await agents.play("states", "burst", count=count)
+    assert result == [{"state": {"n": count}, "closes": []}] * 2
+
+
+@pytest.mark.relayed
 async def test_fast_typing_brings_no_state_back(agents: Agents) -> None:
     last = {"text": "x" * 50}
     result = await agents.play("states", "typing", count=50)

@@ -55,6 +55,11 @@ class Room(Thread[Any]):
         self.set_state(state)
 
     @rpc
+    def count(self, upto: int) -> None:
+        for n in range(1, upto + 1):
+            self.set_state({"n": n})
+
+    @rpc
     def whoami(self) -> str:
         connection = current().connection
         assert connection is not None

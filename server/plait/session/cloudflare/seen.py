@@ -22,6 +22,8 @@ _PING_BURST: Final = 1.5
 # Maximum bytes of the states that were sent with unanswered pings, and what each counts besides its JSON.
 _MOST_WAITING: Final = 1024 * 1024
 _OVERHEAD: Final = 1024
+# Maximum number of unanswered pings: Node's `ws` drops a server that sends more than 60 at once.
+_MOST_PINGS: Final = 50
 # Seconds after which even a busy page has read a frame.
 _READ_AFTER: Final = 1.0
 # Seconds after which a state frame without a ping counts as seen.
@@ -98,7 +100,7 @@ class SeenTracker:
 
         It is sent with a ping if the client writes or the thread is not crowded, and otherwise sometimes.
         """
-        if self._waiting > _MOST_WAITING:
+        if self._waiting > _MOST_WAITING or len(self._asked) >= _MOST_PINGS:
             return False
         now = self._sent_at = self._loop.time()
         self.sent += 1

@@ -59,6 +59,16 @@ export async function before_open(address) {
   return { sender: sender.state, other: other.state, stored: await stored(address) };
 }
 
+/** The server sets `count` states at once; returns what two clients show in the end, and how often they lost a socket. */
+export async function burst(address, { count }) {
+  const peers = await gather(address, 2);
+  await settle(...peers);
+  await peers[0].call("count", count);
+  await until("both show the last state", () => peers.every(({ state }) => state.n === count));
+  await settle(...peers);
+  return peers.map(({ state, closes }) => ({ state, closes }));
+}
+
 /** Writes `count` states as fast as it can, alone; returns what came back. */
 export async function typing(address, { count }) {
   const [sender, other] = await gather(address, 2);

@@ -301,7 +301,7 @@ async def test_a_client_that_does_not_answer_is_sent_the_newest_state_when_it_do
         for n in range(1100):
             await house.handle(Room).set_state({"list": [n]})
         frames = a.transport.take()
-        assert 900 < len(frames) < 1024
+        assert len(frames) == 50
         assert len(frames) == len(a.transport.pings) - answered
         a.session.pong(a.transport.pings[answered + 4])
         assert a.transport.take() == [state({"list": [1099]})]
@@ -416,13 +416,15 @@ async def test_clients_that_add_to_one_list_lose_and_double_nothing(seed: int) -
             pings = transport.pings[before[number] + len(sent[number]) :]
             sent[number] += zip(pings, transport.take(), strict=True)
 
-        def read_frames(number: int, most: int) -> None:
-            """Read some frames as a client, each after its ping."""
+        def read_frames(number: int, most: int) -> bool:
+            """Read some frames as a client, each after its ping; return whether there were any."""
             take(number)
-            for ping, frame in sent[number][read[number] :][:most]:
+            frames = sent[number][read[number] :][:most]
+            for ping, frame in frames:
                 read[number] += 1
                 clients[number].session.pong(ping)
                 shown[number] = frame["state"]["list"]
+            return bool(frames)
 
         wrote = []
         for n in range(150):
@@ -444,7 +446,8 @@ async def test_clients_that_add_to_one_list_lose_and_double_nothing(seed: int) -
         found = (await stored(house))["list"]
         assert sorted(found) == wrote
         for number in range(3):
-            read_frames(number, 1000)
+            while read_frames(number, 1000):  # States are held back while 50 pings wait for their answers.
+                pass
         assert shown == [found] * 3
 
 
