@@ -102,7 +102,8 @@ async def _fill(store: SqliteStore, count: int, *, first: int, prefix: str = "",
         writes = []
         for number in range(start, min(start + _AT_ONCE, count)):
             at = first + number * step
-            row = Row(f"{number}", "remind", msgspec.Raw(b'["late"]'), first, at, at)
+            data = msgspec.Raw(b'["late"]')
+            row = Row(id=f"{number}", effect="remind", args=data, created_at=first, at=at, due=at)
             record = Record("schedule", row.id, row.encode())
             key = ThreadKey("reminder", f"{prefix}{number}")
             fence = await store.claim(key)

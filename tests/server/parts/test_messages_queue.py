@@ -14,7 +14,7 @@ from plait import Context, Limits, MemoryStore, Plait, Principal, StoreError, Th
 from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.turn import Turn
-from plait.parts.messages.attempts import CRASHES, FAILURES
+from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages
 from plait.parts.messages.queue import MOST_QUEUED
@@ -199,7 +199,7 @@ async def test_a_message_is_given_up_after_five_attempts_that_raised(chats: Mess
 
     chats.work = work
     await chats.handle.queue("bad")
-    for number in range(1, FAILURES):
+    for number in range(1, PAUSES.attempts):
         await until_called(chats, number)
         assert Chat.told == []
         if number == 1:
@@ -208,7 +208,7 @@ async def test_a_message_is_given_up_after_five_attempts_that_raised(chats: Mess
     found = await chats.until(lambda found: contents(found) == ["bad", "good", "re good"])
     assert statuses(found) == ["failed", "completed", "completed"]
     assert [str(error) for error in Chat.told] == ["poison"]
-    assert seen == [["bad"], *[["bad", "good"]] * (FAILURES - 1), ["good"]]
+    assert seen == [["bad"], *[["bad", "good"]] * (PAUSES.attempts - 1), ["good"]]
 
     async def look(ctx: Context[Chat]) -> object:
         page = await ctx.thread.messages.list()
@@ -237,12 +237,12 @@ async def test_the_next_attempt_waits_for_its_time(chats: MessagesLab, clock: Cl
     await until_called(chats, 1)
     timer = (await chats.actor()).timer
     waits = []
-    for number in range(2, FAILURES):
+    for number in range(2, PAUSES.attempts):
         waits.append(round((timer.wakes_at - clock.now) / 1e6))
         clock.move(waits[-1])
         await until_called(chats, number)
     assert waits == [1, 2, 4]
-    assert chats.calls == FAILURES - 1
+    assert chats.calls == PAUSES.attempts - 1
 
 
 async def test_an_agent_that_takes_nothing_is_a_failure_and_is_told(
@@ -253,11 +253,11 @@ async def test_an_agent_that_takes_nothing_is_a_failure_and_is_told(
 
     chats.work = work
     await chats.handle.queue("a")
-    for number in range(1, FAILURES):
+    for number in range(1, PAUSES.attempts):
         await until_called(chats, number)
         clock.move(2.0 ** (number - 1))
     await chats.until(lambda found: "failed" in statuses(found))
-    assert chats.calls == FAILURES
+    assert chats.calls == PAUSES.attempts
     assert "must call `messages.take()`" in str(Chat.told[0])
     assert "attempt 1 of 5" in caplog.text
 
@@ -290,7 +290,7 @@ async def test_a_run_that_stores_what_it_took_and_always_raises_is_told_and_does
 
     chats.work = work
     await chats.handle.queue("a")
-    for number in range(1, FAILURES):
+    for number in range(1, PAUSES.attempts):
         await until_called(chats, number)
         clock.move(2.0 ** (number - 1))
     async with asyncio.timeout(10):
@@ -300,7 +300,7 @@ async def test_a_run_that_stores_what_it_took_and_always_raises_is_told_and_does
     chats.work = answer
     await chats.handle.queue("b")
     await chats.until(lambda found: contents(found) == ["a", "b", "re b"])
-    assert chats.calls == FAILURES + 1
+    assert chats.calls == PAUSES.attempts + 1
 
 
 async def test_a_transaction_that_is_rolled_back_does_not_delay_the_next_message(

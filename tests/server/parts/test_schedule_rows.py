@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from plait.parts.attempts import Retries
 from plait.parts.schedule.agenda import Agenda
-from plait.parts.schedule.rows import Retries, Row, decode_row
+from plait.parts.schedule.rows import Row, decode_row
 from plait.parts.schedule.rules import Cron, Every
 
 SECOND = 1_000_000
@@ -17,7 +18,7 @@ SECOND = 1_000_000
 
 def make_row(id: str = "a", due: int = 5 * SECOND, **options: Any) -> Row:
     given = {"effect": "ring", "args": msgspec.Raw(b"[]"), "created_at": 1, "at": due, "due": due, **options}
-    return Row(id, **given)
+    return Row(id=id, **given)
 
 
 # Rows

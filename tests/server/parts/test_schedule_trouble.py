@@ -15,9 +15,9 @@ from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
 from plait.errors import Destroyed, RolledBack, StoreError, TooMany, Unavailable
+from plait.parts.attempts import CRASHES
 from plait.parts.messages.part import Messages
 from plait.parts.schedule.effect import effect
-from plait.parts.schedule.rows import MOST_CRASHES
 from plait.parts.schedule.schedule import MOST_ROWS, Schedule, Scheduled
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey, Write
@@ -302,7 +302,7 @@ async def test_an_attempt_is_stored_before_the_code_begins(store: FlakyStore, cl
 
 @pytest.mark.parametrize("recurs", [False, True])
 async def test_what_ends_its_process_three_times_is_given_up(store: FlakyStore, clock: Clock, recurs: bool) -> None:
-    for number in range(MOST_CRASHES):
+    for number in range(CRASHES):
         async with open_workshop(store, Worker) as shop:
             worker = await shop.thread(Worker)
             if number == 0:
@@ -335,7 +335,7 @@ async def test_neighbours_of_what_ends_the_process_are_not_given_up_with_it(stor
             for name in names:
                 worker.schedule.after(60, "work", name)
     clock.move(60)
-    for _ in range(MOST_CRASHES - 1):
+    for _ in range(CRASHES - 1):
         async with open_workshop(store, Worker) as shop:
             worker = await shop.thread(Worker)
             worker.began.clear()

@@ -8,8 +8,9 @@ from typing import Final
 from plait.actor.logs import about
 from plait.actor.timer import read_clock
 from plait.errors import PlaitError, RolledBack
-from plait.parts.messages.attempts import CRASHES, FAILURES, Attempts, find_pause
+from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.messages.changes import Changes
+from plait.parts.messages.state import Attempts
 from plait.parts.messages.writer import Writer
 from plait.state.commit import Commit
 
@@ -60,7 +61,7 @@ class AgentCaller:
         state = self._writer.state
         attempts = state.head.attempts
         self._is_busy = True
-        if attempts.is_given_up:
+        if attempts.has_crashed_out:
             self._give_up(attempts, RuntimeError(f"the agent {self._agent} has ended the process {CRASHES} times"))
         elif attempts.is_suspect and state.oldest == attempts.oldest:
             self._begin_alone()
@@ -73,7 +74,7 @@ class AgentCaller:
         """Count an attempt that has ended with its process, when the thread wakes."""
         writer, state = self._writer, self._writer.state
         writer.load(
-            state.with_attempts(state.head.attempts.recover(state.oldest, read_clock(), writer.actor.host.process))
+            state.with_attempts(state.head.attempts.recover_at(state.oldest, read_clock(), writer.actor.host.process))
         )
 
     def begin_with(self, changes: Changes) -> bool:
@@ -83,7 +84,7 @@ class AgentCaller:
         """
         if self._is_busy or self._is_missing or changes.attempts.due or self._paused_until > read_clock():
             return False
-        changes.attempts = Attempts(due=read_clock()).begin(changes.oldest, self._writer.actor.host.process)
+        changes.attempts = Attempts(due=read_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
         self._is_busy = True
         return True
 
@@ -95,7 +96,7 @@ class AgentCaller:
         process = self._writer.actor.host.process
 
         def work(changes: Changes) -> None:
-            changes.attempts = changes.attempts.begin(changes.oldest, process)
+            changes.attempts = changes.attempts.begin_at(changes.oldest, process)
 
         if (commit := self._write(work)) is not None:
             self.follow(commit)
@@ -113,7 +114,8 @@ class AgentCaller:
         except (ValueError, PlaitError) as failure:  # The agent does not exist, or takes an input.
             log.error("queued messages are not handled: %s", failure, extra=about(self._writer.actor.key))
             self._is_missing = True
-            self._settle(self._writer.state.head.attempts.postpone(self._writer.state.oldest))
+            attempts = self._writer.state.head.attempts
+            self._settle(attempts.rest(attempts.due).end(self._writer.state.oldest))
 
     def _end(self, error: BaseException | None, is_cut: bool) -> None:
         """Store the outcome of an attempt."""
@@ -124,19 +126,18 @@ class AgentCaller:
             self._settle(attempts.succeed(oldest, now))
         elif is_cut:
             self._pause_later()
-            self._settle(attempts.postpone(oldest))
+            self._settle(attempts.rest(attempts.due).end(oldest))
         else:
             error = error or RuntimeError(
                 f"the agent {self._agent} has ended without taking the queued messages: it must call `messages.take()`"
             )
-            after = attempts.fail(oldest, now)
             text = "the agent %s failed to handle queued messages, attempt %d of %d"
             about_it = about(self._writer.actor.key)
-            log.error(text, self._agent, after.failures, FAILURES, exc_info=error, extra=about_it)
-            if after.is_given_up:
-                self._give_up(after, error)
+            log.error(text, self._agent, attempts.failures + 1, PAUSES.attempts, exc_info=error, extra=about_it)
+            if (after := attempts.fail(PAUSES, now)) is None:
+                self._give_up(attempts, error)
             else:
-                self._settle(after)
+                self._settle(after.end(oldest))
 
     def _settle(self, after: Attempts) -> None:
         """Store the end of an attempt; after that, the next one may be made."""
@@ -184,7 +185,7 @@ class AgentCaller:
 
     def _pause_later(self) -> None:
         self._pauses += 1
-        self._paused_until = read_clock() + find_pause(self._pauses)
+        self._paused_until = read_clock() + PAUSES.pause(self._pauses)
 
     def free(self) -> None:
         """Record that no attempt is running."""

@@ -1,13 +1,13 @@
 """The data about a thread's messages that is kept in memory, so that writers need not read. No I/O."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.messages.attempts import Attempts
+from plait.parts.attempts import Tries
 from plait.parts.messages.message import Message, decode_message
 from plait.parts.messages.sent_keys import SentKeys
 from plait.store.protocol import Record
@@ -18,6 +18,7 @@ __all__ = [
     "HEAD",
     "KEPT",
     "LOG",
+    "Attempts",
     "Head",
     "Numbers",
     "State",
@@ -40,6 +41,54 @@ KEPT: Final = 1000
 """The number of lines that the log keeps, and of revisions that are read, for clients that reconnect."""
 
 Counts = Mapping[str, int]
+
+
+class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):
+    """The state of the attempts to have the queue taken; each method returns the next state."""
+
+    # The position of the oldest message when the last attempt began, 0 if nothing was queued; the counts belong to it.
+    oldest: int = 0
+    # Whether an attempt that took messages has failed: another one is made even if nothing is queued.
+    is_owed: bool = False
+
+    def follow(self, oldest: int, now: int) -> "Attempts":
+        """Follow a change of the queue: its first message is at `oldest`, or 0 if there is none."""
+        if self.process:
+            return self  # The end of the attempt decides.
+        if not oldest and not self.is_owed:
+            return _NONE
+        if not self.due or (oldest != self.oldest and self.oldest and not self.is_owed):
+            return Attempts(due=now)  # The first message, or the failed one has left the queue.
+        return self
+
+    def begin_at(self, oldest: int, process: str) -> Self:
+        """Begin an attempt; the counts start at 0 if another message is the oldest now."""
+        if oldest == self.oldest or self.is_owed:
+            return replace(self, process=process, oldest=oldest)
+        return replace(self, process=process, oldest=oldest, failures=0, crashes=0)
+
+    def recover_at(self, oldest: int, now: int, process: str) -> Self:
+        """End an attempt whose end was not stored: as a crash, unless it ran in this process."""
+        if not self.process:
+            return self
+        if self.process == process:
+            return self.rest(self.due).end(oldest)
+        return replace(self.recover(process), due=now).end(oldest)
+
+    def end(self, oldest: int) -> Self:
+        """End an attempt that has not succeeded."""
+        return replace(self, is_owed=self.has_taken(oldest))
+
+    def has_taken(self, oldest: int) -> bool:
+        """Whether an attempt has succeeded: the message that was the oldest when it began is not queued."""
+        return not self.oldest or oldest != self.oldest
+
+    def succeed(self, oldest: int, now: int) -> "Attempts":
+        """End an attempt, or the attempts for a message that was given up; later messages are due at once."""
+        return Attempts(due=now) if oldest else _NONE
+
+
+_NONE: Final = Attempts()
 
 
 class StreamPlace(msgspec.Struct, frozen=True, array_like=True):

@@ -6,12 +6,11 @@ from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.timer import read_clock
-from plait.parts.messages.attempts import Attempts
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
 from plait.parts.messages.message import Message, encode_message
-from plait.parts.messages.state import Numbers, State
+from plait.parts.messages.state import Attempts, Numbers, State
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 

@@ -8,7 +8,7 @@ import msgspec
 
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.parts.schedule.rows import Retries
+from plait.parts.attempts import Retries
 
 __all__ = ["Effect", "effect", "find_effects"]
 

@@ -12,10 +12,11 @@ from plait.actor.outcome import maybe_await
 from plait.actor.timer import read_clock
 from plait.actor.turn import Turn
 from plait.errors import PlaitError, is_outage
+from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
 from plait.parts.schedule.effect import Effect
-from plait.parts.schedule.rows import MOST_CRASHES, Row
+from plait.parts.schedule.rows import Row
 from plait.parts.stage import Stage
 from plait.state.commit import Commit
 
@@ -27,9 +28,6 @@ log = logging.getLogger("plait.schedule")
 _MOST_AT_ONCE: Final = 64
 # Seconds after which an effect without a timeout is reported.
 _LONG: Final = 600.0
-# Seconds before another attempt when the store has failed: doubled each time, up to the longest.
-_REST: Final = 1.0
-_LONGEST_REST: Final = 300.0
 
 
 class _Attempt:
@@ -88,10 +86,10 @@ class Runner:
     # An attempt
 
     async def _run(self, attempt: _Attempt) -> None:
-        if attempt.row.crashes >= MOST_CRASHES:
-            times = f"has ended the process {MOST_CRASHES} times, and is not tried again"
+        if attempt.row.has_crashed_out:
+            times = f"has ended the process {CRASHES} times, and is not tried again"
             await self._give_up(attempt.row, RuntimeError(f"the effect {attempt.row.effect} {times}"))
-        elif attempt.row.crashes == MOST_CRASHES - 1:
+        elif attempt.row.is_suspect:
             # One at a time, so that a crash is not counted for the others too.
             async with self._actor.host.suspects:
                 await self._try(attempt)
@@ -181,7 +179,7 @@ class Runner:
 
     def _give_up(self, row: Row, error: BaseException) -> Commit:
         """End a failed run: `on_error` is called when that is durable."""
-        has_crashed = row.crashes >= MOST_CRASHES and row.rule is not None
+        has_crashed = row.has_crashed_out and row.rule is not None
         commit = self._put({row.id: row.stop() if has_crashed else row.advance(read_clock())})
         commit.then(lambda failure: None if failure is not None else self._actor.turns.report(error, None))
         return commit
@@ -189,8 +187,7 @@ class Runner:
     def _rest(self, row: Row) -> None:
         """Run a row again later, without counting the attempt."""
         count = self._outages[row.id] = self._outages.get(row.id, 0) + 1
-        rest = min(_LONGEST_REST, _REST * 2.0 ** min(count - 1, 32))
-        rested = row.rest(read_clock() + int(rest * 1e6))
+        rested = row.rest(read_clock() + PAUSES.pause(count))
         try:
             commit = self._put({row.id: rested})
         except PlaitError:

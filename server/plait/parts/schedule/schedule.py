@@ -279,7 +279,8 @@ class ThreadSchedule:
             raise ValueError(f"{name} would run after the year 9999")
         now = read_clock()
         at = max(at, now)  # As a due time, a time near or before the epoch has another meaning.
-        return Row(secrets.token_hex(12), name, msgspec.Raw(data), max(now, self._newest + 1), at, at, **options)
+        id, created_at = secrets.token_hex(12), max(now, self._newest + 1)
+        return Row(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=at, due=at, **options)
 
     def _add(self, row: Row) -> Planned:
         self._check_may_write()

@@ -1,0 +1,82 @@
+"""The attempts at a piece of work: when the next one is due, and after how many it is given up. No I/O.
+
+An attempt is stored before it begins, so that one that ends its process is found and counted when the thread wakes.
+"""
+
+import random
+from typing import Final, Self
+
+import msgspec
+from msgspec.structs import replace
+
+__all__ = ["CRASHES", "PAUSES", "Retries", "Tries"]
+
+CRASHES: Final = 3
+"""The number of attempts that ended the process after which work is given up."""
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """The maximum number of attempts, and the seconds between them: `base`, doubled each time, at most `most`."""
+
+    attempts: int
+    base: float
+    most: float
+    # Whether pauses are reduced by up to a half, to spread them out.
+    is_random: bool = True
+
+    def pause(self, failures: int) -> int:
+        """Return the microseconds before the next attempt."""
+        longest = min(self.most, self.base * 2.0 ** min(failures - 1, 64))
+        return int(longest * (random.uniform(0.5, 1) if self.is_random else 1) * 1e6)
+
+
+PAUSES: Final = Retries(5, 1.0, 300.0, is_random=False)
+"""The attempts at what has no setting of its own; its pauses are those after attempts that do not count, too."""
+
+
+class Tries(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The attempts at one piece of work so far; stored with it. Times are in microseconds since the epoch."""
+
+    # When the next attempt is due; 0 for never. It is kept during the attempt, so that the thread is found after a
+    # crash.
+    due: int = 0
+    # The numbers of attempts that have raised, and that have ended with their process.
+    failures: int = 0
+    crashes: int = 0
+    # The process of an attempt that has begun, and whose end is not stored.
+    process: str = ""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the next attempt, from 1, or of the running one."""
+        return self.failures + self.crashes + 1
+
+    @property
+    def has_crashed_out(self) -> bool:
+        """Whether the work must be given up, as it has ended its process too often."""
+        return self.crashes >= CRASHES
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether one more crash gives up the work, which may cause the crashes."""
+        return self.crashes == CRASHES - 1
+
+    def begin(self, process: str) -> Self:
+        """Begin an attempt."""
+        return replace(self, process=process)
+
+    def rest(self, until: int) -> Self:
+        """End an attempt that does not count; the next one is due at a time."""
+        return replace(self, process="", due=until)
+
+    def fail(self, retries: Retries, now: int) -> Self | None:
+        """End an attempt that has raised; None if there is no further one."""
+        if (failures := self.failures + 1) >= retries.attempts:
+            return None
+        return replace(self, process="", failures=failures, due=now + retries.pause(failures))
+
+    def recover(self, process: str) -> Self:
+        """Count an attempt of another process as a crash, when `process` has read it."""
+        if not self.process or self.process == process:
+            return self
+        return replace(self, process="", crashes=self.crashes + 1)
