@@ -47,7 +47,7 @@ class Postgres:
         self._held = hold_port() if former is None else former._held
         self.port: int = self._held.getsockname()[1]
         self._address = ("-h", "127.0.0.1", "-p", str(self.port))
-        self._user = "postgres" if os.geteuid() == 0 else None
+        self.user = "postgres" if os.geteuid() == 0 else None
 
     def __enter__(self) -> Self:
         """Make a new database, and start the server."""
@@ -104,7 +104,7 @@ class Postgres:
         # PostgreSQL does not run as root.
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [_find("postgres"), "-D", self.folder, *arguments], user=self._user, stdout=log, stderr=log, cwd="/"
+                [_find("postgres"), "-D", self.folder, *arguments], user=self.user, stdout=log, stderr=log, cwd="/"
             )
 
     @property
@@ -178,12 +178,12 @@ class Postgres:
 
     def _make_folder(self) -> None:
         self.folder.mkdir(mode=0o700)
-        if self._user is not None:
-            shutil.chown(self.folder, self._user)
+        if self.user is not None:
+            shutil.chown(self.folder, self.user)
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [_find(program), *arguments], user=self._user, check=False, capture_output=True, text=True, cwd="/"
+            [_find(program), *arguments], user=self.user, check=False, capture_output=True, text=True, cwd="/"
         )
         assert done.returncode == 0, done.stderr
 

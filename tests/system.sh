@@ -8,6 +8,7 @@ command -v openssl >/dev/null || packages+=(openssl)
 command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)
 command -v systemd-analyze >/dev/null || packages+=(systemd)
+command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || packages+=(pgbouncer)
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || packages+=(postgresql)
 [ ${#packages[@]} -eq 0 ] && exit 0
 

@@ -15,7 +15,7 @@ from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
 from plait.store.nats.contents import Contents, Moved, read_head
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
-from plait.store.nats.line import Disconnected, Lost
+from plait.store.nats.line import Disconnected, Lost, NotPermitted
 from plait.store.nats.planning import MOST_IN_HEAD, Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
@@ -237,7 +237,7 @@ class Committer:
             except Unreachable as error:
                 if loop.time() > deadline or isinstance(error, Disconnected):
                     raise (_refuse(key, error) if doubt is None else _make_indeterminate(key, doubt)) from error
-            except ApiError as error:
+            except (ApiError, NotPermitted) as error:
                 raise (_refuse(key, error) if doubt is None else _make_indeterminate(key, doubt)) from error
             await asyncio.sleep(_PUBLISH_AGAIN)
 

@@ -1,6 +1,7 @@
 """One connection to a NATS server: requests, and their answers."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from plait.errors import StoreError
 from plait.store.nats.url import NatsUrl
 from plait.store.protocol import Unreachable
 
-__all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "connect"]
+__all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "NotPermitted", "connect"]
 
 ANSWER_TIMEOUT: Final = 5.0
 """Seconds after which a request without an answer is lost."""
@@ -33,6 +34,8 @@ _RECEIVE_BUFFER: Final = 512 * 1024 * 1024
 _NEVER: Final = 10**9
 _OLDEST_SERVER: Final = (2, 12)
 _NO_RESPONDERS: Final = "503"
+# The server's error for a message that the user may not send, with its subject; nats-py may write it in small letters.
+_MAY_NOT_SEND: Final = re.compile(r'permissions violation for publish to "([^"]*)"', re.IGNORECASE)
 
 
 class Disconnected(Unreachable):
@@ -41,6 +44,10 @@ class Disconnected(Unreachable):
 
 class Lost(StoreError):
     """A request has had no answer: whether it has had an effect is not known."""
+
+
+class NotPermitted(StoreError):
+    """The server has refused a message, because the user has no permission for its subject. It has had no effect."""
 
 
 class Answer(NamedTuple):
@@ -53,9 +60,12 @@ class Answer(NamedTuple):
 class _Pending:
     """A request that waits for its answers: for one, or for all up to the one without data that is the last."""
 
-    __slots__ = ("answers", "future", "is_last")
+    __slots__ = ("answers", "future", "is_last", "subject")
 
-    def __init__(self, future: "asyncio.Future[list[Answer]]", is_last: Callable[[Answer], bool] | None) -> None:
+    def __init__(
+        self, subject: str, future: "asyncio.Future[list[Answer]]", is_last: Callable[[Answer], bool] | None
+    ) -> None:
+        self.subject = subject
         self.future = future
         self.answers: list[Answer] = []
         self.is_last = is_last
@@ -98,7 +108,15 @@ class Line:
         await self._client.subscribe(
             f"{self._prefix}*", cb=self._receive, pending_msgs_limit=_NEVER, pending_bytes_limit=_RECEIVE_BUFFER
         )
+        await self._client.flush(timeout=_NEVER)  # The server's error would be here before its answer.
         self._pings = asyncio.get_running_loop().create_task(self._ping(), name="plait pings NATS")
+
+    def refuse(self, trouble: str) -> None:
+        """Fail the requests that the server refuses with an error that is not about the connection."""
+        if (found := _MAY_NOT_SEND.search(trouble)) is not None:
+            for each in self._pending.values():
+                if each.subject.casefold() == found[1].casefold():
+                    each.fail(NotPermitted(f"the user has no permission to publish to {each.subject}"))
 
     async def request(
         self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None, *, timeout: float = ANSWER_TIMEOUT
@@ -158,7 +176,7 @@ class Line:
             raise Unreachable("the connection is lost")
         loop = asyncio.get_running_loop()
         token = str(next(self._tokens))
-        pending = self._pending[token] = _Pending(loop.create_future(), is_last)
+        pending = self._pending[token] = _Pending(subject, loop.create_future(), is_last)
         timer = loop.call_later(timeout, pending.fail, Lost(f"no answer came within {timeout:g} seconds"))
         try:
             await self._client.publish(subject, data, reply=self._prefix + token, headers=headers)
@@ -203,8 +221,11 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
             line.drop()
 
     async def note(error: Exception) -> None:
-        """Keep the first error. Each one also ends the connection, or is raised by what has caused it."""
-        troubles.append(error)
+        """Keep the first error. Each one also ends the connection, is raised by its cause, or refuses a request."""
+        if not troubles:
+            troubles.append(error)
+        for line in lines:
+            line.refuse(str(error))
 
     try:
         async with asyncio.timeout(_LOGIN_TIMEOUT):
@@ -225,6 +246,8 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
             line = Line(client, on_lost)
             lines.append(line)
             await line.begin()
+            if troubles:
+                raise troubles[0]
             return line
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await _close(client)

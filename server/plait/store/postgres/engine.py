@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from plait.errors import StoreError
 from plait.store.postgres.url import PostgresUrl
 from plait.store.protocol import Unreachable
 
@@ -33,6 +34,9 @@ SELECT (SELECT system_identifier FROM pg_control_system()) AS server, {TIMELINE}
 _NOT_SENT: Final = ("cannot perform operation", "cannot switch to state")
 # Seconds.
 _CONNECT_TIMEOUT: Final = 5.0
+_SESSION: Final = "SELECT pg_backend_pid()"
+# Another client may use the server process of the first connection at the moment that the second one asks.
+_PROBES: Final = 10
 
 
 class Engine:
@@ -81,6 +85,27 @@ class Engine:
             db.terminate()
             raise
         return db
+
+    async def check_session(self, db: Db) -> None:
+        """Raise StoreError if a pooler gives each transaction another server process, and the URL does not say so.
+
+        A pooler answers the login itself, with a process id of its own. In transactions of two connections, one that
+        pools transactions then shows the process of the first one to the second one, or moves the first one.
+        """
+        if not self.url.has_session or (process := await db.fetchval(_SESSION)) == db.get_server_pid():
+            return
+        other = await self.connect()
+        try:
+            for _ in range(_PROBES):
+                async with other.transaction():
+                    is_shared = await other.fetchval(_SESSION) == process or await db.fetchval(_SESSION) != process
+                if is_shared:
+                    raise StoreError(
+                        "a pooler, such as PgBouncer, gives each transaction another connection: "
+                        "add statement_cache_size=0 to the URL"
+                    )
+        finally:
+            other.terminate()
 
     async def identify(self, db: Db) -> None:
         """Check which server a connection leads to, and whether it keeps what the URL promises. Raises Unreachable."""

@@ -111,6 +111,7 @@ class PostgresStore:
         try:
             db = await self._engine.connect()
             try:
+                await self._engine.check_session(db)
                 await prepare(db, self._tables, readonly=self._readonly)
             except BaseException:
                 db.terminate()
