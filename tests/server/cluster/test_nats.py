@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from copy import copy
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -87,11 +88,15 @@ async def test_what_a_server_has_accepted_is_read_from_every_other_one(nats: Nat
     async with AsyncExitStack() as stack:
         directories = [await stack.enter_async_context(NatsDirectory(at(url, each))) for each in nats.servers]
         await directories[0].join(make_node("a"))
-        for beats in range(1, 61):
-            writer, *readers = directories[beats % 3 :] + directories[: beats % 3]
-            assert await writer.beat("a-0")
-            for view in await asyncio.gather(*(each.read() for each in readers)):
-                assert view.nodes[0].beats == beats
+        beats = 0
+        for turn in range(60):
+            writer, *readers = directories[turn % 3 :] + directories[: turn % 3]
+            # On a busy machine the servers may elect another leader, and a beat whose answer is lost counts, too.
+            assert await until_done(partial(writer.beat, "a-0"))
+            views = await asyncio.gather(*(until_done(each.read) for each in readers))
+            (read,) = {view.nodes[0].beats for view in views}
+            assert read > beats
+            beats = read
 
 
 async def test_a_beat_whose_answer_is_lost_is_counted_once(
