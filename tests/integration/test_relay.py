@@ -311,7 +311,9 @@ async def test_a_request_whose_owner_is_lost_is_refused_or_not_known_to_have_end
         assert (answer.status_code, answer.json()["error"]["code"]) == wanted
 
 
-async def test_an_answer_that_has_begun_is_incomplete_when_the_owner_is_lost(fronts: list[Front]) -> None:
+async def test_an_answer_that_has_begun_is_incomplete_when_the_owner_is_lost(
+    fronts: list[Front], caplog: pytest.LogCaptureFixture
+) -> None:
     async with (
         serving(fronts) as (address, front, _),
         http(address) as web,
@@ -323,6 +325,8 @@ async def test_an_answer_that_has_begun_is_incomplete_when_the_owner_is_lost(fro
         with pytest.raises(httpx.RemoteProtocolError):
             async for _ in lines:
                 pass
+    # It is no fault of the app.
+    assert "without completing" not in caplog.text
 
 
 async def test_an_answer_that_breaks_off_is_incomplete(fronts: list[Front], caplog: pytest.LogCaptureFixture) -> None:

@@ -191,7 +191,7 @@ async def test_a_stream_that_is_interrupted_ends_with_that(headers: dict[str, st
         assert (await read_values(chat))["drip"] >= 2
 
 
-async def test_a_stream_of_text_that_is_interrupted_does_not_look_complete() -> None:
+async def test_a_stream_of_text_that_is_interrupted_does_not_look_complete(caplog: pytest.LogCaptureFixture) -> None:
     chat = make_app()
     async with running(chat.app) as address, http(address) as web:
         async with web.stream("POST", f"{ROOM}/run/spell") as stream:
@@ -203,6 +203,7 @@ async def test_a_stream_of_text_that_is_interrupted_does_not_look_complete() -> 
             assert await anext(parts) == "a "
             with pytest.raises(httpx.RemoteProtocolError):
                 await anext(parts)
+        assert "without completing" not in caplog.text
         answer = await web.post(f"{ROOM}/run/spell")
         assert answer.text == "a b "
 

@@ -62,7 +62,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, answer = self._make_request(scope, receive, send), self._answer_here
         owners = self._context.owners
-        gated = send if owners.gate is OPEN else GatedSend(owners.gate, send)
+        gated = send if owners.gate is OPEN else GatedSend(owners.gate, scope, send)
         if not owners.is_alone:
             try:
                 if await self._relay(request, gated):

@@ -2,24 +2,15 @@
 
 import asyncio
 from functools import partial
-from typing import Final
 
-from starlette.types import Message, Send
+from starlette.types import Message, Scope, Send
 
 from plait.cluster.gate import Gate
-from plait.errors import Unavailable
+from plait.errors import PlaitError, Unavailable
+from plait.web.http.lost import abort, make_lost
 from plait_schemas.codec import encode_json
 
 __all__ = ["GatedSend"]
-
-_LOST: Final = encode_json(
-    {"error": {"code": Unavailable.code, "message": "this server was cut off from the others; try again"}}
-)
-_HEADERS: Final = [
-    (b"content-type", b"application/json"),
-    (b"content-length", b"%d" % len(_LOST)),
-    (b"retry-after", b"1"),
-]
 
 
 class GatedSend:
@@ -28,8 +19,9 @@ class GatedSend:
     It drops an answer if this node was dead for the others since the request: it may be an old one.
     """
 
-    def __init__(self, gate: Gate, send: Send) -> None:
+    def __init__(self, gate: Gate, scope: Scope, send: Send) -> None:
         self._gate = gate
+        self._scope = scope
         self._send = send
         self._generation = gate.generation
         self._has_begun = False
@@ -42,9 +34,18 @@ class GatedSend:
         if self._gate.generation == self._generation or message["type"] == "websocket.close":
             self._has_begun = True
             await self._send(message)
-        elif not self._has_begun and message["type"] == "http.response.start":
-            await self._send({"type": "http.response.start", "status": Unavailable.status, "headers": _HEADERS})
-            await self._send({"type": "http.response.body", "body": _LOST})
+        elif self._has_begun:
+            abort(self._scope)
+        elif message["type"] == "http.response.start":
+            await self._refuse(make_lost(self._scope["method"], "this server was cut off from the others"))
+
+    async def _refuse(self, error: PlaitError) -> None:
+        body = encode_json({"error": {"code": error.code, "message": str(error)}})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        if error.status == Unavailable.status:
+            headers.append((b"retry-after", b"1"))
+        await self._send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
 
 
 def _finish(opened: asyncio.Future[None]) -> None:

@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 from plait.web.context import error_body
 from plait.web.http.half_open import HalfOpen
 from plait.web.http.head_writer import HeadWriter
+from plait.web.http.lost import ABORT
 from plait.web.sockets.handshake import Handshake
 from plait_schemas.codec import encode_json
 
@@ -207,7 +208,15 @@ class HttpProtocol(HttpToolsProtocol):
         self._answered = cycle
         self._writer = HeadWriter(self.transport, self.loop)
         cycle.transport = cast(asyncio.Transport, self._writer)
+        cycle.scope[ABORT] = self._abort  # type: ignore[typeddict-unknown-key]
         super()._start_asgi_task(cycle, app)
+
+    def _abort(self) -> None:
+        """Close the connection before the answer is complete; uvicorn logs nothing, as it takes the peer for gone."""
+        cycle = self._answered
+        assert cycle is not None
+        cycle.disconnected = True
+        cycle.transport.close()
 
     # Called by HalfOpen
 

@@ -9,6 +9,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.transport import HIGH_WATER, Frame
+from plait.web.http.lost import abort
 
 __all__ = ["Lines", "ResponseAborted", "StreamedResponse"]
 
@@ -32,7 +33,7 @@ class StreamedResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         except ResponseAborted:
-            pass  # The server closes the connection of an unfinished response.
+            abort(scope)
         finally:
             self._end()
 

@@ -9,8 +9,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from plait.actor.transport import Frame
 from plait.cluster.owners import NodeId
-from plait.errors import Indeterminate, Unavailable
 from plait.store.protocol import ThreadKey
+from plait.web.http.lost import abort, make_lost
 from plait.web.relay.link import LOST, Link
 from plait.web.relay.links import RETRY, Links
 from plait.web.relay.messages import (
@@ -38,7 +38,6 @@ __all__ = ["SentRequest", "relay_request"]
 
 # Seconds after which the gateway watches for a disconnect of the client; most requests are answered earlier.
 _SOON: Final = 0.1
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Relaying(Protocol):
@@ -78,7 +77,7 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
     if link.is_away or link.is_closed:
         link = await context.links.reach(key, until)
     while True:
-        relayed = _RelayedRequest(link, receive, send, scope["method"], first)
+        relayed = _RelayedRequest(link, scope, receive, send, first)
         context.relays.add(relayed)
         try:
             await relayed.run(sent, rest, is_whole=is_whole)
@@ -94,12 +93,11 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
 class _RelayedRequest:
     """One request at its gateway."""
 
-    def __init__(self, link: Link, receive: Receive, send: Send, method: str, body: bytes) -> None:
+    def __init__(self, link: Link, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         self._link = link
+        self._scope = scope
         self._receive = receive
         self._send = send
-        self._is_safe = method in _SAFE
-        self._is_get = method == "GET"
         self._number = 0
         # Begins to read what the client sends after the first part of the body.
         self._watch: Callable[[], None] = lambda: None
@@ -168,7 +166,7 @@ class _RelayedRequest:
                     raise _Moved
                 elif kind == HEAD:
                     status, headers = unpack_head(data)
-                    self._is_endless = self._is_get and any(
+                    self._is_endless = self._scope["method"] == "GET" and any(
                         name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
                     )
                     self._has_begun = True
@@ -186,21 +184,21 @@ class _RelayedRequest:
             await self._arrived.wait()
 
     async def _fail(self, *, is_lost: bool) -> None:
-        """End the answer; one that has begun without its last part, so that the server closes the connection."""
+        """End the answer; one that has begun without its last part."""
         if self._is_left:
             await self._send({"type": "http.response.body", "body": b""})
-        if self._has_begun or self._is_disconnected:
+        elif self._has_begun:
+            abort(self._scope)
+        elif self._is_disconnected:
             return
-        if not is_lost:
+        elif not is_lost:
             # The owner has logged the exception.
             text = b"Internal Server Error"
             headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text))]
             await self._send({"type": "http.response.start", "status": 500, "headers": headers})
             await self._send({"type": "http.response.body", "body": text})
-        elif self._is_safe:
-            raise Unavailable("the process that owns this thread has stopped; try again")
         else:
-            raise Indeterminate("the process that owns this thread has stopped; the request may have been carried out")
+            raise make_lost(self._scope["method"], "the process that owns this thread has stopped")
 
     async def _upload(self, rest: bytes, *, is_whole: bool) -> None:
         """Send the rest of the body, and whether the client disconnects."""

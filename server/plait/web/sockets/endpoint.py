@@ -58,7 +58,7 @@ class _Opening:
         self._context = context
         self._scope = scope
         self._receive = receive
-        self._send = send if (gate := context.owners.gate) is OPEN else GatedSend(gate, send)
+        self._send = send if (gate := context.owners.gate) is OPEN else GatedSend(gate, scope, send)
         self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._host = scope["client"][0] if scope.get("client") else ""

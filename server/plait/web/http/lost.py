@@ -1,0 +1,31 @@
+"""How a request ends whose answer is lost: with an error, or, if the answer has begun, by a closed connection."""
+
+from typing import Final
+
+from starlette.types import Scope
+
+from plait.errors import Indeterminate, PlaitError, Unavailable
+
+__all__ = ["ABORT", "abort", "make_lost"]
+
+ABORT: Final = "plait.abort"
+"""Where a request's scope has the function that closes its connection, under `plait serve`."""
+
+# The methods of requests that only read, and may be sent again.
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+
+
+def make_lost(method: str, why: str) -> PlaitError:
+    """Return the error for a request that has begun, perhaps in another process, and whose answer will not come."""
+    if method in _SAFE:
+        return Unavailable(f"{why}; try again")
+    return Indeterminate(f"{why}; the request may have been carried out")
+
+
+def abort(scope: Scope) -> None:
+    """Close the connection of a request whose answer has begun, so that it does not look complete.
+
+    A server of another kind does that when the app returns.
+    """
+    if (close := scope.get(ABORT)) is not None:
+        close()

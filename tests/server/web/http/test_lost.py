@@ -1,0 +1,125 @@
+"""Answers for a process that is lost say only what is known: a request that has begun may have been carried out."""
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from starlette.types import Message
+
+import plait
+from plait.cluster.gate import LeaseGate
+from plait.cluster.lease import Lease
+from plait.web.http.gated import GatedSend
+from plait.web.http.lost import ABORT
+
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+WEB: Final = Path(plait.__file__).parent / "web"
+
+# Every place of `web/` that makes one of the two errors, with what it knows of the request.
+PLACES: Final = {
+    "http/lost.py:make_lost": "it has begun",
+    "context.py:as_refusal": "an error of `authenticate`, before a socket has begun",
+    "relay/links.py:_make_away": "it has not begun, as there is no link",
+    "relay/calls.py:_Attempts.pause": "a call between threads: `may_repeat` knows",
+    "relay/calls.py:_Incoming.finish": "a call that its caller has cancelled",
+    "relay/calls.py:_make_away": "it has not begun",
+}
+# Every stream of a link, and what its end tells when the link is lost.
+STREAMS: Final = {
+    "relay/requests.py:_RequestStream": "make_lost",
+    "relay/gateway.py:RelayedSocketStream": "closes the socket",
+    "relay/calls.py:_Outgoing": "_Attempts.pause",
+    "relay/calls.py:_Incoming": "cancels the call",
+    "relay/remote_request.py:RemoteRequest": "a disconnect",
+    "relay/remote_socket.py:RemoteSocketStream": "a disconnect",
+}
+
+
+class Sent(list[Message]):
+    """What was sent to the client."""
+
+    async def send(self, message: Message) -> None:
+        self.append(message)
+
+
+def find_defined(*kinds: type[ast.AST]) -> Iterator[tuple[str, Any]]:
+    """Yield the classes, or the functions with their classes, of `web/`."""
+    for file in sorted(WEB.rglob("*.py")):
+        place = file.relative_to(WEB).as_posix()
+        left: list[tuple[str, ast.AST]] = [("", ast.parse(file.read_text()))]
+        while left:
+            prefix, node = left.pop()
+            for child in ast.iter_child_nodes(node):
+                name = getattr(child, "name", None)
+                here = f"{prefix}.{name}" if prefix and name else name or prefix
+                if isinstance(child, kinds):
+                    yield f"{place}:{here}", child
+                left.append((here, child))
+
+
+def names(node: ast.AST) -> set[str]:
+    """Return the names of what a piece of code calls."""
+    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    return {getattr(each.func, "id", None) or getattr(each.func, "attr", "") for each in calls}
+
+
+@pytest.mark.parametrize(
+    ("method", "wanted"),
+    [
+        *((method, (503, "unavailable", b"1")) for method in ("GET", "HEAD", "OPTIONS")),
+        *((method, (500, "indeterminate", None)) for method in ("POST", "PUT", "PATCH", "DELETE", "BREW")),
+    ],
+)
+async def test_a_node_that_was_dead_says_what_is_known_of_a_request(
+    method: str, wanted: tuple[int, str, bytes | None]
+) -> None:
+    gate, sent = LeaseGate(), Sent()
+    send = GatedSend(gate, {"type": "http", "method": method}, sent.send)
+    lease = Lease(lambda: 0.0)
+    lease.extend(0.0)
+    gate.follow(lease)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"old"})
+    start, body = sent
+    code = json.loads(body["body"])["error"]["code"]
+    assert (start["status"], code, dict(start["headers"]).get(b"retry-after")) == wanted
+
+
+async def test_an_answer_that_has_begun_when_its_node_was_dead_does_not_look_complete() -> None:
+    gate, sent, closed = LeaseGate(), Sent(), []
+    lease = Lease(lambda: 0.0)
+    lease.extend(0.0)
+    gate.follow(lease)
+    scope = {"type": "http", "method": "GET", ABORT: lambda: closed.append(True)}
+    send = GatedSend(gate, scope, sent.send)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    gate.follow(lease)
+    await send({"type": "http.response.body", "body": b"old"})
+    assert ([each["type"] for each in sent], closed) == (["http.response.start"], [True])
+
+
+def test_each_place_that_answers_for_another_process_is_known() -> None:
+    makes = {"Unavailable", "Indeterminate"}
+    found = {place for place, node in find_defined(*FUNCTIONS) if names(node) & makes}
+    assert found == PLACES.keys()
+
+
+def test_each_stream_that_can_be_lost_is_known() -> None:
+    found = {
+        place
+        for place, node in find_defined(ast.ClassDef)
+        if {"receive", "deliver", "lose"} <= {getattr(each, "name", "") for each in node.body}
+        and not any(getattr(base, "id", "") == "Protocol" for base in node.bases)
+    }
+    assert found == STREAMS.keys()
+
+
+def test_http_answers_for_a_lost_owner_come_from_one_function() -> None:
+    found = {place for place, node in find_defined(*FUNCTIONS) if "make_lost" in names(node)}
+    assert found == {"http/gated.py:GatedSend.__call__", "relay/requests.py:_RelayedRequest._fail"}
+    # Nothing else looks at whether this node was dead.
+    readers = {file.relative_to(WEB).as_posix() for file in WEB.rglob("*.py") if ".generation" in file.read_text()}
+    assert readers == {"http/gated.py"}
