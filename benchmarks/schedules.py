@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.contest import Effort
 from benchmarks.records import Reading
 from plait import Schedule, SqliteStore, Thread, ThreadKey, Values, effect
-from plait.actor.timer import read_clock
+from plait.clock import read_due_clock
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.parts.schedule.rows import Row
@@ -46,7 +46,7 @@ class _Reminder(Thread[None]):
     async def remind(self, late: str) -> None:
         run = self.schedule.current
         assert run is not None
-        _late.append((read_clock() - run.due) / 1000)
+        _late.append((read_due_clock() - run.due) / 1000)
         await self.values.set(late, 1)
 
 
@@ -75,14 +75,14 @@ def schedules(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list
 async def _measure(path: Path, pending: int, due: int) -> tuple[float, float, float, float]:
     _late.clear()
     async with SqliteStore(path) as store:
-        await _fill(store, pending, first=read_clock() + 3600 * _SECOND)
-        begin = read_clock() + _LEAD * _SECOND
+        await _fill(store, pending, first=read_due_clock() + 3600 * _SECOND)
+        begin = read_due_clock() + _LEAD * _SECOND
         await _fill(store, due, first=begin, prefix="due ", step=_SECOND // due)
     async with SqliteStore(path) as store:
         node = Node([_Reminder._kind], store, DEFAULT_LIMITS)
         before = _memory()
         node.start()
-        while read_clock() < begin:  # noqa: ASYNC110
+        while read_due_clock() < begin:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         grown = _memory() - before
         used = time.process_time()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.clocks import Clock, stopped_clock
 from tests.fronts import using_fronts
 from tests.nats import Nats, NatsCluster
 from tests.postgres import Postgres, private_folder
@@ -46,6 +47,13 @@ def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsClust
     """Three NATS servers of this session, with three copies of each stream."""
     with NatsCluster(tmp_path_factory.mktemp("nats-cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """The clock of this process, which stands still until the test moves it."""
+    with stopped_clock() as clock:
+        yield clock
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from plait.actor.timer import Timer, read_clock
+from plait.actor.timer import Timer
+from plait.clock import read_wall_clock
 from plait.errors import Terminated
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
@@ -54,7 +55,7 @@ class Termination:
         with Transaction(self._pipeline, self._key) as transaction:
             is_first = self.at is None
             if is_first:
-                at = read_clock()
+                at = read_wall_clock()
                 self._records.write([Record(_PART, _KEY, encode_json({"at": at}))], undo=lambda: self._set(None))
                 self._set(at)
                 for part in self._timer.parts:

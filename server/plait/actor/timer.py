@@ -2,21 +2,17 @@
 
 import asyncio
 import logging
-import time
 from contextvars import Context
 from typing import Final, Protocol
 
-__all__ = ["Timed", "Timer", "read_clock"]
+from plait.clock import read_due_clock
+
+__all__ = ["Timed", "Timer"]
 
 log = logging.getLogger("plait.actor")
 
 # Seconds after which a part that was called is called again if it is still due.
 _PATIENCE: Final = 1.0
-
-
-def read_clock() -> int:
-    """Return the time of day in microseconds since the epoch."""
-    return time.time_ns() // 1000
 
 
 class Timed(Protocol):
@@ -45,9 +41,9 @@ class Timed(Protocol):
 
 
 class Timer:
-    """Calls the parts of one thread that are due, at most `interval` seconds after their time.
+    """Calls the parts of one thread that are due.
 
-    It reads the clock at least every `interval` seconds, as the clock may be set and the machine may sleep.
+    It reads the clock at least every `interval` seconds, and at each `look`.
     """
 
     __slots__ = ("_armed", "_handle", "_interval", "_loop", "is_terminated", "parts")
@@ -86,7 +82,7 @@ class Timer:
     @property
     def is_due(self) -> bool:
         """Whether a part must be called now."""
-        return bool(self.parts) and 0 < self.wakes_at <= read_clock()
+        return bool(self.parts) and 0 < self.wakes_at <= read_due_clock()
 
     def start(self) -> None:
         """Begin to call the parts."""
@@ -105,6 +101,12 @@ class Timer:
             self._cancel()
             self._set(at)
 
+    def look(self) -> None:
+        """Set the timer again, as the clock has jumped."""
+        if self._armed:
+            self._cancel()
+            self._set(self._armed)
+
     # Inside
 
     def _cancel(self) -> None:
@@ -115,12 +117,12 @@ class Timer:
     def _set(self, at: int, *, patience: float = 0.0) -> None:
         self._armed = at
         if at:
-            delay = min(self._interval, max(patience, (at - read_clock()) / 1e6))
+            delay = min(self._interval, max(patience, (at - read_due_clock()) / 1e6))
             # An empty context: the calls are no part of the turn that has set the timer.
             self._handle = self._loop.call_later(delay, self._fire, context=Context())
 
     def _fire(self) -> None:
-        self._handle, now = None, read_clock()
+        self._handle, now = None, read_due_clock()
         called = [part for part in self.parts if 0 < part.wakes_at <= now]
         for part in called:
             try:

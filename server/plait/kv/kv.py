@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.clock import read_wall_clock
 from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
@@ -83,7 +83,6 @@ class KV:
         *,
         limits: Limits,
         check: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._wake = wake
@@ -92,7 +91,6 @@ class KV:
         self._limits = limits
         # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
-        self._clock = clock
         # The last namespace that was swept.
         self._swept: ThreadRow | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -102,7 +100,7 @@ class KV:
     async def get(self, namespace: str, key: str) -> KVEntry:
         """Return an entry; `data` has the type that was set: str, bytes or JSON."""
         escaped = _check_key(key)
-        found = await self._call(namespace, "read", escaped, self._now())
+        found = await self._call(namespace, "read", escaped, read_wall_clock())
         if found is None:
             return KVEntry(exists=False)
         entry, data = found
@@ -136,7 +134,9 @@ class KV:
         label = _TYPES[form] if content_type is None else content_type
 
         given = () if ttl is msgspec.UNSET else (ttl,)
-        await self._call(namespace, "write", Description(escaped, form, label, len(data)), data, self._now(), *given)
+        await self._call(
+            namespace, "write", Description(escaped, form, label, len(data)), data, read_wall_clock(), *given
+        )
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove an entry, if it is there."""
@@ -145,11 +145,11 @@ class KV:
 
     async def keys(self, namespace: str, prefix: str = "") -> list[str]:
         """Return the keys that begin with `prefix`, sorted."""
-        return sorted(map(unescape, await self._call(namespace, "keys", escape(prefix), self._now())))
+        return sorted(map(unescape, await self._call(namespace, "keys", escape(prefix), read_wall_clock())))
 
     async def stats(self, namespace: str) -> KVStats:
         """Return the number and the size of a namespace's entries."""
-        return KVStats(*await self._call(namespace, "stats", self._now()))
+        return KVStats(*await self._call(namespace, "stats", read_wall_clock()))
 
     # Namespaces
 
@@ -191,12 +191,12 @@ class KV:
         self._swept = rows[-1] if len(rows) == _PAGE else None
         for row in rows:
             due = await self._store.records(row.key, DUE, limit=1)
-            if due and read_due(due[0].key) <= self._now():
+            if due and read_due(due[0].key) <= read_wall_clock():
                 actor = await self._wake(row.key)
                 with actor.keep_awake():
                     is_page_full = True
                     while is_page_full:
-                        is_page_full = await _namespace_of(actor).sweep(self._now(), _PAGE) == _PAGE
+                        is_page_full = await _namespace_of(actor).sweep(read_wall_clock(), _PAGE) == _PAGE
                         await asyncio.sleep(0)  # Other tasks run between the pages.
 
     # Inside
@@ -215,10 +215,6 @@ class KV:
         key = _key_of(namespace)
         self._check()
         return await self._threads.call_part(key, "entries", method, *args)
-
-    def _now(self) -> int:
-        """Return the current time in microseconds."""
-        return int(self._clock() * 1e6)
 
 
 def _namespace_of(actor: Actor) -> Namespace:

@@ -7,7 +7,7 @@ from heapq import heappop, heappush, nsmallest
 from math import inf
 from typing import Final
 
-from plait.actor.timer import read_clock
+from plait.clock import read_due_clock
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey
 
@@ -101,6 +101,10 @@ class Alarms:
         self._is_outdated = True
         self._changed.set()
 
+    def look(self) -> None:
+        """Look at the clock, which has jumped."""
+        self._changed.set()
+
     def tell(self, key: ThreadKey, *, due: int, wakes_at: int) -> None:
         """Record that a thread has gone to sleep, when it is due, and when it can begin its work."""
         if wakes_at:
@@ -123,17 +127,17 @@ class Alarms:
                 if (rest := self._resting.get(key)) is not None and rest.until <= loop.time():
                     rest.until = inf
                     await self._begin(key)
-            while self._known and self._known[0].due <= read_clock():
+            while self._known and self._known[0].due <= read_due_clock():
                 key = heappop(self._known).key
                 if key not in self._resting:
                     await self._begin(key)
-            if not self._known or self._horizon <= read_clock():
+            if not self._known or self._horizon <= read_due_clock():
                 await self._read()
             await self._sleep(loop)
 
     async def _sleep(self, loop: asyncio.AbstractEventLoop) -> None:
         until = min(self._horizon, self._known[0].due) if self._known else self._horizon
-        delay = (until - read_clock()) / 1e6
+        delay = (until - read_due_clock()) / 1e6
         if self._rests:
             delay = min(delay, self._rests[0][0] - loop.time())
         if delay > 0:
@@ -145,7 +149,7 @@ class Alarms:
 
     async def _read(self) -> None:
         """Read the next threads from the store; start over when all have been read, and once in each interval."""
-        now = read_clock()
+        now = read_due_clock()
         until = now + int(self._interval * 1e6)
         if self._cursor is None and now < self._horizon:
             return

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -11,6 +10,7 @@ from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
 from plait.actor.turn import Cause, Turn
+from plait.clock import read_wall_clock
 from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFailed, NewerState, Unavailable
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.expiry import mark_idle_since
@@ -90,7 +90,7 @@ class Endings:
                 log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
             else:
                 if idle_until is not None and (kept_until := actor.timer.kept_until):
-                    at = max(time.time_ns() // 1000, kept_until)
+                    at = max(read_wall_clock(), kept_until)
                     await self._store.submit(
                         mark_idle_since(key, found.epoch, found.version, slot.fence, idle_since=at)
                     )

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from plait.actor.kind import Kind
+from plait.clock import read_wall_clock
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store.protocol import IdleThread, Store, ThreadKey, Write
 
@@ -96,7 +96,7 @@ class Expiry:
 
     async def _mark(self) -> None:
         for kind in self._kinds:
-            await self._store.mark_idle(kind, time.time_ns() // 1000, self._may_mark)
+            await self._store.mark_idle(kind, read_wall_clock(), self._may_mark)
 
     async def _run(self) -> None:
         while True:
@@ -111,7 +111,7 @@ class Expiry:
                         raise
                 await self._mark_unmarked()
                 for kind, seconds in self._kinds.items():
-                    await self._expire_due(kind, time.time_ns() // 1000 - int(seconds * 1e6))
+                    await self._expire_due(kind, read_wall_clock() - int(seconds * 1e6))
             except StoreError as error:
                 log.error("expired threads are not destroyed: %s", operator_message(error))
             await asyncio.sleep(self._interval)

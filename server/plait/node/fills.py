@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec.structs import replace as replace_fields
 
 from plait.actor.actor import Actor
+from plait.clock import read_wall_clock
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.filling import Filling
@@ -90,7 +90,7 @@ class Fills:
                 due = actor.timer.due or 0
                 last = Write(key, work.epoch, version, version, records=records, fence=slot.fence, due=due)
                 if self._lifecycle.expiry.has(key.kind):
-                    last = replace_fields(last, idle_since=time.time_ns() // 1000)
+                    last = replace_fields(last, idle_since=read_wall_clock())
                 await self._store.submit(last)
             except BaseException:
                 with suppress(StoreError):  # It is removed when it is used, or at the next start.

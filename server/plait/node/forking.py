@@ -6,7 +6,7 @@ from typing import Final
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind
-from plait.actor.timer import read_clock
+from plait.clock import read_wall_clock
 from plait.errors import InvalidState, NotFound
 from plait.limits import Limits
 from plait.node.filling import Filling
@@ -41,7 +41,7 @@ class Fork(Filling):
                 fence,
                 state=await asyncio.to_thread(replay_json, self.source, thread) if thread.has_state else None,
                 state_version=thread.state_version,
-                created_at=read_clock(),
+                created_at=read_wall_clock(),
                 user=thread.user,
             )
             await self._write_pages(store, first, _read_pages(view))

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import IO, Any, Final
 
 from plait.actor.kind import Kind
 from plait.actor.termination import MARK as TERMINATED
+from plait.clock import read_wall_clock
 from plait.limits import Limits
 from plait.node.export_file import ExportReader, Header
 from plait.node.filling import Filling
@@ -65,7 +65,7 @@ class Import(Filling):
             fence,
             state=self._state,
             state_version=self.kind.state_version,
-            created_at=header.created_at or time.time_ns() // 1000,
+            created_at=header.created_at or read_wall_clock(),
             user=header.user,
         )
         with _open(self._source) as file:

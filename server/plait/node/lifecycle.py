@@ -12,6 +12,7 @@ from plait.actor.actor import Actor
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
 from plait.actor.termination import MARK as TERMINATED
+from plait.clock import read_wall_clock
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -217,7 +218,7 @@ class Lifecycle:
         # Work that runs while it stops does not count as a use.
         was_used, actor.on_used = actor.on_used is None, None
         idle = asyncio.get_running_loop().time() - actor.last_used
-        since = time.time_ns() // 1000 - int(idle * 1e6)
+        since = read_wall_clock() - int(idle * 1e6)
         await actor.stop()
         since = max(since, actor.timer.kept_until)
         if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
@@ -298,7 +299,7 @@ class Lifecycle:
         with telling_store_errors(self._instruments):
             found = await self._store.find(slot.key)
             if found is not None and found.idle_since is None:
-                at = time.time_ns() // 1000
+                at = read_wall_clock()
                 mark = mark_idle_since(slot.key, found.epoch, found.version, slot.fence, idle_since=at)
                 await self._store.submit(mark)
 

@@ -93,7 +93,7 @@ class Node:
         self._fills = Fills(self._lifecycle, store, instruments, self.owns)
         self._endings = Endings(self._lifecycle, self._all_kinds, store, self._runs.events, instruments)
         self.moving = Moving(self._lifecycle, self._runs)
-        self._sweeper = Sweeper(self._threads, self._lifecycle.stop, interval=sweep_interval)
+        self._sweeper = Sweeper(self._threads, self._lifecycle.stop, self._alarms.look, interval=sweep_interval)
         process = secrets.token_hex(8)
         self._host = ActorHost(
             store=store,

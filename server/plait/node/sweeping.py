@@ -7,6 +7,7 @@ from math import inf
 from typing import Final
 
 from plait.actor.actor import Actor
+from plait.clock import ClockWatch
 from plait.node.threads import Phase, Threads
 from plait.store.protocol import ThreadKey
 
@@ -22,11 +23,15 @@ class Sweeper:
     """Every `interval` seconds, calls `stop` for threads that have been idle for long enough, and cancels slow turns.
 
     It checks only the threads that were used since the last time, and the threads whose idle time may be over.
+    When the wall clock has jumped, it calls `on_jump`, and the timers of the threads look at it.
     """
 
-    def __init__(self, threads: Threads, stop: Callable[[Actor], None], *, interval: float) -> None:
+    def __init__(
+        self, threads: Threads, stop: Callable[[Actor], None], on_jump: Callable[[], None], *, interval: float
+    ) -> None:
         self._threads = threads
         self._stop = stop
+        self._on_jump = on_jump
         self.interval = interval
         # The threads that were used since the last check, in order; they add themselves.
         self.active: dict[Actor, None] = {}
@@ -70,9 +75,20 @@ class Sweeper:
     # Inside
 
     async def _run(self) -> None:
+        clock = ClockWatch()
         while True:
             await asyncio.sleep(self.interval)
-            await self._look()  # No variable here refers to a thread while this sleeps.
+            # No variable here refers to a thread while this sleeps.
+            if clock.look():
+                await self._follow_clock()
+            await self._look()
+
+    async def _follow_clock(self) -> None:
+        self._on_jump()
+        for index, actor in enumerate(self._threads.actors(Phase.AWAKE)):
+            if index % _BATCH == _BATCH - 1:
+                await asyncio.sleep(0)
+            actor.timer.look()
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()

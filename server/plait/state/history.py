@@ -2,12 +2,12 @@
 
 import re
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from plait.clock import read_wall_clock
 from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
@@ -128,7 +128,7 @@ class History:
         if not before.is_stored or (size > _WORTH_IT and size > after.size and size > _max_ops_size(ops, after.size)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
         after.version = before.version + 1
-        after.change = ChangeRow(after.version, encoded, source, time.time_ns() // 1000)
+        after.change = ChangeRow(after.version, encoded, source, read_wall_clock())
         after.log_size = before.log_size + len(encoded)
         after.snapshot_size = before.snapshot_size
         is_rewritten = not before.has_state or (after.log_size > _SMALL_LOG and after.log_size > before.snapshot_size)
@@ -238,7 +238,7 @@ class History:
     def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:
         """Return what only the first write has: that it follows none, the secret, and the snapshot of a first state."""
         self.is_begun = True
-        self.created_at = time.time_ns() // 1000
+        self.created_at = read_wall_clock()
         initial = self.durable
         return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()
 

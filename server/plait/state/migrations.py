@@ -2,12 +2,12 @@
 
 import asyncio
 import inspect
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
+from plait.clock import read_wall_clock
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.history import History, replay_document
 from plait.state.types import StateType, explain_invalid_state
@@ -150,7 +150,7 @@ async def migrate_thread(
     if len(ops) > len(data) + 64:
         ops = b'[{"op":"replace","path":"","value":%b}]' % data
     version = stored.version + 1
-    row = ChangeRow(version, ops, "migration", time.time_ns() // 1000)
+    row = ChangeRow(version, ops, "migration", read_wall_clock())
     write = Write(
         key,
         stored.epoch,

@@ -1,11 +1,11 @@
 """The outcomes of the last pushes of a thread's clients, so that no push is applied twice."""
 
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
 
+from plait.clock import read_wall_clock
 from plait.errors import PlaitError
 from plait.store.protocol import KNOWN_CLIENTS, ClientRow
 from plait_schemas.messages import UNANSWERED
@@ -61,7 +61,7 @@ class ClientPushes:
         self.is_stored = True
         self._forget()
         refused = _encode(list(self._refused.values()))
-        return ClientRow(self.id, ref, refused, time.time_ns() // 1000)
+        return ClientRow(self.id, ref, refused, read_wall_clock())
 
     def refuse(self, ref: int, error: PlaitError) -> None:
         """Record that a push was refused, or could not be stored."""

@@ -1,10 +1,10 @@
 """The SQL statements that write to a SQLite store's file. Runs in the OS thread of the writer."""
 
 import sqlite3
-import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from plait.clock import read_wall_clock
 from plait.errors import StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.checksums import (
@@ -268,7 +268,7 @@ class _Transaction:
         key, version = write.key, write.state_version or 1
         origin = Origin(write.secret, write.is_stateless, write.created_at, write.user)
         checksum = checksum_thread(key, version, origin)
-        changed_at = time.time_ns() // 1000 if write.changed_at is None else write.changed_at
+        changed_at = read_wall_clock() if write.changed_at is None else write.changed_at
         values = (
             *(*key, write.epoch, version, write.secret, write.version, write.is_stateless),
             *(write.due or 0, write.created_at, changed_at, write.user, checksum),

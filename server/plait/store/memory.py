@@ -1,7 +1,6 @@
 """A store in the memory of this process, for tests and for data that may be lost."""
 
 import asyncio
-import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Self
 
 import msgspec
 
+from plait.clock import read_wall_clock
 from plait.errors import StoreError
 from plait.store.batches import Batches, Group, Outcome
 from plait.store.claiming import claim_then_load
@@ -68,7 +68,7 @@ class _Row(msgspec.Struct):
         if write.due is not None:
             self.due = write.due
         if write.changes or write.records or write.changed_at is not None:
-            self.changed_at = time.time_ns() // 1000 if write.changed_at is None else write.changed_at
+            self.changed_at = read_wall_clock() if write.changed_at is None else write.changed_at
         self.changes += write.changes
         self.snapshots.update((each.version, each.state) for each in write.snapshots)
         self.clients.update((row.client, row) for row in write.clients)
@@ -83,7 +83,7 @@ class _Row(msgspec.Struct):
 
     def prune(self, prune: Prune) -> None:
         """Remove everything older than the newest snapshot that is outside a bound."""
-        bound, size, now = prune.version, 0, time.time_ns() // 1000
+        bound, size, now = prune.version, 0, read_wall_clock()
         # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
         older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)
         bound = max([bound, *(row.version for row in older if row.at < prune.at)])
@@ -319,7 +319,7 @@ class MemoryStore:
                 continue
             row = self._threads.get(key)
             if row is None:
-                now = time.time_ns() // 1000
+                now = read_wall_clock()
                 row = self._threads[key] = _Row(write.epoch, write.secret, write.created_at, write.user, now)
             row.apply(write)
         return count, error

@@ -1,10 +1,10 @@
 """Removes old changes, and the rows of deleted threads in steps. Runs in the writer's OS thread."""
 
 import sqlite3
-import time
 from contextlib import closing
 from typing import Final
 
+from plait.clock import read_wall_clock
 from plait.store.protocol import CLIENT_DAYS, DAY, Prune
 
 __all__ = ["STEP", "has_removed", "prune_log", "remove_all", "remove_rows", "remove_step"]
@@ -45,7 +45,7 @@ DELETE FROM clients WHERE thread = :thread AND at < :now - :day * :days AND at /
 
 def prune_log(db: sqlite3.Connection, thread: int, prune: Prune) -> None:
     """Remove everything older than the newest snapshot outside a bound, and clients that have not pushed for long."""
-    bounds, now = [prune.version], time.time_ns() // 1000
+    bounds, now = [prune.version], read_wall_clock()
     if prune.at:
         bounds += db.execute(_PAST_AGE, {"thread": thread, "at": prune.at, "now": now}).fetchone()
     if prune.bytes is not None:

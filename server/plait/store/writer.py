@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from plait.clock import read_wall_clock
 from plait.errors import StoreError
 from plait.store import schema
 from plait.store.batches import Group, Outcome
@@ -110,7 +111,7 @@ class Writer:
         for thread in result.deleted:
             self._stale.pop(thread, None)
         self.has_rest |= result.has_rest
-        now = time.time_ns() // 1000
+        now = read_wall_clock()
         for head, at in result.changed:
             self._stale[head.thread] = head.version, now if at is None else at
         self._record_last_write(result)

@@ -5,14 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.server.parts.workshop import SECOND, SOON, Clock, until
+from tests.clocks import Clock
+from tests.server.parts.workshop import SECOND, SOON, until
 
 from plait.actor.timer import Timer
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
 
 
 class Part:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clocks import Clock
 from tests.server.fakes import TroubledStore
 
 from plait import Context, Interruption, Limits, MemoryStore, Plait, SqliteStore, StoreError, Thread, TooLarge, Values
@@ -40,35 +41,20 @@ ODD_KEYS = [
 ]
 
 
-class Clock:
-    """A clock that stands still."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture(params=["sqlite", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a closed store."""
     return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "kv.db")
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @asynccontextmanager
-async def open_kv(store: Store, clock: Clock | None = None, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[KV]:
+async def open_kv(store: Store, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[KV]:
     """Run a node that has nothing but `kv`."""
     async with store:
         node = Node([], store, limits, inner_kinds=[Namespace._kind])
         node.start()
         try:
-            yield KV(store, node.actor, node.everywhere, limits=limits, clock=clock or Clock())
+            yield KV(store, node.actor, node.everywhere, limits=limits)
         finally:
             await node.stop(5)
 
@@ -199,42 +185,42 @@ async def test_namespaces_do_not_share_entries_and_are_deleted_whole(store: Stor
 
 
 async def test_an_entry_expires_after_its_ttl_and_leaves_the_store_when_met(store: Store, clock: Clock) -> None:
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await kv.set("ns", "short", 1, ttl=10)
         await kv.set("ns", "long", 2, ttl=3600.5)
         await kv.set("ns", "never", 3, ttl=None)
-        begin = datetime.fromtimestamp(clock.now, UTC)
+        begin = datetime.fromtimestamp(clock.now / 1e6, UTC)
         assert (await kv.get("ns", "short")).expires_at == begin + timedelta(seconds=10)
         assert (await kv.get("ns", "long")).expires_at == begin + timedelta(seconds=3600.5)
-        clock.now += 9.9
+        clock.move(9.9)
         assert (await kv.get("ns", "short")).data == 1
-        clock.now += 0.1
+        clock.move(0.1)
         assert not (await kv.get("ns", "short")).exists
         assert await kv.keys("ns") == ["long", "never"]
         assert len(await store.records(ThreadKey("plait-kv", "ns"), "entries")) == 4
-        clock.now += 3600
+        clock.move(3600)
         assert await kv.stats("ns") == KVStats(1, 1)
         await kv.get("ns", "never")
         assert len(await store.records(ThreadKey("plait-kv", "ns"), "entries")) == 2
-        clock.now += 10**9
+        clock.move(10**9)
         assert (await kv.get("ns", "never")).data == 3
 
 
 async def test_the_ttl_of_the_namespace_holds_where_none_is_given_also_after_a_restart(
     store: Store, clock: Clock
 ) -> None:
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await kv.create_namespace("ns", ttl=100)
         assert await kv.namespaces() == ["ns"]
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await kv.set("ns", "default", 1)
         await kv.set("ns", "own", 1, ttl=200)
         await kv.set("ns", "never", 1, ttl=None)
         await kv.create_namespace("ns")
         await kv.set("ns", "later", 1)
-        clock.now += 100
+        clock.move(100)
         assert await kv.keys("ns") == ["later", "never", "own"]
-        clock.now += 100
+        clock.move(100)
         assert await kv.keys("ns") == ["later", "never"]
 
 
@@ -249,27 +235,27 @@ async def test_any_other_ttl_is_refused(store: Store, ttl: Any) -> None:
 
 
 async def test_what_is_set_again_has_the_new_ttl(store: Store, clock: Clock) -> None:
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await kv.set("ns", "key", 1, ttl=10)
         await kv.set("ns", "key", 2, ttl=None)
         await kv.set("ns", "other", 1, ttl=10)
         await kv.set("ns", "other", 2, ttl=100)
-        clock.now += 50
+        clock.move(50)
         await kv.sweep()
         assert (await kv.get("ns", "key")).data == 2
         assert (await kv.get("ns", "other")).data == 2
 
 
 async def test_a_sweep_removes_what_has_expired_and_what_nobody_asks_for(store: Store, clock: Clock) -> None:
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         for name in ("one", "two"):
             await asyncio.gather(*(kv.set(name, str(number), number, ttl=1 + number) for number in range(50)))
             await kv.set(name, "stays", 1)
-        clock.now += 26
+        clock.move(26)
         await kv.sweep()
         assert len(await kv.keys("one")) == 25
-        clock.now += 100
-    async with open_kv(store, clock) as kv:
+        clock.move(100)
+    async with open_kv(store) as kv:
         await kv.sweep()
         for name in ("one", "two"):
             assert await count_records(store, name) == 3
@@ -278,19 +264,19 @@ async def test_a_sweep_removes_what_has_expired_and_what_nobody_asks_for(store: 
 
 async def test_a_sweep_removes_all_that_has_expired_however_much_that_is(clock: Clock) -> None:
     store = MemoryStore()
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await asyncio.gather(*(kv.set("ns", str(number), number, ttl=5) for number in range(2500)))
         await kv.set("ns", "stays", 1)
-        clock.now += 100
+        clock.move(100)
         await kv.sweep()
         assert await count_records(store, "ns") == 3
 
 
 async def test_an_entry_that_is_set_often_leaves_few_records(store: Store, clock: Clock) -> None:
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         for _ in range(500):
             await kv.set("ns", "key", 1, ttl=1000)
-            clock.now += 1
+            clock.move(1)
         assert await count_records(store, "ns") < 20
 
 
@@ -318,9 +304,9 @@ class DelayedStore(MemoryStore):
 @pytest.mark.parametrize("reader", ["get", "keys", "stats"])
 async def test_an_expired_entry_that_is_set_while_it_is_read_is_not_removed(clock: Clock, reader: str) -> None:
     store = DelayedStore()
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await kv.set("ns", "key", "old", ttl=10)
-        clock.now += 1000
+        clock.move(1000)
         store.after_read = partial(kv.set, "ns", "key", "new", ttl=10)
         await getattr(kv, reader)("ns", *(["key"] if reader == "get" else []))
         assert store.after_read is None
@@ -329,9 +315,9 @@ async def test_an_expired_entry_that_is_set_while_it_is_read_is_not_removed(cloc
 
 async def test_an_expired_entry_that_is_set_during_a_sweep_is_not_removed(clock: Clock) -> None:
     store = DelayedStore()
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await kv.set("ns", "key", "old", ttl=10)
-        clock.now += 1000
+        clock.move(1000)
 
         async def wait_for_the_entry() -> None:  # After its time was read, but not yet the entry.
             store.after_read = second
@@ -403,13 +389,13 @@ async def test_a_failed_write_is_raised_and_the_old_entry_stays() -> None:
 
 async def test_a_ttl_that_could_not_be_stored_does_not_hold(clock: Clock) -> None:
     store = TroubledStore()
-    async with open_kv(store, clock) as kv:
+    async with open_kv(store) as kv:
         await kv.set("ns", "old", 1)
         store.fail_next()
         with pytest.raises(StoreError):
             await kv.create_namespace("ns", ttl=60)
         await kv.set("ns", "new", 1)
-        clock.now += 61
+        clock.move(61)
         assert (await kv.get("ns", "new")).exists
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, Workshop, make_store, open_workshop, until
+from tests.clocks import Clock
+from tests.server.parts.workshop import SECOND, SOON, FlakyStore, Workshop, make_store, open_workshop, until
 
 from plait.actor.thread import Thread
 from plait.errors import NotFound, StoreError
@@ -23,11 +24,6 @@ HOUR = 3600.0
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
     async with make_store(request.param, tmp_path) as store:
         yield store
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
 
 
 class Sleeper(Thread[Any]):

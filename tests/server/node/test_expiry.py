@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import pytest
+from tests.clocks import Clock
 from tests.server.fakes import TroubledStore
 from tests.server.node.test_destroying import Gate, is_gone, key_of, outcome, settle
 from tests.server.owning import submit
@@ -86,21 +87,8 @@ async def test_a_thread_expires_though_nobody_asks_for_it_and_others_are_kept() 
         assert starts == []
 
 
-class Clock:
-    """The time of day, which stands still until it is moved."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = time.time_ns()
-        monkeypatch.setattr(time, "time_ns", lambda: self.now)
-
-    def move(self, minutes: float) -> None:
-        self.now += int(minutes * 60e9)
-
-
-async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_not_at_61(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, rounds = Clock(monkeypatch), list[int]()
+async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_not_at_61(clock: Clock) -> None:
+    rounds = list[int]()
 
     class Counted(TroubledStore):
         async def idle_threads(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,11 +107,11 @@ async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_no
         for total in (1, 2, 3):  # Each use restarts the hour.
             assert await draft.add(1) == total
             await until(is_asleep)
-            clock.move(59)
+            clock.move(59 * 60)
             await until(has_been_looked_at)
         assert await draft.add(1) == 4
         await until(is_asleep)
-        clock.move(61)
+        clock.move(61 * 60)
         await until(lambda: is_gone(house, Draft))
         assert await draft.add(1) == 1
 

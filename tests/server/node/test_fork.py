@@ -30,7 +30,7 @@ from plait import (
     migrate,
     rpc,
 )
-from plait.actor.timer import read_clock
+from plait.clock import read_wall_clock
 from plait.store.protocol import Record, ThreadView, Write
 
 PATIENCE = 10.0
@@ -372,9 +372,9 @@ async def test_a_fork_of_a_terminated_thread_takes_work(store: Store) -> None:
 async def test_a_fork_is_made_now_and_for_the_user_of_its_name_or_of_its_original(store: Store) -> None:
     async with open_app(store) as app:
         await app.thread(Bare, "ada:one").values.set("a", 1)
-        began = read_clock()
+        began = read_wall_clock()
         await app.fork_thread(Bare, "ada:one", "copy")
         await app.fork_thread(Bare, "ada:one", "bob:one")
         rows = {row.key.name: row async for row in app.threads()}
         assert {name: row.user for name, row in rows.items()} == {"ada:one": "ada", "copy": "ada", "bob:one": "bob"}
-        assert rows["ada:one"].created_at < began <= rows["copy"].created_at <= read_clock()
+        assert rows["ada:one"].created_at < began <= rows["copy"].created_at <= read_wall_clock()

@@ -1,4 +1,4 @@
-"""Labs on both stores, apps with messages, open stores of both kinds, and a clock that a test moves."""
+"""Labs on both stores, apps with messages, and open stores of both kinds."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from tests.server.agents import lab as labs
 from tests.server.fakes import TroubledStore
 from tests.server.parts.messages_lab import MessagesLab, open_lab
-from tests.server.parts.workshop import Clock, FlakyStore, make_store
+from tests.server.parts.workshop import FlakyStore, make_store
 
 from plait import Limits
 
@@ -22,11 +22,6 @@ async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[l
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
     async with make_store(request.param, tmp_path) as store:
         yield store
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.clocks import Clock
 from tests.server.fakes import FakeTransport
 from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, answer, contents, open_lab
-from tests.server.parts.workshop import Clock
 
 from plait import Context, Limits, MemoryStore, Plait, Principal, StoreError, Thread, TooLarge, TooMany
 from plait.actor.connection import Rights

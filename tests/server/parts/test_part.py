@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 import pytest
-from tests.server.parts.workshop import Clock, FlakyStore, open_workshop
+from tests.clocks import Clock
+from tests.server.parts.workshop import FlakyStore, open_workshop
 
 from plait.actor.thread import Thread
 from plait.parts.messages.part import Messages

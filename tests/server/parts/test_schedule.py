@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, make_store, open_workshop, until
+from tests.clocks import Clock
+from tests.server.parts.workshop import SECOND, SOON, FlakyStore, make_store, open_workshop, until
 from tests.server.rooms import Client
 
 from plait.actor.connection import Connection
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.actor.timer import read_clock
 from plait.actor.turn import current_turn
 from plait.agents.context import find_context
+from plait.clock import read_due_clock
 from plait.errors import InvalidArguments, TooLarge, TooMany
 from plait.parts.schedule import running
 from plait.parts.schedule.effect import effect
@@ -371,7 +372,7 @@ async def _is_retried(bell: Bell) -> bool:
 
 
 def _is_due(at: int) -> bool:
-    return at <= read_clock()
+    return at <= read_due_clock()
 
 
 # Transactions

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.clocks import Clock
 from tests.server.fakes import TroubledStore
-from tests.server.parts.workshop import SECOND, SOON, Clock, FlakyStore, Workshop, open_workshop, until
+from tests.server.parts.workshop import SECOND, SOON, FlakyStore, Workshop, open_workshop, until
 
 from plait.actor.connection import Connection
 from plait.actor.events import Events

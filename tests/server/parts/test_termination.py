@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.server.parts.workshop import Clock, FlakyStore, Workshop, open_workshop, until
+from tests.clocks import Clock
+from tests.server.parts.workshop import FlakyStore, Workshop, open_workshop, until
 
 from plait.actor.connection import Connection
 from plait.actor.events import Events

@@ -1,13 +1,10 @@
-"""Threads with schedules, whose clock a test moves."""
+"""Threads with schedules, on stores that refuse writes when a test says so."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-
-import pytest
 
 from plait.actor.actor import Actor
 from plait.actor.thread import Thread
@@ -20,7 +17,7 @@ from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 
-__all__ = ["PATIENCE", "SECOND", "SOON", "Clock", "FlakyStore", "Workshop", "make_store", "open_workshop", "until"]
+__all__ = ["PATIENCE", "SECOND", "SOON", "FlakyStore", "Workshop", "make_store", "open_workshop", "until"]
 
 PATIENCE = 10.0
 # Seconds after which timers read the clock.
@@ -29,25 +26,6 @@ STOP_TIMEOUT = 1.0
 SECOND = 1_000_000
 
 T = TypeVar("T", bound=Thread[Any])
-
-
-class Clock:
-    """The time of day, which stands still until it is moved."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._now = time.time_ns()
-        monkeypatch.setattr(time, "time_ns", lambda: self._now)
-
-    @property
-    def now(self) -> int:
-        """Microseconds since the epoch."""
-        return self._now // 1000
-
-    def move(self, seconds: float) -> None:
-        self._now += int(seconds * 1e9)
-
-    def set(self, at: int) -> None:
-        self._now = at * 1000
 
 
 class _Flaky:
@@ -127,7 +105,11 @@ def make_store(kind: str, folder: Path) -> FlakyStore:
 
 @asynccontextmanager
 async def open_workshop(
-    store: FlakyStore, *classes: type[Thread[Any]], runs: Runs | None = None, expiry_interval: float = 30.0
+    store: FlakyStore,
+    *classes: type[Thread[Any]],
+    runs: Runs | None = None,
+    expiry_interval: float = 30.0,
+    timer_interval: float = SOON,
 ) -> AsyncIterator[Workshop]:
     """Run a node on an open store."""
     node = Node(
@@ -137,7 +119,7 @@ async def open_workshop(
         runs=runs,
         sweep_interval=SOON,
         expiry_interval=expiry_interval,
-        timer_interval=SOON,
+        timer_interval=timer_interval,
     )
     store.refuses = lambda _: False
     node.start()

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.clocks import Clock
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import open_house
 
@@ -734,22 +734,10 @@ def type_letters(made: Table, who: str, letters: str, at: int = 0, path: str = "
         made.change(who, typed(at + index, letter, path=path))
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Stop the clock, and return a function that advances it by seconds."""
-    now = [time.time_ns()]
-    monkeypatch.setattr(time, "time_ns", lambda: now[0])
-
-    def passes(seconds: float) -> None:
-        now[0] += int(seconds * 1e9)
-
-    return passes
-
-
-async def test_what_was_typed_without_a_pause_is_undone_at_once(clock: Callable[[float], None]) -> None:
+async def test_what_was_typed_without_a_pause_is_undone_at_once(clock: Clock) -> None:
     async with pad() as made:
         type_letters(made, "ada", "hello")
-        clock(1.1)
+        clock.move(1.1)
         type_letters(made, "ada", " world", 5)
         made.change("ada", typed(10, remove=1))
         assert made.state["note"] == "hello worl"
@@ -762,7 +750,7 @@ async def test_what_was_typed_without_a_pause_is_undone_at_once(clock: Callable[
 
 
 async def test_undo_takes_back_only_ones_own_letters_while_others_type_in_the_same_text(
-    clock: Callable[[float], None],
+    clock: Clock,
 ) -> None:
     async with pad("some text") as made:
         for index, (mine, other) in enumerate(zip("ABC", "XYZ", strict=True)):
@@ -776,7 +764,7 @@ async def test_undo_takes_back_only_ones_own_letters_while_others_type_in_the_sa
 
 
 @pytest.mark.parametrize("between", ["another text", "another place", "large", "undo"])
-async def test_what_is_between_ends_what_is_undone_at_once(between: str, clock: Callable[[float], None]) -> None:
+async def test_what_is_between_ends_what_is_undone_at_once(between: str, clock: Clock) -> None:
     async with pad(other="") as made:
         type_letters(made, "ada", "ab")
         match between:
@@ -787,7 +775,7 @@ async def test_what_is_between_ends_what_is_undone_at_once(between: str, clock: 
             case "large":
                 made.change("ada", typed(2, "x" * 1000))
             case _:
-                clock(2)
+                clock.move(2)
                 type_letters(made, "ada", "d", 2)
                 await made.undo("ada")
         note = made.state["note"]
@@ -797,7 +785,7 @@ async def test_what_is_between_ends_what_is_undone_at_once(between: str, clock: 
 
 
 async def test_a_deletion_is_undone_where_it_was_though_others_have_typed_around_it(
-    clock: Callable[[float], None],
+    clock: Clock,
 ) -> None:
     async with pad("one two three") as made:
         for at in (6, 5, 4):
@@ -808,7 +796,7 @@ async def test_a_deletion_is_undone_where_it_was_though_others_have_typed_around
         assert made.state["note"] == ">> one two three!"
 
 
-async def test_a_text_that_somebody_has_replaced_since_cannot_be_taken_back(clock: Callable[[float], None]) -> None:
+async def test_a_text_that_somebody_has_replaced_since_cannot_be_taken_back(clock: Clock) -> None:
     async with pad("one") as made:
         type_letters(made, "ada", "ab")
         made.change("bob", Op("replace", "/note", "another"))
@@ -820,10 +808,10 @@ async def test_a_text_that_somebody_has_replaced_since_cannot_be_taken_back(cloc
 # Redo
 
 
-async def test_redo_takes_back_the_last_undo_and_then_the_one_before(clock: Callable[[float], None]) -> None:
+async def test_redo_takes_back_the_last_undo_and_then_the_one_before(clock: Clock) -> None:
     async with pad() as made:
         type_letters(made, "ada", "ab")
-        clock(2)
+        clock.move(2)
         type_letters(made, "ada", "cd", 2)
         made.change("ada", put("n", 1))
         states = [{"note": "", "n": 0}, {"note": "ab", "n": 0}, {"note": "abcd", "n": 0}, {"note": "abcd", "n": 1}]
@@ -846,7 +834,7 @@ async def test_redo_takes_back_the_last_undo_and_then_the_one_before(clock: Call
         ]
 
 
-async def test_there_is_nothing_to_redo_after_another_change_of_the_source(clock: Callable[[float], None]) -> None:
+async def test_there_is_nothing_to_redo_after_another_change_of_the_source(clock: Clock) -> None:
     async with pad() as made:
         assert await made.redo("ada") is None
         type_letters(made, "ada", "ab")
@@ -861,7 +849,7 @@ async def test_there_is_nothing_to_redo_after_another_change_of_the_source(clock
         assert await made.redo("ada") is None
 
 
-async def test_redo_where_others_have_changed_the_same_is_refused(clock: Callable[[float], None]) -> None:
+async def test_redo_where_others_have_changed_the_same_is_refused(clock: Clock) -> None:
     async with pad() as made:
         made.change("ada", put("n", 1))
         await made.undo("ada")
@@ -872,7 +860,7 @@ async def test_redo_where_others_have_changed_the_same_is_refused(clock: Callabl
 
 
 async def test_what_was_deleted_comes_back_before_what_others_typed_after_it_and_can_be_undone_further(
-    clock: Callable[[float], None],
+    clock: Clock,
 ) -> None:
     async with pad() as made:
         type_letters(made, "ada", "abc")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from plait.actor.logs import about
-from plait.actor.timer import read_clock
+from plait.clock import read_due_clock
 from plait.errors import PlaitError, RolledBack
 from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.messages.changes import Changes
@@ -74,7 +74,9 @@ class AgentCaller:
         """Count an attempt that has ended with its process, when the thread wakes."""
         writer, state = self._writer, self._writer.state
         writer.load(
-            state.with_attempts(state.head.attempts.recover_at(state.oldest, read_clock(), writer.actor.host.process))
+            state.with_attempts(
+                state.head.attempts.recover_at(state.oldest, read_due_clock(), writer.actor.host.process)
+            )
         )
 
     def begin_with(self, changes: Changes) -> bool:
@@ -82,9 +84,9 @@ class AgentCaller:
 
         `follow` must then be called with that write.
         """
-        if self._is_busy or self._is_missing or changes.attempts.due or self._paused_until > read_clock():
+        if self._is_busy or self._is_missing or changes.attempts.due or self._paused_until > read_due_clock():
             return False
-        changes.attempts = Attempts(due=read_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
+        changes.attempts = Attempts(due=read_due_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
         self._is_busy = True
         return True
 
@@ -119,7 +121,7 @@ class AgentCaller:
 
     def _end(self, error: BaseException | None, is_cut: bool) -> None:
         """Store the outcome of an attempt."""
-        state, now = self._writer.state, read_clock()
+        state, now = self._writer.state, read_due_clock()
         attempts, oldest = state.head.attempts, state.oldest
         if error is None and attempts.has_taken(oldest):
             self._pauses = 0
@@ -153,7 +155,7 @@ class AgentCaller:
         def work(changes: Changes) -> None:
             if changes.queue and changes.oldest == attempts.oldest:
                 changes.give_up(changes.queue[0])
-            changes.attempts = attempts.succeed(changes.oldest, read_clock())
+            changes.attempts = attempts.succeed(changes.oldest, read_due_clock())
 
         commit = self._write(work)
         if commit is not None:
@@ -185,7 +187,7 @@ class AgentCaller:
 
     def _pause_later(self) -> None:
         self._pauses += 1
-        self._paused_until = read_clock() + PAUSES.pause(self._pauses)
+        self._paused_until = read_due_clock() + PAUSES.pause(self._pauses)
 
     def free(self) -> None:
         """Record that no attempt is running."""

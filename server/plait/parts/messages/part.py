@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.thread import ThreadActor, check_may_write
-from plait.actor.timer import read_clock
+from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
@@ -368,7 +368,7 @@ class ThreadMessages:
             role=role,
             content=content,
             position=position,
-            created_at=numbers.next_time(read_clock()),
+            created_at=numbers.next_time(read_wall_clock()),
             **fields,
         )
         message.check()

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
-from plait.actor.timer import read_clock
+from plait.clock import read_due_clock
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
@@ -67,7 +67,7 @@ class Writer:
             changes.lose_streams([each for each in before.head.streams if each.position not in self.streams])
         result = work(changes)
         if self.agent is not None:
-            changes.attempts = changes.attempts.follow(changes.oldest, read_clock())
+            changes.attempts = changes.attempts.follow(changes.oldest, read_due_clock())
 
         def take_back() -> None:
             self.state = before

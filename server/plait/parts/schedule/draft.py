@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from plait.actor.timer import read_clock
+from plait.clock import read_due_clock
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.rows import Identity, Row
 from plait.state.commit import Commit
@@ -126,7 +126,7 @@ class ScheduleDraft:
     def _find_end(self) -> Mapping[str, Row | None]:
         assert self.current is not None
         row = self._agenda.rows.get(self.current.id)
-        return {} if row is None else {row.id: row.advance(read_clock())}
+        return {} if row is None else {row.id: row.advance(read_due_clock())}
 
     def _take_back(self, added: Mapping[str, Row], removed: Collection[str], *, has_ended: bool) -> None:
         """Stage rows again, before later ones; the run may have removed some that it had added."""

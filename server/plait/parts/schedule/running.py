@@ -9,8 +9,8 @@ from typing import Final
 from plait.actor.actor import Actor
 from plait.actor.logs import about
 from plait.actor.outcome import maybe_await
-from plait.actor.timer import read_clock
 from plait.actor.turn import Turn
+from plait.clock import read_due_clock
 from plait.errors import PlaitError, is_outage
 from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.schedule.agenda import Agenda
@@ -165,13 +165,13 @@ class Runner:
                 self._rest(row)
         elif row is None or row.is_failed:
             self._actor.turns.report(error, None)
-        elif (after := row.fail(self._effects[row.effect].retries, read_clock())) is None:
+        elif (after := row.fail(self._effects[row.effect].retries, read_due_clock())) is None:
             self._give_up(row, error)
         else:
             log.warning(
                 "the effect %s has failed, and is tried again in %.3g s: %r",
                 row.effect,
-                (after.due - read_clock()) / 1e6,
+                (after.due - read_due_clock()) / 1e6,
                 error,
                 extra=about(self._actor.key),
             )
@@ -180,14 +180,14 @@ class Runner:
     def _give_up(self, row: Row, error: BaseException) -> Commit:
         """End a failed run: `on_error` is called when that is durable."""
         has_crashed = row.has_crashed_out and row.rule is not None
-        commit = self._put({row.id: row.stop() if has_crashed else row.advance(read_clock())})
+        commit = self._put({row.id: row.stop() if has_crashed else row.advance(read_due_clock())})
         commit.then(lambda failure: None if failure is not None else self._actor.turns.report(error, None))
         return commit
 
     def _rest(self, row: Row) -> None:
         """Run a row again later, without counting the attempt."""
         count = self._outages[row.id] = self._outages.get(row.id, 0) + 1
-        rested = row.rest(read_clock() + PAUSES.pause(count))
+        rested = row.rest(read_due_clock() + PAUSES.pause(count))
         try:
             commit = self._put({row.id: rested})
         except PlaitError:

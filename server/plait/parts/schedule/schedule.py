@@ -11,8 +11,8 @@ import msgspec
 from plait.actor.actor import Actor
 from plait.actor.logs import about
 from plait.actor.thread import Thread, ThreadActor, check_may_write
-from plait.actor.timer import read_clock
 from plait.actor.turn import current_turn
+from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import CorruptThread, TooMany
 from plait.parts.part import Part
 from plait.parts.schedule.agenda import Agenda
@@ -135,7 +135,7 @@ class ThreadSchedule:
         """
         if not 0 <= seconds * _SECOND <= LATEST:
             raise ValueError(f"the number of seconds must be at least 0, and before the year 10000, not {seconds!r}")
-        return self._add_once(read_clock() + round(seconds * _SECOND), "after", name, args, key)
+        return self._add_once(read_due_clock() + round(seconds * _SECOND), "after", name, args, key)
 
     def at(self, when: datetime, name: str, *args: Any, key: str | None = None) -> Planned:
         """Run an effect once, at a time, which must have a time zone; at once if it has passed. Raises as `after`."""
@@ -156,11 +156,11 @@ class ThreadSchedule:
         If there is one with the same name, arguments, rule and zone, nothing is added. Raises as `after`, and
         ValueError for an invalid rule or zone.
         """
-        return self._add_rule(Cron.of(rule, tz, read_clock()), name, args)
+        return self._add_rule(Cron.of(rule, tz, read_due_clock()), name, args)
 
     def queue(self, name: str, *args: Any) -> Planned:
         """Run an effect once, after the earlier queued ones have ended or were given up. Raises as `after`."""
-        now = read_clock()
+        now = read_due_clock()
         return self._add(self._make_row(name, args, now, is_queued=True))
 
     def cancel(self, id: str) -> Result[bool]:
@@ -265,7 +265,7 @@ class ThreadSchedule:
         return self._add(self._make_row(name, args, at, key=key or ""))
 
     def _add_rule(self, rule: Rule, name: str, args: Sequence[Any]) -> Planned:
-        now = read_clock()
+        now = read_due_clock()
         return self._add(self._make_row(name, args, rule.next(now, now), rule=rule))
 
     def _make_row(self, name: str, args: Sequence[Any], at: int, **options: Any) -> Row:
@@ -277,9 +277,8 @@ class ThreadSchedule:
         effect.decode(bytes(data), depth=self._actor.limits.depth)
         if at > LATEST:
             raise ValueError(f"{name} would run after the year 9999")
-        now = read_clock()
-        at = max(at, now)  # As a due time, a time near or before the epoch has another meaning.
-        id, created_at = secrets.token_hex(12), max(now, self._newest + 1)
+        at = max(at, read_due_clock())  # As a due time, a time near or before the epoch has another meaning.
+        id, created_at = secrets.token_hex(12), max(read_wall_clock(), self._newest + 1)
         return Row(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=at, due=at, **options)
 
     def _add(self, row: Row) -> Planned:

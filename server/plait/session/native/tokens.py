@@ -1,12 +1,12 @@
 """Asks a client for a new token before its token expires, and closes the socket if none comes."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.transport import Frame
+from plait.clock import read_wall_clock
 from plait.errors import PlaitError
 from plait_schemas.codes import FORBIDDEN, UNAUTHENTICATED
 from plait_schemas.messages import AuthExpiring, encode
@@ -118,4 +118,4 @@ def seconds_left(principal: Principal | None) -> float | None:
     """Return the seconds until a principal expires, or None if it does not."""
     if principal is None or principal.expires_at is None:
         return None
-    return max(0.0, principal.expires_at - time.time())
+    return max(0.0, principal.expires_at - read_wall_clock() / 1e6)

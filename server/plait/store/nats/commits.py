@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
@@ -74,7 +74,7 @@ class Committer:
                     break
                 is_in_doubt = False
                 before = Head(*key, 0, "") if known is None else known.head
-                token = self._last_fence = max(before.fence + 1, self._last_fence + 1, time.time_ns() // 1000)
+                token = self._last_fence = max(before.fence + 1, self._last_fence + 1, read_wall_clock())
                 head = self._take(before, token)
                 message = Message(self._subjects.head(key), encode_rows(head), 0 if known is None else known.sequence)
                 known = Known(await self._stream.publish(message), head)
@@ -163,9 +163,7 @@ class Committer:
     ) -> tuple[Known, dict[str, bytes | None]]:
         """Write a thread, and return its head and the rows that were put into the stream."""
         floor, expired = await self._find_floor(key, known, writes[-1])
-        plan = make_plan(
-            known, writes, now=time.time_ns() // 1000, floor=floor, expired=expired, most=self.most_in_head
-        )
+        plan = make_plan(known, writes, now=read_wall_clock(), floor=floor, expired=expired, most=self.most_in_head)
         if plan.head.removed and (cleaned := self.cleaned.pop(key, None)):
             left = [each for each in plan.head.removed if each not in cleaned]
             plan = plan._replace(head=msgspec.structs.replace(plan.head, removed=left))

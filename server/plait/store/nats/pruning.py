@@ -1,9 +1,9 @@
 """Finds which part of a thread's log a write prunes."""
 
-import time
 from collections.abc import Sequence
 from itertools import takewhile
 
+from plait.clock import read_wall_clock
 from plait.store.nats.contents import Contents, read_changes, read_values
 from plait.store.nats.layout import Change, decode_client
 from plait.store.nats.stream import Stream
@@ -18,7 +18,7 @@ async def find_floor(stream: Stream, contents: Contents | None, write: Write) ->
     `contents` are those before the write, None for a new thread. Only messages are read that a bound divides. Raises
     Moved and StoreError.
     """
-    prune, now = write.prune, time.time_ns() // 1000
+    prune, now = write.prune, read_wall_clock()
     assert prune is not None
     log = _Log(stream, contents, write)
     bound = max(prune.version, await log.find_age(prune, now), await log.find_size(prune))

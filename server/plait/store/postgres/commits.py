@@ -1,10 +1,10 @@
 """Writes batches, and finds out whether a batch is stored if its answer was lost."""
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
@@ -151,7 +151,7 @@ class Committer:
         )
         attempt.may_be_stored = self._engine.url.has_session
         stored = {id for (id,) in await db.fetch(self._tables.fill(PLAIN), *values)}
-        now = time.time_ns() // 1000
+        now = read_wall_clock()
         for index, group in attempt.groups.items():
             if (id := before[index].id) in stored:
                 attempt.changed[id] = now

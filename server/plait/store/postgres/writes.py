@@ -1,9 +1,9 @@
 """The rows that writes make, and the SQL statements that store them."""
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from plait.clock import read_wall_clock
 from plait.store.postgres.engine import Db
 from plait.store.postgres.heads import Head
 from plait.store.postgres.schema import Tables
@@ -192,7 +192,7 @@ class Rows:
             (_PRUNE, columns([(id, prune.version, prune.at, prune.bytes) for id, prune in prunes], 0)),
         ):
             if values and values[0]:
-                now = [time.time_ns() // 1000] if sql is _PRUNE else []
+                now = [read_wall_clock()] if sql is _PRUNE else []
                 await db.execute(tables.fill(sql), *values, *now)
 
     def _advance(self, id: int, write: Write) -> None:
@@ -201,12 +201,12 @@ class Rows:
         if marks != (None, None, None):
             self._marked.append((id, *marks))
         if write.changes or write.records or write.changed_at is not None:
-            self.changed[id] = time.time_ns() // 1000 if write.changed_at is None else write.changed_at
+            self.changed[id] = read_wall_clock() if write.changed_at is None else write.changed_at
 
 
 def _create(write: Write) -> tuple[Any, ...]:
     """Return the columns of a new thread."""
-    changed_at = time.time_ns() // 1000 if write.changed_at is None else write.changed_at
+    changed_at = read_wall_clock() if write.changed_at is None else write.changed_at
     user = None if write.user is None else write.user.encode()
     return (
         *(write.epoch.encode(), write.version, write.state_version or 1, write.secret, write.is_stateless),

@@ -1,0 +1,75 @@
+"""The two clocks of a process, which alone read the time of day.
+
+Due times are compared with `read_due_clock`: it follows the wall clock forward, and never back, so a clock that is set
+back delays nothing. All else reads the wall clock: what expires, what is pruned, and times that are stored or shown.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["CLOCK", "Clock", "ClockWatch", "read_due_clock", "read_wall_clock"]
+
+log = logging.getLogger("plait.clock")
+
+# Nanoseconds by which the wall clock must jump to be noticed.
+_JUMP: Final = 1_000_000_000
+
+
+class Clock:
+    """The time in microseconds since the epoch, from a wall clock and a steady one, both in nanoseconds."""
+
+    def __init__(self) -> None:
+        self.use()
+
+    def use(self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = time.monotonic_ns) -> None:
+        """Read these clocks from now on, and forget by how much an earlier wall clock was ahead."""
+        self._wall = wall
+        self._steady = steady
+        # The most by which the wall clock was ever ahead of the steady one.
+        self._base = wall() - steady()
+
+    def read_wall(self) -> int:
+        """Return the time of day."""
+        return self._wall() // 1000
+
+    def read_due(self) -> int:
+        """Return the time for due times: the time of day, or a later one after the wall clock was set back."""
+        steady = self._steady()
+        self._base = max(self._base, self._wall() - steady)
+        return (steady + self._base) // 1000
+
+    def find_offset(self) -> int:
+        """Return the nanoseconds by which the wall clock is ahead of the steady one: constant until it is set."""
+        return self._wall() - self._steady()
+
+
+CLOCK: Final = Clock()
+"""The clock of this process; a test gives it other clocks by `use`."""
+
+read_wall_clock: Final = CLOCK.read_wall
+read_due_clock: Final = CLOCK.read_due
+
+
+class ClockWatch:
+    """Notices that the wall clock was set, or that the machine has slept."""
+
+    def __init__(self) -> None:
+        self._offset = CLOCK.find_offset()
+
+    def look(self) -> bool:
+        """Return whether the clock has jumped since the last look, and log it."""
+        before, self._offset = self._offset, CLOCK.find_offset()
+        jump = self._offset - before
+        if abs(jump) < _JUMP:
+            return False
+        ahead = (read_due_clock() - read_wall_clock()) / 1e6
+        if jump > 0:
+            log.warning("the clock was set forward by %.3f s, or the machine has slept", jump / 1e9)
+        else:
+            log.warning("the clock was set back by %.3f s; what is due goes on by the time before", -jump / 1e9)
+        if ahead * 1e9 >= _JUMP:
+            text = "if the clock was wrong before, cron and at run %.0f s early until the server is restarted"
+            log.error(text, ahead)
+        return True
