@@ -272,7 +272,7 @@ async def test_the_state_that_is_shown_is_not_changed_by_a_draft(server: Server)
             draft["tags"].append("b")
             assert room.state is before
         assert before["tags"] == ["a"]
-        assert room.confirmed is before
+        assert room.confirmed == before
 
 
 async def test_a_state_that_has_no_members_cannot_be_edited(server: Server) -> None:

@@ -86,6 +86,58 @@ async def test_what_the_clients_type_refuses_is_shown_to_nobody(server: Server) 
     assert pushed(server) == [Op("replace", "/n", 10)]
 
 
+# States that were changed in place
+
+
+class Mutable(msgspec.Struct):
+    n: int = 0
+    tags: list[str] = []
+
+
+async def test_what_is_changed_in_place_in_what_was_read_spoils_nothing_and_is_logged(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(server.url) as room:
+        changes = room.changes()
+        room.state["tags"].append("mine")
+        room.confirmed["by"]["ada"] = 1
+        server.peer.change([Op("add", "/tags/-", {"deep": []})])
+        change = await soon(anext(changes))
+        change.state["tags"].append("mine")
+        change.ops[0].value["deep"].append("mine")
+        assert room.state == room.confirmed == server.peer.state == {"n": 1, "tags": ["a", {"deep": []}], "by": {}}
+        await soon(room.update("/n", 3))
+        assert room.state == server.peer.state
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["'/tags/1'", "'/by/ada'"]
+
+
+@pytest.mark.parametrize("state_type", [Any, Mutable])
+async def test_a_function_may_change_in_place_what_it_is_given(server: Server, state_type: Any) -> None:
+    def change(state: Any) -> Any:
+        (state["tags"] if isinstance(state, dict) else state.tags).append("b")
+        return state
+
+    async with connect(server.url, state_type=state_type) as room:
+        before = room.state
+        await soon(room.set(change))
+        assert room.state != before
+    assert server.peer.state == {"n": 1, "tags": ["a", "b"], "by": {}}
+    assert pushed(server) == [Op("add", "/tags/1", "b")]
+
+
+@pytest.mark.parametrize("state_type", [Any, Mutable])
+async def test_a_state_that_was_read_changed_in_place_and_set_is_sent(
+    server: Server, state_type: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(server.url, state_type=state_type) as room:
+        state = room.state
+        (state["tags"] if isinstance(state, dict) else state.tags).append("b")
+        await soon(room.set(state))
+        assert room.state == state
+    assert pushed(server) == [Op("add", "/tags/1", "b")]
+    assert caplog.records == []
+
+
 # Changes inside changes
 
 

@@ -49,6 +49,16 @@ def test_entering_waits_for_the_state_and_leaving_leaves_no_thread(other_server:
     room.close()
 
 
+def test_what_is_changed_in_place_without_asyncio_spoils_nothing_and_is_logged(
+    other_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect_sync(other_server.url) as room:
+        room.state["tags"].append("mine")
+        assert room.update("/n", 2) == 1
+        assert room.state == room.confirmed == other_server.peer.state == {"n": 2, "tags": ["a"], "by": {}}
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["'/tags/1'"]
+
+
 def test_agents_run_without_asyncio_too(other_server: Server) -> None:
     with connect_sync(other_server.url) as room:
         assert room.run("echo", "hi") == {"given": ["hi"]}

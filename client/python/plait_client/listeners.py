@@ -8,8 +8,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
 from plait_client.events import Changed
+from plait_schemas.codec import encode_json
 from plait_schemas.diff import diff
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, decode_ops
 
 __all__ = ["Change", "Changes", "Listeners", "Remove"]
 
@@ -74,12 +75,13 @@ class Change(Generic[S]):
     `c81e` "undo 7 c81e"; None where several changes came as one.
     """
 
-    __slots__ = ("_changed", "_convert", "_ops")
+    __slots__ = ("_changed", "_convert", "_ops", "_state")
 
     def __init__(self, changed: Changed, convert: Callable[[Any], S]) -> None:
         self._changed = changed
         self._convert = convert
-        self._ops: list[Op] | None = None if changed.ops is None else list(changed.ops)
+        self._state: tuple[S] | None = None
+        self._ops: list[Op] | None = None
 
     def __repr__(self) -> str:
         return f"Change(version={self.version}, ops={self.ops}, source={self.source!r})"
@@ -98,14 +100,19 @@ class Change(Generic[S]):
 
     @property
     def state(self) -> S:
-        """The confirmed state as this change has made it."""
-        return self._convert(self._changed.after)
+        """The confirmed state as this change has made it, a copy as that of the room is."""
+        if self._state is None:
+            self._state = (self._convert(self._changed.after),)
+        return self._state[0]
 
     @property
     def ops(self) -> list[Op]:
         """What leads from the change before to this one; compared on first use where the server did not say it."""
         if self._ops is None:
-            self._ops = diff(self._changed.before, self._changed.after, self._changed.keys)
+            changed = self._changed
+            ops = diff(changed.before, changed.after, changed.keys) if changed.ops is None else changed.ops
+            # Their values are in the state of the client, too.
+            self._ops = decode_ops(encode_json(ops))
         return self._ops
 
 

@@ -142,6 +142,7 @@ class Live:
             for follower in self.followers:
                 follower.wake()
         self.carrier.wake()
+        self.listeners.call("news", self.session)
         # Waiting tasks look whether what they wait for has come.
         news, self._news = self._news, asyncio.Event()
         news.set()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -13,8 +14,9 @@ from plait_client.errors import Disconnected, Refused, Unanswered
 from plait_client.listeners import Changes, Remove
 from plait_client.live import Live
 from plait_client.room_messages import RoomMessages
-from plait_client.session import Status
-from plait_client.typed import View, written
+from plait_client.session import Session, Status
+from plait_client.typed import written
+from plait_client.view import View
 from plait_schemas.diff import replace
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, find, parse, splice
@@ -37,6 +39,7 @@ class Room(Generic[S]):
         self._session = live.session
         self._shown: View[S] = View(state_type)
         self._confirmed: View[S] = View(state_type)
+        live.listeners.add("news", partial(_follow, self._shown, self._confirmed))
 
     # What is known
 
@@ -44,14 +47,15 @@ class Room(Generic[S]):
     def state(self) -> S:
         """The state as it is shown, with what was changed here and is not confirmed. None while there is none.
 
-        It is shared and must not be changed in place: see `edit`. Raises msgspec.ValidationError where it is not of
-        the client's `state_type`.
+        It is a copy, made once for a version. Changing it in place changes nothing for others, and is logged when the
+        next version replaces it: see `edit`. Raises msgspec.ValidationError where it is not of the client's
+        `state_type`.
         """
         return self._shown(self._session.shown)
 
     @property
     def confirmed(self) -> S:
-        """The state as the server told it."""
+        """The state as the server told it, a copy as `state` is."""
         return self._confirmed(self._session.confirmed)
 
     @property
@@ -111,9 +115,16 @@ class Room(Generic[S]):
         """
         self._live.check_open()
         shown = self.shown()
-        given: Any = self.state if callable(state) or self._shown.takes(shown) else shown
-        value = state(given) if callable(state) else state
-        return self.push(shown, self._session.diff(shown, written(value, given, shown, self._session.keys)))
+        lent = None
+        value: Any = state
+        if callable(state):
+            lent = self._shown.lend(shown)
+            value = state(lent)
+        if self._shown.is_read(value):
+            # What was changed in it is not lost.
+            self._shown.forget()
+        base = self._shown.base(shown, lent)
+        return self.push(shown, self._session.diff(shown, written(value, base, shown, self._session.keys)))
 
     def update(self, pointer: str, value: Any) -> Awaitable[int]:
         """Change what is at a JSON pointer, or put it there. Raises ValueError where the pointer leads nowhere."""
@@ -171,7 +182,7 @@ class Room(Generic[S]):
     def _check(self, document: Any) -> None:
         """Raise Refused for what is no state of the client's type, unless what is shown is none either."""
         try:
-            self._shown(document)
+            self._shown.check(document)
         except msgspec.ValidationError as error:
             if self._shown.takes(self.shown()):
                 raise Refused("invalid_state", str(error)) from error
@@ -313,6 +324,12 @@ class Room(Generic[S]):
         Changes that still have no answer, or for which there is no connection, raise Unanswered.
         """
         await self._live.close()
+
+
+def _follow(shown: View[Any], confirmed: View[Any], session: Session) -> None:
+    """Compare what was read with what there is by now."""
+    shown.follow(session.shown)
+    confirmed.follow(session.confirmed)
 
 
 def _given(value: Any) -> tuple[Any, ...]:

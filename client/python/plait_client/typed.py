@@ -1,11 +1,11 @@
-"""A state in its user's type: made of the JSON that is shown, and written to that again when it was changed.
+"""A state in its user's type, written to the JSON that is shown when it was changed.
 
 Only what is different is written. What the type has no field for stays, and so does what it would write in other words:
 a time, a set in another order, a default that was left out.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -15,44 +15,9 @@ from plait_schemas.elements import Keys, id_of
 from plait_schemas.members import attributes
 from plait_schemas.patch import escape
 
-__all__ = ["View", "written"]
-
-S = TypeVar("S")
+__all__ = ["written"]
 
 _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
-
-
-class View(Generic[S]):
-    """Makes a client's type of JSON values, once for the same object."""
-
-    def __init__(self, state_type: Any) -> None:
-        self._type = state_type
-        self._document: Any = None
-        self._state: Any = None
-
-    def __call__(self, document: Any) -> S:
-        """Return the state that `document` is. Raises msgspec.ValidationError."""
-        if self._document is not document:
-            self._state = self.convert(document)
-            self._document = document
-        return cast(S, self._state)
-
-    def takes(self, document: Any) -> bool:
-        """Return whether `document` is a state of the type."""
-        try:
-            self(document)
-        except msgspec.ValidationError:
-            return False
-        return True
-
-    def convert(self, document: Any) -> S:
-        """Return the state that `document` is, each time another object."""
-        if document is None or self._type is Any:
-            return cast(S, document)
-        return cast(S, msgspec.convert(document, self._type, str_keys=True))
-
-
-# Writing
 
 
 def written(new: Any, old: Any, document: Any, keys: Keys | None = None, path: str = "") -> Any:
