@@ -1,11 +1,13 @@
 """Plait: the ASGI application, which combines threads, store, limits and authentication."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, overload
+from weakref import WeakSet
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -52,7 +54,11 @@ from plait.web.sockets.endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.startup import StartupFunctions
 
-__all__ = ["Plait"]
+__all__ = ["Plait", "made_plaits"]
+
+# The Plaits of this process.
+_made: Final[WeakSet["Plait"]] = WeakSet()
+_numbers: Final = itertools.count()
 
 F = TypeVar("F", bound=Callable[[], Any])
 
@@ -136,6 +142,8 @@ class Plait(AgentHost, ThreadHost):
             self._cluster.hooks = NodeHooks(self._context, settings.shutdown_timeout)
         self._leaving: asyncio.Task[None] | None = None
         self._is_running = False
+        _made.add(self)
+        self._made_as = next(_numbers)
 
     # Running
 
@@ -318,6 +326,11 @@ class Plait(AgentHost, ThreadHost):
             links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
+
+
+def made_plaits() -> list[Plait]:
+    """Return the Plaits that were made in this process and still exist, in the order in which they were made."""
+    return sorted(_made, key=lambda each: each._made_as)
 
 
 def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[Kind]:

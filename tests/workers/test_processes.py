@@ -147,6 +147,30 @@ def test_what_is_wrong_with_an_app_is_said_once(folder: Path, source: str, code:
     assert three.stdout == ""
 
 
+def test_an_app_that_a_function_wraps_has_its_store_made_for_all_workers(folder: Path) -> None:
+    (folder / "wrapped.py").write_text(
+        "from plait import Plait, Thread\n\nclass Room(Thread):\n    initial_state = {'n': 0}\n\n"
+        "plait = Plait(Room, store='sqlite:///w.db')\n\n"
+        "async def app(scope, receive, send):\n    await plait(scope, receive, send)\n"
+    )
+    with Group("wrapped:app", cwd=folder) as group:
+        for name in ("one", "two", "three", "four"):
+            answer = httpx.put(f"http://{group.address}/threads/room/{name}", json={"n": 1}, timeout=TIMEOUT)
+            assert answer.status_code == 200
+        assert sorted(each.name for each in folder.glob("*.db")) == ["w.0.db", "w.1.db"]
+        group.hurt(1)
+        group.until(lambda: group.starts(1) == 2)
+        assert group.end() == 0
+
+
+def test_an_app_without_a_plait_is_refused_and_told_what_was_searched(folder: Path) -> None:
+    (folder / "empty.py").write_text("async def app(scope, receive, send):\n    raise AssertionError\n")
+    for count in "12":
+        done = plait(folder, "serve", "empty:app", "--port", "0", "--workers", count)
+        assert done.returncode == 1
+        assert "empty:app has no Plait: it is none, its .app and .routes lead to none" in done.stderr
+
+
 def test_a_warning_of_a_setting_is_said_once(folder: Path) -> None:
     with Group("game:api", cwd=folder, environment={"PLAIT_LIMIT_STATE": "1"}, count=3) as group:
         said = group.count_lines("PLAIT_LIMIT_STATE is not a setting")

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from plait.actor.thread import Thread
-from plait.app import Plait
+from plait.app import Plait, made_plaits
 from plait.cli.options import LoadError
 from plait.errors import PlaitError
 from plait.settings import SettingError
@@ -46,8 +46,11 @@ def load_plait(target: str) -> Plait:
     return app
 
 
-def find_plaits(app: object) -> list[Plait]:
-    """Return the app if it is a Plait, otherwise the Plaits that are mounted in it or wrapped by it."""
+def find_plaits(target: str, app: object) -> list[Plait]:
+    """Return the app if it is a Plait, otherwise the Plaits that are mounted in it or wrapped by it.
+
+    If it shows none, as a function that calls one does, all Plaits that were made count. Raises LoadError.
+    """
     found: dict[int, Plait] = {}
     seen: set[int] = set()
     left = [app]
@@ -61,7 +64,12 @@ def find_plaits(app: object) -> list[Plait]:
         elif each is not None:
             routes = getattr(each, "routes", None)
             left += [getattr(each, "app", None), *(routes if isinstance(routes, list) else ())]
-    return list(found.values())
+    if plaits := list(found.values()) or made_plaits():
+        return plaits
+    raise LoadError(
+        f"{target} has no Plait: it is none, its .app and .routes lead to none, and its modules have made none; "
+        "make one when the module is imported, as in app = Plait(...)"
+    )
 
 
 def check_target(target: str) -> tuple[str, str]:

@@ -93,7 +93,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             shutdown_timeout=settings.shutdown_timeout,
             request_timeout=settings.request_timeout,
             limits=settings.limits or UNLIMITED,
-            addresses=plaits[0].addresses if plaits else None,
+            addresses=plaits[0].addresses,
             certificate=self.certificate,
             key=self.key,
             proxy_headers=self.proxy_headers,
@@ -109,11 +109,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             sys.path.insert(0, self.folder)
         try:
             app = load(self.target)
+            return app, find_plaits(self.target, app)
         except (LoadError, PlaitError) as error:
             give_up(error)
         except SettingError as error:
             fail(str(error))
-        return app, find_plaits(app)
 
     def _check(self, plaits: list[Plait], *, is_restart: bool) -> Settings:
         """Check and prepare the Plaits of the app; return the settings of the server."""
@@ -123,7 +123,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
                 each.check_secret()
                 if not is_restart:
                     asyncio.run(each.check_store())
-            return plaits[0].settings if plaits else Settings().with_environment()
+            return plaits[0].settings
         except PlaitError as error:
             give_up(error)
         except SettingError as error:
