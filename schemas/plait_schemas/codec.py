@@ -1,14 +1,11 @@
 """Encodes and decodes JSON, and finds what JSON text must not contain."""
 
-import math
+import json
 import re
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
-
-from plait_schemas.members import attributes
 
 __all__ = [
     "HALF_PAIR",
@@ -37,8 +34,8 @@ decode_json = msgspec.json.Decoder().decode
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are not JSON, or not of the type."""
 
-UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError)
-"""What encoding raises for values that JSON does not have."""
+UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+"""What encoding raises for values that JSON does not have, and decoding for `msgspec.Raw` that is not JSON."""
 
 HALF_PAIR: Final = "a text in it has half a surrogate pair, as when an emoji is cut in two"
 """Why the server refuses a frame that JavaScript accepts as JSON."""
@@ -67,6 +64,7 @@ _LONG_NUMBER: Final = b"0" * 200
 _MOST_LONG_NUMBERS: Final = 250
 _COLONS: Final = bytes.maketrans(b":", b",")
 _AROUND_SCALARS: Final = b"[]{} \t\r\n"
+_dump_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 def check_json(data: bytes) -> None:
@@ -179,26 +177,23 @@ def printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def has_non_finite(value: Any) -> bool:
-    """Tell whether `value` contains a NaN or an infinity, which JSON lacks and msgspec writes as null."""
-    waiting = [value]
-    while waiting:
-        match waiting.pop():
-            case float() as number:
-                if not math.isfinite(number):
-                    return True
-            case dict() as members:
-                waiting += members.values()
-            case list() | tuple() | set() | frozenset() as elements:
-                waiting += elements
-            case other if (names := attributes(other)) is not None:
-                waiting += [getattr(other, name) for name in names.values()]
+def has_non_finite(value: Any, data: bytes) -> bool:
+    """Tell whether `value`, whose JSON is `data`, contains a NaN or an infinity, which msgspec writes as null.
+
+    JSON has none, so what was decoded from JSON, and is equal to what `data` stands for, has none either.
+    """
+    if b"null" not in data or decode_json(data) == value:
+        return False
+    try:
+        _dump_finite(msgspec.to_builtins(value, str_keys=True, enc_hook=lambda raw: None))
+    except ValueError:
+        return True
     return False
 
 
-def encode_finite(value: Any, encode: Callable[[Any], bytes] = encode_json) -> bytes:
+def encode_finite(value: Any) -> bytes:
     """Return `value` as JSON. Raises ValueError if it contains a NaN or an infinity."""
-    data = encode(value)
-    if b"null" in data and has_non_finite(value):
+    data = encode_json(value)
+    if has_non_finite(value, data):
         raise ValueError("JSON has no number that is infinite or not a number")
     return data

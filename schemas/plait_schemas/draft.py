@@ -140,7 +140,7 @@ class Draft:
     def _convert(self, key: str | int, value: Any) -> Any:
         """Return a value that is assigned to a key, converted to JSON's types. Raises TypeError or NotFinite."""
         data = _encode(value)
-        if b"null" in data and has_non_finite(value):
+        if has_non_finite(value, data):
             raise NotFinite(self._path(key))
         return decode_json(data)
 

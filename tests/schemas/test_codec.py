@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -91,16 +92,36 @@ class Slotted:
 @pytest.mark.parametrize("inside", [Struct, Plain, Slotted, lambda value: [value]])
 def test_a_number_that_is_not_finite_is_found_wherever_it_is(wrap: Any, inside: Any) -> None:
     for number in (float("nan"), float("inf"), float("-inf")):
-        assert has_non_finite(wrap([number]))
-        assert has_non_finite(inside(wrap([number])))
-        assert has_non_finite({"a": [inside(number)]})
-    assert not has_non_finite(wrap([1.5]))
-    assert not has_non_finite(inside(wrap([1e308])))
+        for value in (wrap([number]), inside(wrap([number])), {"a": [inside(number)]}):
+            assert has_non_finite(value, encode_json(value))
+    for value in (wrap([1.5]), inside(wrap([1e308])), wrap([None]), inside(wrap([None]))):
+        assert not has_non_finite(value, encode_json(value))
 
 
 @given(DOCUMENTS)
 def test_json_has_only_finite_numbers(document: Any) -> None:
-    assert not has_non_finite(document)
+    assert not has_non_finite(document, encode_json(document))
+
+
+class Measure(Enum):
+    UNKNOWN = math.nan
+    NONE = None
+
+
+@pytest.mark.parametrize("number", [Measure.UNKNOWN, [Measure.UNKNOWN], {"a": (None, Measure.UNKNOWN)}])
+def test_a_member_of_an_enum_that_is_not_finite_is_found(number: Any) -> None:
+    assert has_non_finite(number, encode_json(number))
+
+
+def test_nulls_of_other_values_than_numbers_are_accepted() -> None:
+    for value in (Measure.NONE, {1: None}, {"a": {None}}, [msgspec.Raw(b"null")], {math.nan: None}, "null", b"null"):
+        assert not has_non_finite(value, encode_json(value))
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "[-1e999]", '{"a": 1e309}'])
+def test_json_with_a_number_that_is_not_finite_is_not_decoded(text: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_json(text.encode())
 
 
 @given(DOCUMENTS.filter(lambda document: "e" not in str(document)))

@@ -209,7 +209,6 @@ class AgentMethod(Method):
 def _has_non_finite(value: object) -> bool:
     """Whether a value contains a NaN or an infinity; False for one that is not JSON, which only server code gets."""
     try:
-        data = encode_json(value)
+        return has_non_finite(value, encode_json(value))
     except UNENCODABLE:
         return False
-    return b"null" in data and has_non_finite(value)

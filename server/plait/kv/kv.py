@@ -14,8 +14,9 @@ from plait.clock import read_wall_clock
 from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
+from plait.parts.encoding import encode_named
 from plait.store.protocol import Store, ThreadKey, ThreadRow
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
+from plait_schemas.codec import decode_json
 
 __all__ = ["KV", "KVEntry", "KVStats"]
 
@@ -250,14 +251,7 @@ def _encode(key: str, value: Any) -> tuple[Literal["text", "json", "bytes"], byt
         return "text", value.encode(errors="surrogatepass")
     if isinstance(value, bytes | bytearray | memoryview):
         return "bytes", bytes(value)
-    try:
-        data = encode_json(value)
-    except UNENCODABLE as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"the value of {key!r} is neither a str, nor bytes, nor JSON: {error}") from None
-    if b"null" in data and has_non_finite(value):
-        raise ValueError(f"the value of {key!r} is not JSON: it has a number that is infinite or not a number")
-    return "json", data
+    return "json", encode_named(key, value)
 
 
 def _decode(form: str, data: bytes) -> Any:

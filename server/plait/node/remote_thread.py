@@ -37,8 +37,9 @@ from plait.node.remote_values import (
     find_part_result,
     find_result_type,
 )
+from plait.parts.encoding import encode_key, encode_named
 from plait.parts.values import Values
-from plait.parts.values_ops import call_change, encode_key, encode_named
+from plait.parts.values_ops import call_change
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import decode_json, encode_json
 

@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from plait.actor.thread import ThreadActor, check_may_write
+from plait.parts.encoding import encode_key, encode_named
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_index import HEAD
-from plait.parts.values_ops import Push, encode_key, encode_named
+from plait.parts.values_ops import Push
 from plait.parts.written import STAGED, Written
 from plait.store.protocol import Record, RecordRange
 from plait_schemas.codec import decode_json

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from plait.parts.encoding import encode_named
 from plait.parts.values_edit import Edit
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_ops import (
@@ -15,7 +16,6 @@ from plait.parts.values_ops import (
     SetMetadata,
     Update,
     call_change,
-    encode_named,
     must_precede,
 )
 from plait.parts.watched import Watched, is_mutable

@@ -4,9 +4,10 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from plait.parts.encoding import encode_named
 from plait.parts.value_pieces import Value
 from plait.parts.values_edit import Edit
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, has_non_finite
+from plait_schemas.codec import decode_json
 
 __all__ = [
     "Clear",
@@ -17,8 +18,6 @@ __all__ = [
     "SetMetadata",
     "Update",
     "call_change",
-    "encode_key",
-    "encode_named",
     "must_precede",
 ]
 
@@ -109,23 +108,3 @@ def call_change(change: Callable[[Any], Any], before: bytes | None, default: Any
         return change(decode_json(before))
     # The function may change the default in place, and be called again.
     return change(copy.deepcopy(default) if isinstance(default, list | dict) else default)
-
-
-def encode_key(key: str) -> str:
-    """Return a key if it is valid. Raises TypeError or ValueError."""
-    if not isinstance(key, str):
-        raise TypeError(f"a key must be a str, not {key!r}")
-    encode_named(key, key)
-    return key
-
-
-def encode_named(key: str, value: object) -> bytes:
-    """Return a value as JSON. Raises TypeError or ValueError that names the key."""
-    try:
-        data = encode_json(value)
-    except UNENCODABLE as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"the value {key!r} is not JSON: {error}") from None
-    if b"null" in data and has_non_finite(value):
-        raise ValueError(f"the value {key!r} is not JSON: it has a number that is infinite or not a number")
-    return data

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from plait.parts.encoding import encode_named
 from plait.parts.value_pieces import Value
-from plait.parts.values_ops import Push, encode_named
+from plait.parts.values_ops import Push
 from plait_schemas.codec import decode_json, encode_json
 
 __all__ = ["Watched", "is_mutable"]

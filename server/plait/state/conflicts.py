@@ -68,10 +68,10 @@ def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve)
     value = resolve(_copy_json(before), _copy_json(current), _copy_json(op.value), op.path)
     if value is None and (is_inserted or op.op == "remove"):
         return None if is_inserted else op
-    if has_non_finite(value):
+    data = encode_json(value)
+    if has_non_finite(value, data):
         raise InvalidState("resolve_conflict returned a number that is infinite or not a number", path=op.path)
-    value = _copy_json(value)
-    return Op("add" if op.op == "add" else "replace", op.path, value)
+    return Op("add" if op.op == "add" else "replace", op.path, decode_json(data))
 
 
 def _find_at(document: Any, place: str | None) -> Any:

@@ -114,13 +114,14 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
     try:
         data = encode_json(document)
         state = kind.state_type.decode(data)
+        # Encode the decoded state: the type adds default values that the migrations left out.
+        encoded = encode_json(state)
     except Exception as error:  # The type may run the author's code, such as `__post_init__`.
         returned = f"what the migrations return is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
         raise MigrationFailed(what, detail=returned) from error
-    if has_non_finite(document) or has_non_finite(state):
+    if has_non_finite(document, data) or has_non_finite(state, encoded):
         raise MigrationFailed(what, detail="what the migrations return has a number that is infinite or not a number")
-    # Encode the decoded state: the type adds default values that the migrations left out.
-    return data if kind.state_type.is_plain else encode_json(state)
+    return data if kind.state_type.is_plain else encoded
 
 
 def find_lost(key: ThreadKey, kind: StateClass, stored: StoredThread) -> list[str]:

@@ -217,10 +217,11 @@ def encode_value(what: str, value: object, limits: Limits, path: str | None = No
     """Encode a state, or a value that is set at a path in one. Raises InvalidState or TooLarge."""
     try:
         data = encode_json(value)
+        check_depth(data, limits, path or "")
+        is_finite = not has_non_finite(value, data)
     except UNENCODABLE as error:
         raise InvalidState(f"the {what} is not JSON: {error}", path=path) from None
-    check_depth(data, limits, path or "")
-    if b"null" in data and has_non_finite(value):
+    if not is_finite:
         raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
     return data
 

@@ -2,12 +2,20 @@
 
 import asyncio
 import time
+from typing import Any
 
+import msgspec
 import pytest
 from tests.server.parts.messages_lab import Chat, MessagesLab, contents
 
 from plait import Context, Destroyed, Messages, NotFound, Plait, StoreError, TooLarge
 from plait.parts.messages.message import Message, Page
+
+CYCLE: dict[str, Any] = {}
+CYCLE["cycle"] = CYCLE
+DEEP: Any = 1
+for _ in range(600):
+    DEEP = [DEEP]
 
 
 async def fill(lab: MessagesLab, count: int = 25) -> None:
@@ -151,6 +159,13 @@ async def test_the_agent_is_not_called_for_what_is_injected(chats: MessagesLab) 
         (("user", "x"), {"attachments": ["a"]}, TypeError),
         (("user", "x"), {"tool_calls": {"id": "a"}}, TypeError),
         (("user", "\ud800"), {}, ValueError),
+        (("user", "x"), {"silent": 0}, TypeError),
+        (("user", "x"), {"silent": None}, TypeError),
+        (("user", "x"), {"depth": True}, TypeError),
+        (("user", "x"), {"metadata": CYCLE}, ValueError),
+        (("user", "x"), {"attachments": [CYCLE]}, ValueError),
+        (("user", "x"), {"attachments": [{"raw": msgspec.Raw(b"junk")}]}, ValueError),
+        (("user", "x"), {"metadata": {"a": DEEP}}, ValueError),
         (("user", "x" * 1_048_576), {}, TooLarge),
     ],
 )

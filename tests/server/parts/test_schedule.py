@@ -208,6 +208,8 @@ async def test_the_list_of_a_name_has_only_those_that_may_still_run(store: Flaky
         (lambda s: s.every(1e13, "ring"), ValueError, "year 9999"),
         (lambda s: s.every(float("inf"), "ring"), ValueError, "year 9999"),
         (lambda s: s.after(1, "ring", key=""), ValueError, "must not be empty"),
+        (lambda s: s.after(1, "ring", key=5), TypeError, "key"),
+        (lambda s: s.after(1, "ring", key="\ud800"), ValueError, "key"),
         (lambda s: s.every(0.5, "ring"), ValueError, "shortest interval"),
         (lambda s: s.cron("* *", "ring"), ValueError, "not valid"),
         (lambda s: s.cron("0 0 * * *", "ring", tz="Europe/Atlantis"), ValueError, "no time zone"),

@@ -2,12 +2,12 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from plait.errors import TooLarge
-from plait_schemas.codec import encode_json, has_non_finite
+from plait_schemas.codec import encode_json
 
 __all__ = [
     "Message",
@@ -32,8 +32,6 @@ Role = Literal["system", "user", "assistant", "tool"]
 Status = Literal["completed", "pending", "streaming", "failed"]
 """Whether a message is in the history, is queued for the agent, is being written, or was given up."""
 
-_ROLES: Final = get_args(Role)
-_TEXTS: Final = ("content", "name", "tool_call_id", "parent_id")
 # The maximum depth of messages of agents that call agents.
 _DEEPEST: Final = 1000
 # Bytes by which a message may grow when it moves to the history.
@@ -56,7 +54,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     created_at: int = 0
     # The message in which this one is nested, and its depth; 0 is the conversation itself.
     parent_id: str | None = None
-    depth: int = 0
+    depth: Annotated[int, msgspec.Meta(ge=0, le=_DEEPEST)] = 0
     # Whether clients never see it.
     silent: bool = False
     metadata: Mapping[str, Any] = {}
@@ -73,30 +71,6 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def tool_call_ids(self) -> set[str]:
         """The ids of its tool calls."""
         return {id for call in self.tool_calls or () if isinstance(id := call.get("id"), str)}
-
-    def check(self) -> None:
-        """Raise ValueError or TypeError if this is not a valid message."""
-        if self.role not in _ROLES:
-            raise ValueError(f"role must be one of {', '.join(_ROLES)}, not {self.role!r}")
-        for name in _TEXTS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise TypeError(f"{name} must be a str or None, not {value!r}")
-        if type(self.depth) is not int or not 0 <= self.depth <= _DEEPEST:
-            raise ValueError(f"depth must be a whole number from 0 to {_DEEPEST}, not {self.depth!r}")
-        if self.metadata or self.tool_calls or self.attachments:
-            self._check_parts()
-
-    def _check_parts(self) -> None:
-        if not isinstance(self.metadata, Mapping):
-            raise TypeError(f"metadata must be a dict, not {self.metadata!r}")
-        for name in ("tool_calls", "attachments"):
-            value = getattr(self, name) or ()
-            if isinstance(value, str | Mapping) or not all(isinstance(each, Mapping) for each in value):
-                raise TypeError(f"{name} must be a list of dicts, not {value!r}")
-        for name in ("tool_calls", "metadata", "attachments"):
-            if (value := getattr(self, name)) and has_non_finite(value):
-                raise ValueError(f"{name} has a number that is infinite or not a number: it is not JSON")
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -1,19 +1,20 @@
 """`messages = Messages()`: the conversation of a thread."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from plait.actor.actor import Actor
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
+from plait.parts.encoding import read_back
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.draft import MessagesDraft, edit_message
 from plait.parts.messages.feed import Feed
 from plait.parts.messages.history import Order
 from plait.parts.messages.listing import Listing
-from plait.parts.messages.message import Message, Page, Role, make_id
+from plait.parts.messages.message import Message, Page, Role, decode_message, make_id
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reader import Reader
 from plait.parts.messages.sent_keys import SENT, make_sent_id
@@ -262,10 +263,11 @@ class ThreadMessages:
         self._check_may_write()
         if before is None:
             raise NotFound(f"there is no message {id}")
-        after = edit_message(before, content, metadata or {})
-        after.check()
+        # What is added, as it will be read.
+        added = _check(Message(id=id, role=before.role, content=content, metadata=metadata or {}))
+        after = edit_message(before, added.content, added.metadata)
         if (draft := self._use_draft()) is not None:
-            return draft.edit(before, content, metadata or {})
+            return draft.edit(before, added.content, added.metadata)
         is_pending = before.status == "pending"
         return await self._write(lambda changes: changes.change_pending(after) if is_pending else changes.change(after))
 
@@ -363,7 +365,7 @@ class ThreadMessages:
         """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
         numbers = self._writer.numbers
         position = numbers.next_position()
-        message = Message(
+        made = Message(
             id=id or make_id(position),
             role=role,
             content=content,
@@ -371,8 +373,7 @@ class ThreadMessages:
             created_at=numbers.next_time(read_wall_clock()),
             **fields,
         )
-        message.check()
-        return message
+        return _check(made)
 
     def _write(self, work: Callable[[Changes], T]) -> Result[T]:
         result, commit = self._writer.write(work)
@@ -381,3 +382,10 @@ class ThreadMessages:
     def _written(self, commit: Commit | None) -> Written:
         """Return an awaitable write; without a commit, it stands for all writes so far."""
         return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())
+
+
+def _check(message: Message) -> Message:
+    """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
+    if message.role not in (roles := get_args(Role)):
+        raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
+    return read_back(message, decode_message)

@@ -85,6 +85,8 @@ class MessageStream:
             raise RuntimeError("a message can only be written in the block of its stream: `async with … as m:`")
         if self._error is not None:
             raise self._error
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a str, not {text!r}")
         size = self._size + len(encode_json(text)) - 2
         check_size(size, self._writer.actor.limits.record)
         self._size = size

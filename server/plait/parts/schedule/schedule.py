@@ -14,6 +14,7 @@ from plait.actor.thread import Thread, ThreadActor, check_may_write
 from plait.actor.turn import current_turn
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import CorruptThread, TooMany
+from plait.parts.encoding import encode_named, read_back
 from plait.parts.part import Part
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
@@ -22,7 +23,6 @@ from plait.parts.schedule.rows import Row, decode_row
 from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
 from plait.parts.schedule.running import Runner
 from plait.parts.stage import find_stage
-from plait.parts.values_ops import encode_named
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
 from plait.store.protocol import Record, RecordRange
@@ -279,7 +279,8 @@ class ThreadSchedule:
             raise ValueError(f"{name} would run after the year 9999")
         at = max(at, read_due_clock())  # As a due time, a time near or before the epoch has another meaning.
         id, created_at = secrets.token_hex(12), max(read_wall_clock(), self._newest + 1)
-        return Row(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=at, due=at, **options)
+        row = Row(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=at, due=at, **options)
+        return read_back(row, decode_row)
 
     def _add(self, row: Row) -> Planned:
         self._check_may_write()

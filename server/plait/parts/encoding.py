@@ -1,0 +1,59 @@
+"""Encodes what a caller passes to a part, so that it can be read when the thread wakes."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from plait.state.types import parse_json_error
+from plait_schemas.codec import HALF_PAIR, NOT_JSON, UNENCODABLE, check_json, encode_json, has_non_finite, nests_deeper
+
+__all__ = ["DEEPEST", "encode_key", "encode_named", "read_back"]
+
+DEEPEST: Final = 500
+"""How deep what a part stores may be nested, whatever `Limits.depth` is, so that it can be decoded in any call."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def encode_key(key: str) -> str:
+    """Return a key if it is valid. Raises TypeError or ValueError."""
+    if not isinstance(key, str):
+        raise TypeError(f"a key must be a str, not {key!r}")
+    encode_named(key, key)
+    return key
+
+
+def encode_named(name: str, value: object) -> bytes:
+    """Return a value as JSON. Raises TypeError or ValueError that names it."""
+    try:
+        data = _encode(value)
+        check_json(data)  # A msgspec.Raw in the value may be anything.
+        return data
+    except UNENCODABLE as error:
+        why = HALF_PAIR if isinstance(error, UnicodeError) else str(error)
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"the value {name!r} is not JSON: {why}") from None
+
+
+def read_back(record: S, decode: Callable[[bytes], S]) -> S:
+    """Return a record as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
+    try:
+        return decode(_encode(record))
+    except msgspec.ValidationError as error:
+        message, place = parse_json_error(error)
+        kind = TypeError if ", got `" in message else ValueError
+        raise kind(f"{place[1:]} cannot be stored: {message}") from None
+    except (*UNENCODABLE, *NOT_JSON):
+        for field in record.__struct_fields__:
+            encode_named(field, getattr(record, field))
+        raise
+
+
+def _encode(value: object) -> bytes:
+    data = encode_json(value)
+    if nests_deeper(data, DEEPEST):
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    if has_non_finite(value, data):
+        raise ValueError("it has a number that is infinite or not a number")
+    return data
