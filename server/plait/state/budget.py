@@ -25,6 +25,7 @@ _COPIED_PER_COST: Final = 10_000
 FREE_OPS: Final = 100
 _OPS_PER_MESSAGE: Final = 50
 _PLACES_PER_COST: Final = 4
+_ELEMENTS_PER_COST: Final = 4
 # Tracing the original places of this many operations takes as long as rebasing one operation over another.
 _PLACES_PER_PAIR: Final = 4
 
@@ -72,6 +73,10 @@ class Budget:
     def charge_places(self, count: int) -> None:
         """Charge for transforming two splices that have `count` regions together."""
         self._take(count / _PLACES_PER_COST)
+
+    def charge_elements(self, count: int) -> None:
+        """Charge for finding the ids of the elements of a list."""
+        self._take(count / _ELEMENTS_PER_COST)
 
     def charge_parts(self, ops: Sequence[Op], rebased: Sequence[Op], document: Any) -> None:
         """Charge for copying texts by the splices that a rebase has added, which `charge_ops` has not counted."""

@@ -1,18 +1,21 @@
 """Conflict resolution: what happens when a change and the changes of others affect the same place."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from plait.errors import Conflict, InvalidState
-from plait_schemas.codec import decode_json, encode_json, has_non_finite
+from plait.state.budget import Budget
+from plait_schemas.codec import decode_json, decoded, encode_json, has_non_finite
+from plait_schemas.elements import Id, Keys, id_of, ids_of
 from plait_schemas.patch import Op, find, parse
-from plait_schemas.rebase import Rebased
+from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place
-from plait_schemas.trace import Origin
+from plait_schemas.trace import Origin, trace
 
-__all__ = ["Policy", "Resolve", "may_meet", "merge"]
+__all__ = ["Policy", "Resolve", "drop_known", "may_meet", "merge"]
 
 Policy = Literal["last-writer", "reject"]
 Resolve = Callable[[Any, Any, Any, str], Any]
@@ -30,6 +33,42 @@ def may_meet(ops: Iterable[Op], others: Iterable[Op]) -> bool:
 
 def _kind_of_place(path: str) -> tuple[str, ...]:
     return tuple("-" if is_place(part) else part for part in parse(path))
+
+
+def drop_known(rebased: Rebased, theirs: Sequence[Op], document: Any, *, keys: Keys | None, budget: Budget) -> Rebased:
+    """Return a write without the elements that others have inserted, too, by their ids: these stay as they are.
+
+    So what has an id is never doubled, even if the write was compared with a state that its client had not read.
+    """
+    known = {id for op in theirs if (id := _inserted_id(op, keys)) is not None}
+    suspects = [at for at, op in enumerate(rebased.ops) if _inserted_id(op, keys) in known] if known else []
+    if not suspects or rebased.is_lost:
+        return rebased
+    budget.charge_rebase(rebased.ops, len(theirs), traces=True)
+    origins = trace(rebased.ops, theirs, document)
+    there: dict[str, Counter[Any]] = {}
+    ops = list(rebased.ops)
+    for at in reversed(suspects):
+        op, place = ops[at], (origins[at].now or "").rpartition("/")[0]
+        if place not in there:
+            elements = find(document, parse(place))
+            elements = list(map(decoded, elements)) if isinstance(elements, list | tuple) else []
+            budget.charge_elements(len(elements))
+            there[place] = Counter(ids_of(elements, None if keys is None else keys.at(place)))
+        if there[place][_inserted_id(op, keys)] == 1:
+            # The operations after it were made with the element in the list.
+            budget.charge_rebase(ops[at + 1 :], 1)
+            gone = Op("remove", op.path)
+            ops[at:] = [*([gone] if op.op == "replace" else ()), *rebase(ops[at + 1 :], [gone], None).ops]
+    return rebased._replace(ops=ops)
+
+
+def _inserted_id(op: Op, keys: Keys | None) -> Id | None:
+    """Return the id of the value that an operation may insert into a list, None if it has none."""
+    place, _, part = op.path.rpartition("/")
+    if op.op not in ("add", "replace") or op.moved is True or not is_place(part):
+        return None
+    return id_of(decoded(op.value), None if keys is None else keys.at(place))
 
 
 def merge(

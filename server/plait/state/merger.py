@@ -16,7 +16,7 @@ from plait.limits import Limits
 from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
-from plait.state.conflicts import Policy, Resolve, may_meet, merge
+from plait.state.conflicts import Policy, Resolve, drop_known, may_meet, merge
 from plait.state.history import History
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
@@ -141,6 +141,7 @@ class Merger(Pipeline):
         budget.charge_ops(ops, document)
         rebased = rebase(ops, theirs, document, budget.charge_places)
         budget.charge_parts(ops, rebased.ops, document)
+        rebased = drop_known(rebased, theirs, document, keys=self.keys, budget=budget)
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         made_on = base.partial if callable(policy) else None
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)

@@ -180,16 +180,19 @@ function heard(type) {
   });
 }
 
-/** Adds to the list at a time, and waits until that has been handled. */
-async function addAt(visitor, at, element) {
+/** Adds to the list at a time, several times without waiting for an answer, and waits until that has been handled. */
+async function addAt(visitor, at, name, burst) {
   await pause(at - Date.now() - 2);
   while (Date.now() < at);
-  visitor.client.setState({ list: [...visitor.client.state.list, element] });
+  for (let count = 1; count <= burst; count += 1) {
+    if (count > 1) await pause(15);
+    visitor.client.setState({ list: [...visitor.client.state.list, { id: `${name}.${count}` }] });
+  }
   await visitor.settle();
 }
 
 /** One of two pages that add to one list at the same moment, again and again. It counts what is lost and doubled. */
-export async function lead({ rounds, busy }) {
+export async function lead({ rounds, busy, burst }) {
   const visitor = new Visitor();
   await visitor.ready();
   await put({ list: [] });
@@ -201,12 +204,12 @@ export async function lead({ rounds, busy }) {
     const done = heard("done");
     const at = Date.now() + 25;
     channel.postMessage({ type: "round", round, at });
-    await Promise.all([addAt(visitor, at, `left ${round}`), done]);
+    await Promise.all([addAt(visitor, at, `left ${round}`, burst), done]);
     const shown = heard("shown");
     channel.postMessage({ type: "both are done" });
-    const { list } = await agreed(visitor);
+    const list = (await agreed(visitor)).list.map(({ id }) => id);
     await shown;
-    lost += 2 - new Set(list.filter((each) => each.endsWith(` ${round}`))).size;
+    lost += 2 * burst - new Set(list.filter((each) => each.includes(` ${round}.`))).size;
     if (new Set(list).size < list.length) {
       doubled.push({ round, list });
       await put({ list: [] });
@@ -219,7 +222,7 @@ export async function lead({ rounds, busy }) {
 }
 
 /** The other page. */
-export async function follow({ busy }) {
+export async function follow({ busy, burst }) {
   const visitor = new Visitor();
   await visitor.ready();
   const rest = occupy(busy);
@@ -227,7 +230,7 @@ export async function follow({ busy }) {
   let round;
   while ((round = await Promise.race([heard("round"), end]))) {
     const both = heard("both are done");
-    await addAt(visitor, round.at, `right ${round.round}`);
+    await addAt(visitor, round.at, `right ${round.round}`, burst);
     channel.postMessage({ type: "done" });
     await both;
     await agreed(visitor);

@@ -46,7 +46,10 @@ class SeenTracker:
         "_version",
         "_waiting",
         "_writes",
+        "_written",
         "base",
+        "is_page",
+        "other_base",
         "sent",
     )
 
@@ -57,8 +60,14 @@ class SeenTracker:
         # Called each time the client has answered a ping.
         self._on_seen = on_seen
         self._loop = asyncio.get_running_loop()
+        # Whether the client is a page in a browser, which may answer a ping before its script has read the state.
+        self.is_page = False
         # The state that the client's next write is based on; None if it has none.
         self.base: Revision | None = None
+        # In a page, another state on which that write may be made, as the order of the messages does not tell.
+        self.other_base: Revision | None = None
+        # The version that its last write made; -1 for none.
+        self._written = -1
         # The last version that the client is known to have shown; -1 for none.
         self._version = -1
         # State frames sent, and the time and the version of the last one.
@@ -126,9 +135,9 @@ class SeenTracker:
         transport.send(frame)
         return True
 
-    def note_written(self, revision: Revision) -> None:
-        """Record a state that the client wrote, and shows until it reads another."""
-        self.base = revision
+    def note_written(self, revision: Revision, version: int) -> None:
+        """Record a state that the client wrote, which made a version, and which it shows until it reads another."""
+        self.base, self.other_base, self._written = revision, None, version
 
     def note_shown(self, version: int) -> None:
         """Set the version that the client shows to that of its own write."""
@@ -146,10 +155,12 @@ class SeenTracker:
             return
         if asked[0][0] != version and all(each != version for each, _ in asked):
             return
-        self._version = -1
+        self._version, shown = -1, self.other_base or self.base
         while self._version != version:
             self._version, self.base = asked.popleft()
             self._waiting -= self.base.size + _OVERHEAD
+        # A busy page may not have read a state that was sent before its last write came, and still show that write.
+        self.other_base = shown if self.is_page and version < self._written else None
         self._on_seen()
 
     # Inside

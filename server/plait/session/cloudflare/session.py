@@ -70,7 +70,6 @@ class CloudflareSession:
         "_connection",
         "_departures",
         "_is_behind",
-        "_is_page",
         "_left_at",
         "_limiter",
         "_loop",
@@ -98,8 +97,7 @@ class CloudflareSession:
         self._writes: WholeStates | None = None
         # The version that this client showed on its last socket; None once it has seen a state on this one.
         self._left_at: int | None = None
-        # Whether the client is a page in a browser, and the timer that ends the time for its queued messages.
-        self._is_page = False
+        # Ends the time for a page's queued messages.
         self._opening: asyncio.TimerHandle | None = None
         # Whether state frames have been held back.
         self._is_behind = False
@@ -109,7 +107,7 @@ class CloudflareSession:
     def open(self, request: Request) -> None:
         """Join the thread."""
         self._left_at = self._last_shown()
-        self._is_page = "origin" in request.headers
+        self._seen.is_page = "origin" in request.headers
         self._actor.sockets.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
@@ -178,7 +176,7 @@ class CloudflareSession:
                 self._transport.send(Frame(encode(identity)))
             self._send_state(None)
             self._transport.send(_MCP_FRAME)
-            if not self._is_page:
+            if not self._seen.is_page:
                 self._seen.note_first()
         actor.instruments.joined(actor.key.kind, "cloudflare", sent)
 
@@ -226,7 +224,7 @@ class CloudflareSession:
 
     def _note_seen(self) -> None:
         """Continue after the client has answered a ping."""
-        if self._is_page and self._left_at is not None:
+        if self._seen.is_page and self._left_at is not None:
             if self._opening is None:
                 self._opening = self._loop.call_later(_OPENING, self._forget_departure)
         else:

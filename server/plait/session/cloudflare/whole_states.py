@@ -7,11 +7,13 @@ from typing import Any
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.errors import InvalidState, TooLarge
+from plait.limits import count_extra_messages
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.elements import id_of
+from plait_schemas.patch import Op
 from plait_schemas.text_patch import TextDiff
 
 __all__ = ["WholeStates"]
@@ -43,7 +45,7 @@ class WholeStates:
         if not (actor.kind.cls.merge_whole_states and self._connection.protocol_enabled):
             commit = actor.state.replace(state, json, self._connection)
             return commit, self._is_as_sent(commit, data, is_merged=False)
-        base = seen.base if actor.state.current.has_state else None
+        base = self._find_base(state, json) if actor.state.current.has_state else None
         if base is None or (base is actor.state.current and (self._type.is_plain or json == data)):
             commit = actor.state.replace(state, json, self._connection)
             wrote = commit.revision
@@ -51,7 +53,7 @@ class WholeStates:
         else:
             commit, wrote = self._write_over(base, Revision(self._type, json=json, state=state), data)
             is_as_sent = self._is_as_sent(commit, data, is_merged=True)
-        seen.note_written(commit.revision if is_as_sent else wrote)
+        seen.note_written(commit.revision if is_as_sent else wrote, commit.version)
         return commit, is_as_sent
 
     # Inside
@@ -60,6 +62,19 @@ class WholeStates:
         """Decode a state, and return it with its JSON; drop unknown fields, which an older page may send."""
         return self._type.from_json(data, self._actor.limits, drops_unknown=True)
 
+    def _find_base(self, state: Any, json: bytes) -> Revision | None:
+        """Return the state on which a write was made; of two possible ones, that from which it differs less."""
+        base, other = self._seen.base, self._seen.other_base
+        if base is None or other is None:
+            return base
+        self._charge(2 * count_extra_messages(json))
+        wrote = Revision(self._type, json=json, state=state)
+        return min(base, other, key=lambda each: len(encode_json(self._diff(each, wrote))))
+
+    def _diff(self, base: Revision, wrote: Revision) -> list[Op]:
+        both = [(each.base, each.require_json()) for each in (base, wrote)]
+        return self._type.diff(both[0], both[1], self._actor.limits, TextDiff(self._type.keys))
+
     def _write_over(self, base: Revision, wrote: Revision, data: bytes) -> tuple[Commit, Revision]:
         """Merge a write that was made on `base`; also return the state that the client now shows."""
         actor = self._actor
@@ -67,9 +82,7 @@ class WholeStates:
             wrote = self._complete(wrote, data, base)
         if base is actor.state.current:
             return actor.state.replace(wrote.base, wrote.require_json(), self._connection), wrote
-        both = [(each.base, each.require_json()) for each in (base, wrote)]
-        ops = self._type.diff(both[0], both[1], actor.limits, TextDiff(self._type.keys))
-        return actor.state.merge(ops, base, self._connection, self._charge), wrote
+        return actor.state.merge(self._diff(base, wrote), base, self._connection, self._charge), wrote
 
     def _is_as_sent(self, commit: Commit, data: bytes, *, is_merged: bool) -> bool:
         stored = commit.revision.require_json()

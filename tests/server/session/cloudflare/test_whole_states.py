@@ -14,6 +14,7 @@ from tests.server.rooms import Client, House, make_request, open_house
 from plait.actor.connection import Connection, Source
 from plait.actor.thread import Thread
 from plait.errors import Reject
+from plait.limits import Limits
 
 REJECTED = {"type": "cf_agent_state_error", "error": "State update rejected"}
 
@@ -668,6 +669,155 @@ async def test_a_page_that_takes_back_at_once_what_it_has_read_does_so() -> None
         page.transport.answer_ping()
         page.push({"a": 0, "b": 2})
         assert await stored(house) == {"a": 0, "b": 2}
+
+
+def made_of(kind: str, *words: str) -> Any:
+    """Return a state whose elements are the words."""
+    match kind:
+        case "ids":
+            return {"note": "", "items": [{"id": word} for word in words]}
+        case "strings":
+            return {"note": "", "items": [*words]}
+        case _:
+            return {"note": "".join(f"{word} " for word in words), "items": []}
+
+
+async def cross(house: House, page: Client, *, first: Any, theirs: Any, second: Any) -> None:
+    """Write twice as a page whose browser answers, between the writes, the ping of a state sent before the first."""
+    other = await house.join(Note, "other")
+    other.push(theirs)
+    await stored(house, Note)
+    ping = page.transport.pings[-1]
+    page.push(first)
+    page.session.pong(ping)
+    page.push(second)
+
+
+@pytest.mark.parametrize("kind", ["ids", "strings", "texts"])
+async def test_a_page_that_writes_twice_beside_another_client_doubles_and_loses_nothing(kind: str) -> None:
+    async with open_house(Note) as house:
+        await house.handle(Note).set_state(made_of(kind))
+        page = await join_page(house, Note)
+        first, theirs, second = made_of(kind, "a1"), made_of(kind, "x"), made_of(kind, "a1", "a2")
+        await cross(house, page, first=first, theirs=theirs, second=second)
+        found = await stored(house, Note)
+        assert sorted(found["note"].split()) == (["a1", "a2", "x"] if kind == "texts" else [])
+        words = [each["id"] if kind == "ids" else each for each in found["items"]]
+        assert sorted(words) == ([] if kind == "texts" else ["a1", "a2", "x"])
+
+
+async def test_a_page_edits_what_it_has_just_added_beside_another_client() -> None:
+    async with open_house(Note) as house:
+        await house.handle(Note).set_state({"items": []})
+        page = await join_page(house, Note)
+        await cross(
+            house,
+            page,
+            first={"items": [{"id": 1, "title": ""}]},
+            theirs={"items": [{"id": 2, "title": "theirs"}]},
+            second={"items": [{"id": 1, "title": "mine"}]},
+        )
+        found = (await stored(house, Note))["items"]
+        assert sorted(each["title"] for each in found) == ["mine", "theirs"]
+
+
+@pytest.mark.parametrize("is_page", [True, False])
+async def test_only_a_page_has_two_possible_bases(*, is_page: bool) -> None:
+    async with open_house(Note) as house:
+        await house.handle(Note).set_state({"a": 0, "b": 0})
+        client = await join_page(house, Note) if is_page else await house.join(Note, "a")
+        await cross(house, client, first={"a": 1, "b": 0}, theirs={"a": 0, "b": 5}, second={"a": 1, "b": 0})
+        # Any other client has read what is theirs, and takes it back.
+        assert await stored(house, Note) == {"a": 1, "b": 5 if is_page else 0}
+
+
+@pytest.mark.parametrize("reads_both", [True, False])
+async def test_a_page_has_one_base_again_when_it_has_answered_a_later_ping(*, reads_both: bool) -> None:
+    async with open_house(Note) as house:
+        await house.handle(Note).set_state({"a": 0, "b": 0})
+        page = await join_page(house, Note)
+        await cross(house, page, first={"a": 1, "b": 0}, theirs={"a": 0, "b": 5}, second={"a": 1, "b": 0, "c": 1})
+        await stored(house, Note)
+        if reads_both:
+            page.transport.answer_ping()
+        page.push({"a": 1, "b": 0, "c": 1})
+        assert await stored(house, Note) == {"a": 1, "b": 0 if reads_both else 5, "c": 1}
+
+
+async def test_comparing_a_write_with_two_states_counts_as_more_messages() -> None:
+    async with open_house(Note, limits=Limits(messages_per_second=0.001, message_burst=200)) as house:
+        text = "x" * 900_000
+        await house.handle(Note).set_state({"text": text})
+        page = await join_page(house, Note)
+        # Each of its writes counts as 56 messages, and the second one as 110 more: without these, it could write again.
+        await cross(
+            house, page, first={"text": text, "a": 1}, theirs={"text": text, "b": 1}, second={"text": text, "a": 2}
+        )
+        page.push({"text": text, "c": 1})
+        assert await stored(house, Note) == {"text": text, "a": 2, "b": 1}
+        assert REJECTED in page.transport.take()
+
+
+class Columns(Thread[dict[str, Any]]):
+    kind = "room"
+    initial_state = {"todo": [], "done": [], "log": []}  # noqa: RUF012
+    list_keys = {"/todo": "slug", "/done": "slug"}  # noqa: RUF012
+
+
+def slugs(*names: str) -> list[Any]:
+    return [{"slug": name, "id": 0} for name in names]
+
+
+async def test_an_element_that_two_clients_add_under_one_id_is_there_once_as_the_first_added_it() -> None:
+    async with open_house(Columns) as house:
+        a, b = await two(house, Columns)
+        a.push({"todo": [], "done": [], "log": [{"id": 1, "by": "a"}]})
+        b.push({"todo": [], "done": [], "log": [{"id": 2}, {"id": 1, "by": "b"}, {"id": 3}]})
+        assert (await stored(house, Columns))["log"] == [{"id": 1, "by": "a"}, {"id": 2}, {"id": 3}]
+        assert a.transport.take()[-1] == b.transport.take()[-1] == state(await stored(house, Columns))
+
+
+async def test_the_member_that_identifies_the_elements_of_a_list_is_that_of_the_class() -> None:
+    async with open_house(Columns) as house:
+        a, b = await two(house, Columns)
+        a.push({"todo": slugs("x"), "done": [], "log": []})
+        b.push({"todo": slugs("y", "x"), "done": slugs("x", "y"), "log": []})
+        assert await stored(house, Columns) == {"todo": slugs("x", "y"), "done": slugs("x", "y"), "log": []}
+
+
+async def test_an_element_that_replaces_another_one_and_is_there_already_is_only_there_once() -> None:
+    async with open_house(Columns) as house:
+        await house.handle(Columns).set_state({"todo": [], "done": [], "log": ["old", "end"]})
+        a, b = await two(house, Columns)
+        a.push({"todo": [], "done": [], "log": ["old", "end", {"id": 1}]})
+        b.push({"todo": [], "done": [], "log": [{"id": 1}, "end"]})
+        assert (await stored(house, Columns))["log"] == ["end", {"id": 1}]
+
+
+class Slug(msgspec.Struct):
+    slug: str
+    tags: list[Item] = []
+
+
+class Table(msgspec.Struct):
+    rows: list[Slug] = []
+
+
+class Tables(Thread[Table]):
+    kind = "room"
+    initial_state = Table(rows=[Slug("old")])
+    list_keys = {"/rows": "slug"}  # noqa: RUF012
+
+
+async def test_elements_of_typed_lists_inside_of_others_are_there_once_too() -> None:
+    async with open_house(Tables) as house:
+        a, b = await two(house, Tables)
+        tag = {"id": "t", "title": "", "color": "white"}
+        a.push({"rows": [{"slug": "old", "tags": [tag]}, {"slug": "x", "tags": []}]})
+        b.push({"rows": [{"slug": "x", "tags": []}, {"slug": "old", "tags": [tag, {**tag, "id": "u"}]}]})
+        assert await stored(house, Tables) == {
+            "rows": [{"slug": "old", "tags": [tag, {**tag, "id": "u"}]}, {"slug": "x", "tags": []}]
+        }
 
 
 async def test_a_client_that_cannot_be_pinged_shows_the_state_that_it_was_sent_last() -> None:
