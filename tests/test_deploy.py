@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,6 +73,20 @@ def test_the_nginx_file_is_well_formed_and_passes_sockets_on() -> None:
     # The port of the compose file is in the origin of a page, and must be in the host, too.
     for needed in ("Upgrade $http_upgrade", 'Connection "upgrade"', "Host $http_host", "X-Forwarded-For $remote_addr"):
         assert f"proxy_set_header {needed};" in text
+
+
+def test_the_settings_for_haproxy_in_the_docs_are_accepted(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```haproxy\n(.*?)```", (DEPLOY.parent / "docs" / "deploying.md").read_text(), re.DOTALL)
+    assert "option httpchk GET /readyz" in text
+    # The certificate is not there.
+    (tmp_path / "haproxy.cfg").write_text(text.replace(" ssl crt /etc/haproxy/game.pem", ""))
+    done = subprocess.run(
+        [shutil.which("haproxy") or "/usr/sbin/haproxy", "-c", "-f", str(tmp_path / "haproxy.cfg")],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_service_is_one_that_systemd_accepts(tmp_path: Path) -> None:

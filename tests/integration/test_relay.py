@@ -94,7 +94,7 @@ async def lose(front: Front) -> None:
 
 def hold(front: Front, seconds: float) -> None:
     """Set how long the gateway waits for the owner."""
-    front.context.links._hold = seconds
+    front.context.links.hold = seconds
 
 
 # Sockets
@@ -171,7 +171,7 @@ async def test_an_owner_that_goes_away_keeps_its_sockets_and_gets_no_other(front
 async def test_a_node_that_does_not_own_a_thread_refuses_its_sockets_and_requests(fronts: list[Front]) -> None:
     async with serving(fronts) as (address, front, _), http(address) as web:
         front.app._context.owners = OneOwner(7)
-        front.context.links._hold = 0.3
+        front.context.links.hold = 0.3
         client = NativeClient(address, PATH, "a")
         with pytest.raises(Closed):
             await client.join()

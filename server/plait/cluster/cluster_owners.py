@@ -67,10 +67,13 @@ class ClusterOwners:
         record: NodeRecord,
         directory: Directory,
         *,
+        workers: int = 1,
         interval: float = _INTERVAL,
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self._record = record
+        # The workers of this server, each of which is a node.
+        self._workers = workers
         self._directory = directory
         self._interval = interval
         self._clock = clock
@@ -106,7 +109,10 @@ class ClusterOwners:
     def server(self) -> Mapping[NodeId, int]:
         base, number = _split_name(self._record.name)
         others = ((id, *_split_name(each.name)) for id, each in self._nodes.items())
-        return {id: other for id, name, other in others if name == base} | {self.node: number}
+        alive = {other: id for id, name, other in others if name == base} | {number: self.node}
+        # A worker that is dead has no id, and does not answer to its name.
+        dead = {other: f"{base}.{other}" for other in range(self._workers) if self._workers > 1}
+        return {id: other for other, id in sorted((dead | alive).items())}
 
     def find(self, key: ThreadKey) -> NodeId | None:
         shard = find_shard(key)

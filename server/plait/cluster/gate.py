@@ -1,5 +1,6 @@
 """The gate of a node: what leaves it asks here first, and waits while the node may not serve."""
 
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -17,6 +18,11 @@ class Gate(Protocol):
         ...
 
     @property
+    def closed_for(self) -> float:
+        """Seconds since it has closed; 0 while it is open, and infinite before it opens first."""
+        ...
+
+    @property
     def generation(self) -> int:
         """Changes when everything must be dropped that waits, as this node was dead for the others."""
         ...
@@ -30,6 +36,7 @@ class _OpenGate:
     """The gate of a process that shares its threads with no other."""
 
     is_open = True
+    closed_for = 0.0
     generation = 0
 
     def call_when_open(self, callback: Callable[[], None]) -> None:
@@ -52,6 +59,10 @@ class LeaseGate:
     def is_open(self) -> bool:
         """Whether the lease holds."""
         return self._lease is not None and self._lease.holds
+
+    @property
+    def closed_for(self) -> float:
+        return math.inf if self._lease is None else max(-self._lease.rest, 0.0)
 
     def follow(self, lease: Lease) -> None:
         """Open and close with this lease from now on."""

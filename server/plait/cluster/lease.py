@@ -49,4 +49,4 @@ class Lease:
 
     def end(self) -> None:
         """Stop serving: the node is dead for the others."""
-        self._until = -math.inf
+        self._until = min(self._until, self._clock())

@@ -1,11 +1,13 @@
 """Whether a store can be written, and the log lines that tell an operator that it cannot."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from plait.errors import Fenced, StoreError
 from plait.store.batches import Outcome
+from plait.store.protocol import Unreachable
 
 __all__ = ["Health"]
 
@@ -67,6 +69,7 @@ class Health:
         causes = [each.__cause__ for each in failed if each.__cause__ is not None and self._is_trouble(each.__cause__)]
         if causes:
             self.trouble = str(causes[-1])
-            self._last_failure = now
+            # Where the server was away, it is tried at once: a connection tells whether it is back.
+            self._last_failure = -math.inf if isinstance(failed[-1], Unreachable) else now
         elif self.trouble is not None and has_stored:
             self.record_success()

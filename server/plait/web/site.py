@@ -1,5 +1,6 @@
 """The routes of a server: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -18,10 +19,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.agents.identity import HEADER, ThreadIds
+from plait.cluster.gate import OPEN
 from plait.errors import StoreError
 from plait.instruments.prometheus import Family, Metrics
 from plait.settings import Settings, make_setting_error
-from plait.store.protocol import Store
+from plait.store.protocol import Store, Unreachable
 from plait.web.context import ServerContext, error_body, error_response
 from plait.web.hosts import Hosts
 from plait.web.http.endpoint import Endpoint, PathRoute
@@ -35,19 +37,12 @@ __all__ = ["Site"]
 _CLIENT: Final = ("client.js", "messages.js")
 
 
-# The names of reports.
+# The name of a report.
 _METRICS: Final = "metrics"
-_READINESS: Final = "readiness"
+# Seconds after which the engine of a shared store is taken to give no answer.
+_CHECK: Final = 1.0
 
 
-class _Refusal(msgspec.Struct, frozen=True):
-    """Why a process is not ready."""
-
-    code: str
-    message: str
-
-
-_decode_refusal: Final = msgspec.msgpack.Decoder(_Refusal | None).decode
 _decode_families: Final = msgspec.msgpack.Decoder(list[Family]).decode
 
 
@@ -69,6 +64,8 @@ class Site:
         self._settings = settings
         # Served at `/metrics`, unless they are None.
         self._metrics = metrics
+        # Whether the store can store changes; the last look, which may not have ended.
+        self._check: asyncio.Task[StoreError | None] | None = None
         # `/metrics` asks for no credentials, even with `authenticate`.
         self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=False)
         threads, runs = ThreadRequests(context), RunRequests(context, thread_ids)
@@ -140,35 +137,35 @@ class Site:
     @property
     def reports(self) -> Mapping[str, Callable[[], Awaitable[bytes]]]:
         """What this process tells the other nodes about itself."""
-        return {_METRICS: self._report_metrics, _READINESS: self._report_readiness}
+        return {_METRICS: self._report_metrics}
 
     async def _get_readiness(self, request: Request) -> Response:
-        refusal = await self._find_refusal()
-        nodes = self._context.node.everywhere.nodes
-        for node, found in (await nodes.report(_READINESS)).items() if refusal is None else ():
-            number = nodes.owners.server.get(node)
-            if found is None:
-                refusal = _Refusal("unavailable", f"worker {number} does not answer")
-            elif (told := _decode_refusal(found)) is not None:
-                refusal = _Refusal(told.code, f"worker {number}: {told.message}")
-        if refusal is not None:
-            return JSONResponse(error_body(refusal.code, refusal.message), 503)
+        if (refusal := await self._find_refusal()) is not None:
+            return JSONResponse(error_body(*refusal), 503)
         return JSONResponse({"status": "ok", "durability": self._store.durability})
 
-    async def _find_refusal(self) -> "_Refusal | None":
-        """Return why this process is not ready; None if it is."""
-        if not self._context.node.is_serving:
-            return _Refusal("unavailable", "the server is starting or shutting down")
-        if not self._context.owners.gate.is_open:
-            return _Refusal("unavailable", "this server is cut off from its store")
+    async def _find_refusal(self) -> tuple[str, str] | None:
+        """Return the code and the message that say why this process cannot serve; None if it can."""
+        context, gate = self._context, self._context.owners.gate
+        if not context.node.is_serving:
+            return "unavailable", "the server is starting or shutting down"
+        if not gate.is_open:  # Requests are held, and answered if the store is back in time.
+            is_late = gate.closed_for >= context.links.hold
+            return ("unavailable", "this server is cut off from its store") if is_late else None
+        if self._check is None or self._check.done():
+            self._check = asyncio.create_task(self._find_failure(), name="plait store check")
+        # It is not cancelled, as that would end a write that waits for a standby.
+        done, _ = await asyncio.wait([self._check], timeout=None if gate is OPEN else _CHECK)
+        if not done or (failure := self._check.result()) is None or isinstance(failure, Unreachable):
+            return None  # The lease, which ends soon, tells of an engine that does not answer.
+        return "store_error", "the store cannot store changes; see the server's log"
+
+    async def _find_failure(self) -> StoreError | None:
         try:
             await self._store.check_writes()
-        except StoreError:  # Its message is for the log only.
-            return _Refusal("store_error", "the store cannot store changes; see the server's log")
+        except StoreError as error:
+            return error
         return None
-
-    async def _report_readiness(self) -> bytes:
-        return msgspec.msgpack.encode(await self._find_refusal())
 
     async def _get_metrics(self, metrics: Metrics, request: Request) -> Response:
         self._metrics_hosts.check(request)

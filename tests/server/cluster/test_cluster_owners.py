@@ -50,10 +50,16 @@ KEYS = make_keys()
 
 @asynccontextmanager
 async def joined(
-    directory: PromptDirectory, name: str, interval: float = NEVER, *, clock: Callable[[], float] = boot_time
+    directory: PromptDirectory,
+    name: str,
+    interval: float = NEVER,
+    *,
+    workers: int = 1,
+    clock: Callable[[], float] = boot_time,
 ) -> AsyncIterator[ClusterOwners]:
     """A node that has joined."""
-    owners = ClusterOwners(NodeRecord("", name, f"{name}:1"), directory, interval=interval, clock=clock)
+    record = NodeRecord("", name, f"{name}:1")
+    owners = ClusterOwners(record, directory, workers=workers, interval=interval, clock=clock)
     await owners.start()
     await owners.open()
     try:
@@ -95,6 +101,18 @@ async def test_an_error_of_plait_ends_neither_the_beats_nor_the_looks(caplog: py
         directory.nodes["b"] = NodeRecord("b", "b", "b:1")
         await until(lambda: a.find_node("b") is not None)
     assert caplog.text.count("Traceback") == 3
+
+
+async def test_the_workers_of_a_server_are_counted_when_they_are_dead() -> None:
+    directory = PromptDirectory()
+    async with joined(directory, "a.1", workers=3) as one:
+        assert one.server == {"a.0": 0, one.node: 1, "a.2": 2}
+        async with joined(directory, "a.0", workers=3) as zero:
+            one.correct(KEYS[0], None)
+            await until(lambda: zero.node in one.server)
+            assert one.server == {zero.node: 0, one.node: 1, "a.2": 2}
+    async with joined(directory, "b") as alone:
+        assert alone.server == {alone.node: 0}
 
 
 class Gains:

@@ -416,7 +416,7 @@ async def test_a_node_that_stays_away_is_unavailable(nodes: Nodes) -> None:
     async with asyncio.timeout(PATIENCE):
         await nodes.apps[1]._links.stop()
         await until_unlinked(nodes)
-        nodes.apps[0]._links._hold = 0.1
+        nodes.apps[0]._links.hold = 0.1
         with pytest.raises(Unavailable, match="the process that owns this thread is not running"):
             await nodes.handle(Node, 1).record()
 

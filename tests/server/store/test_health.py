@@ -7,6 +7,7 @@ import pytest
 
 from plait.errors import Fenced, StoreError
 from plait.store.health import Health
+from plait.store.protocol import Unreachable
 from plait.store.sqlite_errors import is_trouble
 
 
@@ -85,3 +86,11 @@ def test_a_write_is_tried_when_nobody_has_written_for_a_while(health: Health) ->
     health.record_success()
     assert not health.should_try(200)
     assert health.trouble is None
+
+
+def test_a_server_that_was_away_is_tried_at_once() -> None:
+    health = Health(lambda cause: True)
+    error = Unreachable("the connection is lost")
+    error.__cause__ = OSError("reset")
+    record(health, [error], 100)
+    assert health.should_try(100)

@@ -49,7 +49,8 @@ class Links:
         self._owners = owners
         self._network = network
         self._openers = openers
-        self._hold = hold
+        # Seconds for which something is held whose owner is away.
+        self.hold = hold
         self._server: asyncio.Server | None = None
         self._dialled: dict[NodeId, Link] = {}
         # Links to nodes that were away, and have come back.
@@ -108,7 +109,7 @@ class Links:
 
     def begin_hold(self) -> float:
         """Return the time of the loop until which something may be held that begins to wait now."""
-        return asyncio.get_running_loop().time() + self._hold
+        return asyncio.get_running_loop().time() + self.hold
 
     async def link(self, node: NodeId, *, may_be_away: bool = False) -> Link:
         """Return the link to a node, dialling it if needed. Raises Unavailable if it is away for too long."""

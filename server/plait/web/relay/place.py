@@ -40,7 +40,7 @@ def find_place(
     `versions` are the `state_version` of each kind. Raises ValueError and StoreError.
     """
     if (place := Place.from_environment()) is not None:
-        return _join_cluster(settings, given, place if worker is None else place.for_worker(worker.number), versions)
+        return _join_cluster(settings, given, place, worker, versions)
     if worker is not None:
         return _share_files(settings, given, worker)
     store = open_store(settings.store) if given is None else given
@@ -50,7 +50,12 @@ def find_place(
     return FoundPlace(store, ClusterOwners(record, directory), None)
 
 
-def _join_cluster(settings: Settings, given: Store | None, place: Place, versions: Mapping[str, int]) -> FoundPlace:
+def _join_cluster(
+    settings: Settings, given: Store | None, place: Place, worker: Worker | None, versions: Mapping[str, int]
+) -> FoundPlace:
+    count = 1
+    if worker is not None:
+        place, count = place.for_worker(worker.number), worker.count
     store = open_store(settings.store) if given is None else given
     directory = find_directory(store) if store.is_shared else None
     if directory is None:
@@ -59,7 +64,7 @@ def _join_cluster(settings: Settings, given: Store | None, place: Place, version
             f"a cluster needs a store that all of its nodes use, such as postgresql://user@host/database or "
             f"nats://host/stream; {what} is for one machine"
         )
-    owners = ClusterOwners(NodeRecord("", place.name, place.address, versions=versions), directory)
+    owners = ClusterOwners(NodeRecord("", place.name, place.address, versions=versions), directory, workers=count)
 
     def find_address(node: int | str) -> str | None:
         found = owners.find_node(node)

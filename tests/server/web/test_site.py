@@ -1,0 +1,100 @@
+"""Whether a process is ready is told of that process, and only while it cannot serve."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from plait import MemoryStore, Plait, Thread
+from plait.cluster.gate import LeaseGate
+from plait.cluster.lease import LEASE, Lease
+from plait.cluster.owners import Workers
+from plait.errors import StoreError
+from plait.store.protocol import Unreachable
+from plait.web.relay.links import HOLD
+
+
+class Room(Thread[dict[str, int]]):
+    initial_state = {"n": 0}  # noqa: RUF012
+
+
+class Engine(MemoryStore):
+    """A store whose engine may be silent, or refuse writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: StoreError | None = None
+        self.is_silent = False
+        self.answers = asyncio.Event()
+
+    async def check_writes(self) -> None:
+        if self.is_silent:
+            await self.answers.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+class Server:
+    """An app on a shared engine, with a clock for its lease."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.engine = Engine()
+        self.app = Plait(Room, store=self.engine)
+        owners = Workers(0, 1, 1)
+        owners.gate = self.gate = LeaseGate()
+        self.app._context.owners = owners
+        self.lease = Lease(lambda: self.now)
+        self.gate.follow(self.lease)
+        self.lease.extend(self.now)
+
+    async def ready(self) -> int:
+        """Return the status of `/readyz`."""
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost") as http:
+            return (await http.get("/readyz")).status_code
+
+
+async def test_a_node_without_its_engine_is_ready_until_it_refuses_what_it_has_held() -> None:
+    server = Server()
+    async with server.app:
+        for since_beat, wanted in [(LEASE - 0.1, 200), (LEASE, 200), (LEASE + HOLD - 0.1, 200), (LEASE + HOLD, 503)]:
+            server.now = 100.0 + since_beat
+            assert await server.ready() == wanted, since_beat
+        server.lease.extend(server.now)
+        assert await server.ready() == 200
+
+
+async def test_a_node_that_is_dead_is_ready_until_it_refuses_what_it_has_held() -> None:
+    server = Server()
+    async with server.app:
+        server.lease.end()
+        assert await server.ready() == 200
+        server.now += HOLD
+        assert await server.ready() == 503
+
+
+async def test_a_node_that_has_not_joined_is_not_ready() -> None:
+    server = Server()
+    async with server.app:
+        server.gate.follow(Lease(lambda: server.now))
+        assert await server.ready() == 503
+
+
+async def test_an_engine_that_does_not_answer_is_told_by_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.web.site._CHECK", 0.01)
+    server = Server()
+    async with server.app:
+        server.engine.failure = Unreachable("the connection is lost")
+        assert await server.ready() == 200
+        server.engine.failure, server.engine.is_silent = None, True
+        assert await server.ready() == 200
+        server.engine.answers.set()
+
+
+async def test_an_engine_that_answers_and_stores_nothing_makes_its_nodes_unready() -> None:
+    server = Server()
+    async with server.app:
+        server.engine.failure = StoreError("the disk is full")
+        assert await server.ready() == 503
+        server.engine.failure = None
+        assert await server.ready() == 200
