@@ -4,7 +4,8 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from plait import Message, ThreadMessages
+from plait.parts.messages.message import Message
+from plait.parts.messages.part import ThreadMessages
 
 __all__ = ["Fields", "Format", "load_history"]
 
@@ -41,7 +42,10 @@ class Format:
 
     def write(self, item: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of `inject` for an item."""
-        whole = copy.deepcopy(dict(item))
+        return self.take(copy.deepcopy(dict(item)))
+
+    def take(self, whole: Item) -> dict[str, Any]:
+        """Return the arguments of `inject` for an item that the caller does not change later."""
         fields = self._tell(whole)
         made = self._make(fields)
         plain = made[0] if len(made) == 1 else {}
@@ -54,15 +58,19 @@ class Format:
 
     def read(self, message: Message) -> list[Item]:
         """Return the items of a message: one if it was written as one."""
+        return copy.deepcopy(self.show(message))
+
+    def show(self, message: Message) -> list[Item]:
+        """Return what `read` returns, for a caller that does not change it: it is not copied."""
         fields = _read_fields(message)
-        made = copy.deepcopy(self._make(fields))
+        made = self._make(fields)
         kept = message.metadata.get(self._name)
         if kept is None:
             return made
         plain = made[0] if len(made) == 1 else {}
         less = kept.get("less", ())
         whole = {key: value for key, value in plain.items() if key not in less}
-        whole |= copy.deepcopy(dict(kept.get("more", {})))
+        whole |= dict(kept.get("more", {}))
         return [whole] if self._tell(whole) == fields else made
 
 

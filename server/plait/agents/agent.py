@@ -5,7 +5,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import GenericAlias
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -44,6 +44,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     # By name or by type.
     attributes: Mapping[str | type, Any] = {}
+    # Awaited with the context before the agent begins, as a part of the run.
+    prepare: Callable[[Any], Awaitable[None]] | None = None
 
 
 class Agent:

@@ -98,6 +98,8 @@ class Runs:
         token, timer = context.enter(), None if agent.timeout is None else asyncio.timeout(agent.timeout)
         try:
             run.check()
+            if given.prepare is not None:
+                await given.prepare(context)
             if timer is None:
                 output = await agent.call(context, given.input)
             else:
@@ -123,6 +125,12 @@ class Runs:
         error, timer = None, asyncio.timeout(agent.timeout)
         try:
             async with timer, _closing(agent.call(context, given.input), context) as chunks:
+                if given.prepare is not None:
+                    token = context.enter()
+                    try:
+                        await given.prepare(context)
+                    finally:
+                        context.leave(token)
                 while True:
                     token, interrupted = context.enter(), run.take_interrupt()
                     try:

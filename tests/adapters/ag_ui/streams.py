@@ -1,6 +1,7 @@
 """Streams of AG-UI's events over HTTP, as a client without a library reads them."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,8 @@ from plait import MemoryStore, Plait
 __all__ = ["EVENTS", "Served", "Stream", "begun", "body", "serving", "watched"]
 
 EVENTS = TypeAdapter[Any](Event)
+
+_NUMBERS = itertools.count()
 
 
 class Stream:
@@ -60,7 +63,7 @@ class Stream:
 
 def body(text: str = "a b c", **more: Any) -> dict[str, Any]:
     message = {"id": "1", "role": "user", "content": text}
-    return {"threadId": "t", "runId": "r", "messages": [message], **more}
+    return {"threadId": "t", "runId": f"r{next(_NUMBERS)}", "messages": [message], **more}
 
 
 @asynccontextmanager

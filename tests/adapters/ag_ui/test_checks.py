@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from ag_ui.core import RunAgentInput
 from starlette.requests import Request
 from tests.adapters.ag_ui.streams import Served, begun, body, serving, watched
 from tests.integration.socket_client import http
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.relayed
         (b'{"threadId":"t","runId":"r"}', "/messages"),
         (b'{"threadId":"t","runId":1,"messages":[]}', "/runId"),
         (b"[" * 5000, ""),
+        (json.dumps(body(state={"n": 0})).replace("0", "NaN").encode(), ""),
+        (json.dumps(body(forwardedProps={"n": 0})).replace(": 0", ": 1e400").encode(), "/*/*"),
         (json.dumps(body(state={"n": 0})).replace("0", "[" * 70 + "]" * 70).encode(), ""),
     ],
 )
@@ -189,6 +192,8 @@ PART = {"type": "text", "text": ""}
         {"messages": [{**MESSAGE, "content": [PART] * 2_500}] * 2},
         {"messages": [{"id": "", "role": "assistant", "toolCalls": [{}] * 5_000}]},
         {"messages": [], "tools": [{}] * 3_000, "context": [{}] * 2_001},
+        {"messages": [], "resume": [{}] * 5_001},
+        {"messages": [{"id": "", "role": "assistant", "tool_calls": [{}] * 5_000}]},
     ],
 )
 async def test_a_body_with_too_many_items_is_refused_before_each_is_validated(
@@ -197,6 +202,23 @@ async def test_a_body_with_too_many_items_is_refused_before_each_is_validated(
     answer = await served.web.post("/ag-ui/adder/one", json={**body(), **items})
     assert error_of(answer) == (413, "too_large")
     assert "the limit is 5000" in answer.json()["error"]["message"]
+
+
+async def test_the_state_and_forwarded_props_come_as_they_were_sent() -> None:
+    app = Plait(Shown, store=MemoryStore(), secret="s")
+
+    @app.agent("show", thread=Shown)
+    async def show(ctx: Context[Shown]) -> Any:
+        given = ctx.get(RunAgentInput)
+        assert given is not None
+        return [given.state, given.forwarded_props, given.model_dump(by_alias=True)["forwardedProps"]]
+
+    app.mount("/ag-ui", AgUi(app))
+    async with running(app) as address, http(address) as web:
+        for name in ("forwardedProps", "forwarded_props"):
+            async with begun(web, "show/one", state={"a": None}, **{name: {"b": [1]}}) as stream:
+                await stream.rest()
+            assert stream.events[-1]["result"] == [{"a": None}, {"b": [1]}, {"b": [1]}]
 
 
 async def test_requests_are_counted() -> None:

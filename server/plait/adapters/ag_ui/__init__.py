@@ -1,13 +1,13 @@
 """Serves the agents of an app to clients of AG-UI 1.0, over server-sent events."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from hashlib import blake2b
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from ag_ui.core import BaseEvent, Interrupt, RunAgentInput
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -15,16 +15,17 @@ from starlette.types import Receive, Scope, Send
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.actor.kind import check_name
+from plait.adapters.ag_ui.body import read_input, read_last_text
 from plait.adapters.ag_ui.events import Cursor
-from plait.adapters.ag_ui.feed import feed_of
-from plait.adapters.ag_ui.messages import check_added, has_messages, open_messages, read_added
+from plait.adapters.ag_ui.feed import FeedRun, feed_of
+from plait.adapters.ag_ui.messages import Added, has_messages, open_messages, read_added
 from plait.adapters.ag_ui.push import push_state
 from plait.adapters.ag_ui.run import EventRun, MessagesOpener
 from plait.adapters.ag_ui.viewer import Viewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.app import Plait
-from plait.errors import InvalidArguments, NotFound, PlaitError, Readonly, TooLarge
+from plait.errors import NotFound, PlaitError, Readonly
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_party
@@ -33,7 +34,6 @@ from plait.web.http.runs import read_interrupt
 from plait.web.http.streamed import Lines, StreamedResponse
 from plait.web.identity import Action
 from plait.web.thread_urls import split_path
-from plait_schemas.codec import NOT_JSON, decode_json, nests_deeper
 
 __all__ = ["AgUi", "ask", "emit"]
 
@@ -57,10 +57,6 @@ def ask(context: Context[Any], *interrupts: Interrupt) -> None:
     """
     if (run := context.get(EventRun)) is not None:
         run.asked += interrupts
-
-
-# Validating RunAgentInput blocks the loop; more items would block it for too long.
-_MOST_ITEMS: Final = 5_000
 
 
 class _AgentRequest(NamedTuple):
@@ -91,9 +87,8 @@ class AgUi:
         self._app = app
         self._context: ServerContext = app._context
         self._endpoint = Endpoint(self._context, self._find_place, self._answer)
-        self._make_input = input or _read_last_text
+        self._make_input = input or read_last_text
         self._messages = messages
-        app.on("agent.started", _start)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -132,26 +127,36 @@ class AgUi:
         body = await self._read_body(asked)
         await self._context.scheduler.wait_for_slot()
         with self._context.scheduler.measure():
-            given = _parse(body, self._context.limits.depth)
+            given = read_input(body, self._context.limits.depth)
         input = asked.agent.convert(self._make_input(given) if asked.agent.takes_input else None)
         added = await self._find_added(asked, given)
         actor, connection = await self._enter(asked)
         with actor.keep_awake():
-            if await actor.sockets.is_readonly(connection, asked.request):
-                connection.readonly = True
-            run = EventRun(feed_of(actor), given.thread_id, given.run_id, self._find_opener(asked, added))
-            viewer = await self._open(asked, actor, run=run)
+            feed, claim = feed_of(actor), _make_claim(asked, body)
+            if (begun := feed.find_run(given.run_id, claim)) is not None:
+                return _stream(await self._open(asked, actor, run=begun, has=_read_ids(given)))
+            run = EventRun(feed, given, claim, self._find_opener(asked, added))
+            feed.runs[run.id] = run
             try:
-                if connection.readonly and added:
-                    raise Readonly("this connection may not send messages")
-                charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
-                await push_state(actor, given, connection, self._context.scheduler, charge)
-                await actor.state.store_thread()  # Others may watch the first run of a thread, too.
-                self._begin(asked, actor, connection, run, Given(input=input, attributes=read_attributes((run, given))))
-            except PlaitError as error:
-                run.refuse(error)
+                if await actor.sockets.is_readonly(connection, asked.request):
+                    connection.readonly = True
+                viewer = await self._open(asked, actor, run=run, has=_read_ids(given))
+                try:
+                    if connection.readonly and added:
+                        raise Readonly("this connection may not send messages")
+                    charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
+                    await push_state(actor, given, connection, self._context.scheduler, charge)
+                    await actor.state.store_thread()  # Others may watch the first run of a thread, too.
+                    attributes = read_attributes((run, given))
+                    start = Given(input=input, attributes=attributes, prepare=run.start)
+                    self._begin(asked, actor, connection, run, start)
+                except PlaitError as error:
+                    run.refuse(error)
+                except BaseException:
+                    viewer.close(1011, "")
+                    raise
             except BaseException:
-                viewer.close(1011, "")
+                feed.forget(run)
                 raise
         return _stream(viewer)
 
@@ -195,15 +200,17 @@ class AgUi:
     def _has_messages(self, asked: _AgentRequest) -> bool:
         return has_messages(asked.agent.kind.cls, self._messages)
 
-    async def _find_added(self, asked: _AgentRequest, given: RunAgentInput) -> list[dict[str, Any]]:
+    async def _find_added(self, asked: _AgentRequest, given: RunAgentInput) -> list[Added]:
         """Return the messages that a client adds. Raises Forbidden and TooLarge."""
-        if not self._has_messages(asked) or not (added := read_added(given)):
+        context = self._context
+        if not self._has_messages(asked) or not given.messages or given.messages[-1].role not in ("user", "tool"):
             return []
         await self._check(asked, "send")
-        check_added(added, self._context.limits.record)
-        return added
+        await context.scheduler.wait_for_slot()
+        with context.scheduler.measure():
+            return read_added(given, context.limits.record)
 
-    def _find_opener(self, asked: _AgentRequest, added: list[dict[str, Any]]) -> MessagesOpener | None:
+    def _find_opener(self, asked: _AgentRequest, added: list[Added]) -> MessagesOpener | None:
         """Return what adds messages when a run begins, and makes the frame with those of the thread."""
         if self._messages is None or not self._has_messages(asked):
             return None
@@ -234,7 +241,13 @@ class AgUi:
         return actor, connection
 
     async def _open(
-        self, asked: _AgentRequest, actor: Actor, *, run: EventRun | None = None, cursor: Cursor | None = None
+        self,
+        asked: _AgentRequest,
+        actor: Actor,
+        *,
+        run: FeedRun | None = None,
+        has: Sequence[str] | None = None,
+        cursor: Cursor | None = None,
     ) -> Viewer:
         """Return a viewer that has joined the thread; it counts as a socket of its address."""
         if (refusal := actor.sockets.find_refusal()) is not None:
@@ -243,10 +256,20 @@ class AgUi:
         host = request.client.host if request.client else ""
         id, ended = f"http-{secrets.token_hex(8)}", partial(addresses.leave, host)
         may_open = await self._context.identity.may(asked.principal, asked.key, "messages")
-        viewer = Viewer(actor, feed_of(actor), id, asked.principal, ended=ended, may_open=may_open)
+        viewer = Viewer(actor, feed_of(actor), id, asked.principal, ended=ended, may_open=may_open, has=has)
         addresses.enter(host)
         await viewer.open(request, run=run, cursor=cursor)
         return viewer
+
+
+def _make_claim(asked: _AgentRequest, body: bytes) -> tuple[object, ...]:
+    """Return what a request that is sent again has in common with the first: user, agent and body."""
+    user = None if asked.principal is None else asked.principal.id
+    return user, asked.agent.name, blake2b(body).digest()
+
+
+def _read_ids(given: RunAgentInput) -> list[str]:
+    return [each.id for each in given.messages]
 
 
 def _stream(viewer: Viewer) -> Response:
@@ -254,49 +277,8 @@ def _stream(viewer: Viewer) -> Response:
     return StreamedResponse(viewer.frames(), media_type="text/event-stream", ended=ended, headers=_HEADERS)
 
 
-async def _start(context: Context[Any]) -> None:
-    if (run := context.get(EventRun)) is not None:
-        await run.start(context.thread)
-
-
 def _read_path(scope: Scope) -> list[str]:
     try:
         return [unquote(each, errors="strict") for each in split_path(scope)]
     except UnicodeDecodeError:
         raise NotFound("the URL is not UTF-8") from None
-
-
-def _parse(body: bytes, depth: int) -> RunAgentInput:
-    if len(body) > depth and nests_deeper(body, depth):
-        raise InvalidArguments(f"the body is nested more than {depth} deep", path="")
-    if len(body) > _MOST_ITEMS and (count := _count_items(body)) > _MOST_ITEMS:
-        items = "messages, their parts and calls, tools and contexts"
-        raise TooLarge(f"the body has {count} {items} together, the limit is {_MOST_ITEMS}")
-    try:
-        return RunAgentInput.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = "".join(f"/{part}" for part in first["loc"])
-        raise InvalidArguments(f"the body is not a RunAgentInput: {first['msg']}", path=path) from None
-
-
-def _count_items(body: bytes) -> int:
-    """Return how many items RunAgentInput would validate, as each takes much more time than its bytes."""
-    try:
-        given = decode_json(body)
-    except NOT_JSON:
-        return 0  # Validation reports the error.
-    if not isinstance(given, dict):
-        return 0
-    lists = [given.get(name) for name in ("messages", "tools", "context")]
-    messages = lists[0] if isinstance(lists[0], list) else []
-    lists += [each.get(name) for each in messages if isinstance(each, dict) for name in ("content", "toolCalls")]
-    return sum(len(each) for each in lists if isinstance(each, list))
-
-
-def _read_last_text(given: RunAgentInput) -> str:
-    """Return the text of the user's last message, empty if there is none."""
-    content = next((each.content for each in reversed(given.messages) if each.role == "user"), "")
-    if isinstance(content, str):
-        return content
-    return "".join(part.text for part in content or () if part.type == "text")

@@ -10,18 +10,30 @@ from plait.actor.connection import PlainWire
 from plait.actor.per_actor import PerActor
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.adapters.ag_ui.events import Cursor, Opened, encode_delta
+from plait.errors import Conflict
 from plait.state.revision import Revision
 
-__all__ = ["Change", "Feed", "RunEvent", "feed_of"]
+__all__ = ["Change", "Feed", "FeedRun", "RunEvent", "feed_of"]
 
 # Bytes that an entry counts in addition to its frame.
 _ENTRY: Final = 200
 
 
+class FeedRun:
+    """A run with its events in a feed. `claim` tells who has requested it, with which body."""
+
+    def __init__(self, id: str, claim: object) -> None:
+        self.id = id
+        self.claim = claim
+        # The position after its first event, when it has begun, and the bytes that it keeps beside its events.
+        self.position: int | None = None
+        self.size = 0
+
+
 class RunEvent(NamedTuple):
     """One event of a run, as a frame without its id."""
 
-    run: object
+    run: FeedRun
     frame: bytes
     # Whether it is the first or the last one of its run.
     is_first: bool = False
@@ -36,7 +48,7 @@ class Change:
 
     __slots__ = ("frame", "run", "version")
 
-    def __init__(self, run: object, version: int, frame: bytes) -> None:
+    def __init__(self, run: FeedRun, version: int, frame: bytes) -> None:
         self.run = run
         self.version = version
         self.frame: bytes | None = frame
@@ -57,6 +69,10 @@ class _Wire(PlainWire):
 _NOTHING: Final = Frame(b"")
 
 
+class _RunConflict(Conflict):
+    status = 409  # No condition of the request has failed, as it has for a state.
+
+
 class Feed:
     """The events of the last runs of a thread, up to a number of bytes; the oldest are dropped first."""
 
@@ -65,10 +81,9 @@ class Feed:
         self.wire = _Wire(self._put_change)
         # Names this feed in cursors; a thread that wakes again gets another feed.
         self.id = secrets.token_hex(4)
-        # The run that has started and not ended, its first frame, and the position after that.
-        self.run: object = None
-        self.started = b""
-        self.start = 0
+        # The run that has started and not ended, and all that wait or have events here, by their ids.
+        self.run: FeedRun | None = None
+        self.runs: dict[str, FeedRun] = {}
         self._entries: deque[RunEvent | Change] = deque()
         # The position of the first entry that is kept, and the bytes of all entries.
         self.first = 0
@@ -87,17 +102,28 @@ class Feed:
         """Return the entry at a position, which must not have been dropped."""
         return self._entries[position - self.first]
 
-    def begin(self, run: object, frame: bytes) -> None:
+    def find_run(self, id: str, claim: object) -> FeedRun | None:
+        """Return the run of a request that is repeated. Raises Conflict if it was another request."""
+        if (run := self.runs.get(id)) is not None and run.claim != claim:
+            raise _RunConflict(f"this thread has a run {id[:80]!r} of another request: use a new runId")
+        return run
+
+    def begin(self, run: FeedRun, frame: bytes) -> None:
         """Begin a run with its first frame."""
-        self.run, self.started = run, frame
+        self.run = run
         self.put(RunEvent(run, frame, is_first=True))
-        self.start = self.next
+        run.position = self.next
+
+    def forget(self, run: FeedRun) -> None:
+        """Forget a run that has not begun, or has no events here."""
+        if self.runs.get(run.id) is run:
+            del self.runs[run.id]
 
     def put(self, event: RunEvent) -> None:
         """Append an event of a run."""
-        self._append(event, len(event.frame))
+        self._append(event, _measure(event))
         if event.is_last and event.run is self.run:
-            self.run, self.started = None, b""
+            self.run = None
 
     def find(self, cursor: Cursor) -> int | None:
         """Return the position at which a viewer continues, None if an entry that it has missed was dropped."""
@@ -147,8 +173,16 @@ class Feed:
         while self._size > self.actor.limits.write_buffer and len(self._entries) > 1:
             dropped = self._entries.popleft()
             self.first += 1
-            self._size -= _ENTRY + (len(dropped.frame) if isinstance(dropped, RunEvent) else 0)
+            self._size -= _ENTRY
+            if isinstance(dropped, RunEvent):
+                self._size -= _measure(dropped)
+                if dropped.is_last:
+                    self.forget(dropped.run)
         self.wake()
+
+
+def _measure(event: RunEvent) -> int:
+    return len(event.frame) + (event.run.size if event.is_last else 0)
 
 
 _FEED: Final = PerActor(Feed)

@@ -1,25 +1,68 @@
 """The messages of a thread as those of AG-UI: what clients are shown, and what they add."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
-from ag_ui.core import MessagesSnapshotEvent, RunAgentInput
+from ag_ui.core import Message as AgUiMessage
+from ag_ui.core import RunAgentInput
+from pydantic import TypeAdapter
 
-from plait.adapters.ag_ui.events import encode
 from plait.adapters.history import Fields, Format
-from plait.errors import TooLarge
+from plait.errors import InvalidArguments, TooLarge
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import LARGE, encode_json
 
-__all__ = ["check_added", "has_messages", "open_messages", "read_added"]
+__all__ = ["Added", "Snapshot", "has_messages", "open_messages", "read_added"]
 
-# The newest messages, which clients are shown.
+# The newest messages, which clients are shown, and their bytes; at least one is shown.
 _SHOWN: Final = 100
+_SHOWN_BYTES: Final = 1 << 20
+# The messages that are read at once.
+_PAGE: Final = 50
+# The messages that a client may add with a run.
+_MOST_ADDED: Final = 200
 # Bytes of a message beside what the client has sent.
 _SPARE: Final = 1024
+# The form of the ids that plait makes.
+_OWN_ID: Final = re.compile(r"(ag-ui-)?[0-9a-f-]{1,64}")
+_FRAME: Final = b'data: {"type":"MESSAGES_SNAPSHOT","messages":[%b]}\n\n'
+
+_ITEM: Final = TypeAdapter[Any](AgUiMessage)
 
 Item = dict[str, Any]
+
+
+class Added(NamedTuple):
+    """A message that a client sends with a run, and the arguments of `inject` for it."""
+
+    item: Item
+    fields: dict[str, Any]
+    # Whether it is the result of a tool of the server, which the client was only shown.
+    is_shown: bool
+
+
+class Snapshot(NamedTuple):
+    """The messages of a thread when a run began, as the frame of MESSAGES_SNAPSHOT, and their ids."""
+
+    frame: bytes
+    ids: Sequence[str]
+
+    def frames(self, has: Sequence[str] | None) -> Iterator[bytes]:
+        """Yield the frames for a client that has messages with these ids, in order; None if they are not known.
+
+        The published client leaves the messages that it has at their places, and appends the others: an empty snapshot
+        makes it drop those that would be out of order.
+        """
+        known = set(self.ids)
+        kept = None if has is None else [id for id in has if id in known]
+        if kept is None or kept != self.ids[: len(kept)]:
+            yield _FRAME % b""
+        yield self.frame
 
 
 def has_messages(cls: type, part: str | None) -> bool:
@@ -28,49 +71,112 @@ def has_messages(cls: type, part: str | None) -> bool:
     return isinstance(found, Messages) and found.is_live
 
 
-def read_added(given: RunAgentInput) -> list[Item]:
-    """Return what a client may add: what comes after the agent's last message in its list, by the user and by tools."""
-    added: list[Item] = []
-    for each in reversed(given.messages):
-        if each.role not in ("user", "tool"):
-            break
-        added.insert(0, each.model_dump(mode="json", by_alias=True))
+def read_added(given: RunAgentInput, most: int) -> list[Added]:
+    """Return what a client may add: what comes after the agent's last message in its list, by the user and by tools.
+
+    Raises TooLarge for too many messages, and for one that does not fit into a record of `most` bytes.
+    """
+    sent = [*takewhile(lambda each: each.role in ("user", "tool"), reversed(given.messages))][::-1]
+    if len(sent) > _MOST_ADDED:
+        raise TooLarge(f"a run may add {_MOST_ADDED} messages; {len(sent)} follow the last one of the agent")
+    own = {tool.name for tool in given.tools or ()}
+    calls = [call for each in given.messages if each.role == "assistant" for call in each.tool_calls or ()]
+    shown = {call.id for call in calls if call.function.name not in own}
+    added = []
+    for each in sent:
+        item = each.model_dump(mode="json", by_alias=True)
+        fields = _FORMAT.take(item)
+        size = len(encode_json(fields)) + _SPARE
+        if size > most:
+            raise TooLarge(f"a message has {size} bytes; a record may have {most}", limit="record")
+        added.append(Added(item, fields, item.get("toolCallId") in shown))
     return added
 
 
-def check_added(added: Sequence[Item], most: int) -> None:
-    """Raise TooLarge for a message that does not fit into a record of `most` bytes."""
-    for each in added:
-        size = len(encode_json(_FORMAT.write(each))) + _SPARE
-        if size > most:
-            raise TooLarge(f"a message has {size} bytes; a record may have {most}", limit="record")
+async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> Snapshot:
+    """Add to the messages, in a run, what a client adds that is not stored, and return those that clients are shown.
 
-
-async def open_messages(messages: ThreadMessages, added: Sequence[Item]) -> bytes:
-    """Add to the messages, in a run, what a client adds that is not there, and return the frame of MESSAGES_SNAPSHOT.
-
-    A result must be that of a call that has none.
+    Raises InvalidArguments for the result of a call that is not stored.
     """
-    page = await messages.list(_SHOWN, include_silent=False)
-    shown = {each["id"]: each for each in map(_read, page.messages)}
-    open = {id for each in page.messages for id in each.tool_call_ids}
-    open -= {each.tool_call_id for each in page.messages if each.role == "tool"}
-    for item in added:
-        there = shown.get(item["id"])
-        if there is not None and there.get("content") == item.get("content"):
+    calls = _Calls(messages)
+    for each in added:
+        if (id := await _find_id(messages, each.item)) is None:
             continue
-        if item["role"] == "tool":
-            if item["toolCallId"] not in open:
-                continue
-            open.discard(item["toolCallId"])
-        own = item if there is None else {key: value for key, value in item.items() if key != "id"}
-        new = _read(messages.inject(**_FORMAT.write(own)).value)
-        shown[new["id"]] = new
-    return encode(MessagesSnapshotEvent.model_validate({"messages": list(shown.values())}))
+        if each.item["role"] == "tool" and not await calls.answer(each):
+            continue
+        fields = each.fields
+        if id != _make_id(each.item["id"]):  # Another message has the client's id.
+            fields = _FORMAT.take({key: value for key, value in each.item.items() if key != "id"})
+        messages.inject(**fields, id=id)
+    return await _make_snapshot(messages)
 
 
-def _read(message: Message) -> Item:
-    return {"id": message.id, **_FORMAT.read(message)[0]}
+class _Calls:
+    """The calls of tools in a thread, which are read back from the newest as far as needed."""
+
+    def __init__(self, messages: ThreadMessages) -> None:
+        self._messages = messages
+        self._found: set[str] = set()
+        self._answered: set[str] = set()
+        self._before: int | None = None
+        self._has_more = True
+
+    async def answer(self, result: Added) -> bool:
+        """Return whether a result is to be added: its call has none. Raises InvalidArguments if there is no call."""
+        id = result.item["toolCallId"]
+        while id not in self._found and self._has_more:
+            page = await self._messages.list(_PAGE, order="desc", include_silent=False, before=self._before)
+            for each in page.messages:
+                self._found |= each.tool_call_ids
+                self._answered |= {each.tool_call_id or ""}
+                self._before = each.position
+            self._has_more = page.has_more
+        if id not in self._found and not result.is_shown:
+            raise InvalidArguments(f"there is a result of the tool call {id[:80]!r}, which this thread does not have")
+        is_open = id in self._found and id not in self._answered
+        self._answered.add(id)
+        return is_open
+
+
+async def _find_id(messages: ThreadMessages, item: Item) -> str | None:
+    """Return the id by which a client's message is to be stored; None if it is stored."""
+    id, content = item["id"], item.get("content")
+    there = await messages.get(first := _make_id(id))
+    if there is None and _OWN_ID.fullmatch(id):
+        there = await messages.get(id)
+    if there is None:
+        return first
+    if _show(there).get("content") == content or await messages.get(other := _make_id(id, content)) is not None:
+        return None
+    return other
+
+
+def _make_id(*parts: Any) -> str:
+    return f"ag-ui-{blake2b(encode_json(parts), digest_size=12).hexdigest()}"
+
+
+async def _make_snapshot(messages: ThreadMessages) -> Snapshot:
+    items, ids, size = list[bytes](), list[str](), 0
+    before, has_more = None, True
+    while has_more and len(ids) < _SHOWN and size < _SHOWN_BYTES:
+        page = await messages.list(_PAGE, order="desc", include_silent=False, before=before)
+        has_more = page.has_more
+        for message in page.messages:
+            item = _show(message)
+            data = _ITEM.dump_json(_ITEM.validate_python(item), by_alias=True)
+            if len(data) >= LARGE:
+                await asyncio.sleep(0)
+            size += len(data)
+            if ids and (size > _SHOWN_BYTES or len(ids) == _SHOWN):
+                break
+            before = message.position
+            ids.append(item["id"])
+            items.append(data)
+    return Snapshot(_FRAME % b",".join(items[::-1]), ids[::-1])
+
+
+def _show(message: Message) -> Item:
+    return {"id": message.id, **_FORMAT.show(message)[0]}
 
 
 def _tell(item: Item) -> Fields:

@@ -10,6 +10,7 @@ from ag_ui.core import (
     BaseEvent,
     EventType,
     Interrupt,
+    RunAgentInput,
     RunErrorEvent,
     RunFinishedCancelledOutcome,
     RunFinishedEvent,
@@ -21,7 +22,9 @@ from ag_ui.core import (
 
 from plait.actor.thread import Thread
 from plait.adapters.ag_ui.events import EncodedEvent, Opened, encode, encode_custom
-from plait.adapters.ag_ui.feed import Feed, RunEvent
+from plait.adapters.ag_ui.feed import Feed, FeedRun, RunEvent
+from plait.adapters.ag_ui.messages import Snapshot
+from plait.agents.context import Context
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
 
@@ -39,20 +42,22 @@ _RESERVED: Final = frozenset(
 )
 
 
-MessagesOpener = Callable[[Thread[Any]], Awaitable[bytes]]
-"""Makes the frame of a thread's messages in a run, with those that the run's client adds."""
+MessagesOpener = Callable[[Thread[Any]], Awaitable[Snapshot]]
+"""Returns a thread's messages in a run, with those that the run's client adds."""
 
 
-class EventRun:
+class EventRun(FeedRun):
     """Turns what an agent yields and emits, and its outcome, into events."""
 
-    def __init__(self, feed: Feed, thread_id: str, run_id: str, opener: MessagesOpener | None = None) -> None:
+    def __init__(
+        self, feed: Feed, given: RunAgentInput, claim: object = None, opener: MessagesOpener | None = None
+    ) -> None:
+        super().__init__(given.run_id, claim)
         self._feed = feed
-        self._thread_id = thread_id
-        self._run_id = run_id
-        # Called when the run begins, and the frame that it returns: the messages of the thread.
+        self._thread_id = given.thread_id
+        # Called when the run begins, and what it returns: the messages of the thread.
         self._opener = opener
-        self.messages: bytes | None = None
+        self.messages: Snapshot | None = None
         # The interrupts that the client has to answer.
         self.asked: list[Interrupt] = []
         # The frame of the error with which the run was refused; only the viewer that has requested the run gets it.
@@ -66,19 +71,17 @@ class EventRun:
         self._open: dict[Opened, None] = {}
         self._text: Opened | None = None
 
-    async def start(self, thread: Thread[Any]) -> None:
-        """Begin the feed's run, when the agent starts. Raises what the opener raises."""
-        if self._has_started:  # The agent has called another one.
-            return
+    async def start(self, context: Context[Any]) -> None:
+        """Begin the feed's run, before the agent begins. Raises what the opener raises."""
+        if self._opener is not None:
+            self.messages = await self._opener(context.thread)
+            self.size = len(self.messages.frame)
         self._has_started = True
-        try:
-            self.messages = None if self._opener is None else await self._opener(thread)
-        finally:
-            self._begin()
+        self._begin()
 
     def first_frame(self) -> bytes:
         """Return the frame of RUN_STARTED."""
-        return encode(RunStartedEvent(thread_id=self._thread_id, run_id=self._run_id, protocol_version="1.0"))
+        return encode(RunStartedEvent(thread_id=self._thread_id, run_id=self.id, protocol_version="1.0"))
 
     def refuse(self, error: PlaitError) -> None:
         """Send the current state, and end the run before it has begun."""
@@ -115,6 +118,9 @@ class EventRun:
         if error is not None:
             self._fail_with(error)
             return
+        if not self._has_started:  # It was interrupted before it began.
+            self._has_started = True
+            self._feed.begin(self, self.first_frame())
         outcome: RunFinishedCancelledOutcome | RunFinishedInterruptOutcome | None = None
         if self._is_cancelled or isinstance(result, Interruption):
             outcome, result = RunFinishedCancelledOutcome(), None
@@ -138,7 +144,7 @@ class EventRun:
         self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
 
     def _make_finished(self, result: Any, outcome: Any) -> RunFinishedEvent:
-        return RunFinishedEvent(thread_id=self._thread_id, run_id=self._run_id, result=result, outcome=outcome)
+        return RunFinishedEvent(thread_id=self._thread_id, run_id=self.id, result=result, outcome=outcome)
 
     def _cancel(self) -> None:
         self._is_cancelled = True
@@ -194,6 +200,7 @@ class EventRun:
             self._feed.put(RunEvent(self, frame, is_last=True))
         else:
             self.refusal = frame
+            self._feed.forget(self)
             self._feed.wake()
 
 

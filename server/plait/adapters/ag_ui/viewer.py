@@ -1,7 +1,7 @@
 """One viewer of the runs of a thread: its stream of server-sent events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,7 @@ from plait.actor.connection import Principal, Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import Frame
 from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
-from plait.adapters.ag_ui.feed import Change, Feed, RunEvent
+from plait.adapters.ag_ui.feed import Change, Feed, FeedRun, RunEvent
 from plait.adapters.ag_ui.run import EventRun
 from plait.session.native.tokens import seconds_left
 from plait.state.revision import Revision
@@ -46,6 +46,7 @@ class Viewer(Lines):
         *,
         ended: Callable[[], None],
         may_open: bool,
+        has: Sequence[str] | None = None,
     ) -> None:
         super().__init__(actor.limits.write_buffer)
         self._actor = actor
@@ -53,12 +54,14 @@ class Viewer(Lines):
         # Whether it may see the thread's messages, and has yet to get them.
         self._may_open = may_open
         self._lacks_messages = False
+        # The ids of the messages that the client has, in order; None if they are not known.
+        self._has = has
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self.connection = actor.sockets.make_connection(
             id, self, rights=Rights(principal, may_write=False, may_call=False), wire=feed.wire
         )
-        self._run: object = None
+        self._run: FeedRun | None = None
         # The position in the feed, and the version of the state, that the viewer has.
         self._position = 0
         self._version = 0
@@ -72,7 +75,7 @@ class Viewer(Lines):
         self._wake = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
 
-    async def open(self, request: Request, *, run: object = None, cursor: Cursor | None = None) -> None:
+    async def open(self, request: Request, *, run: FeedRun | None = None, cursor: Cursor | None = None) -> None:
         """Join the thread. Raises StoreError, and whatever the thread's hooks raise."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._feed.watch(self._wake.set)
@@ -133,7 +136,7 @@ class Viewer(Lines):
 
     # Inside
 
-    def _begin(self, run: object, cursor: Cursor | None) -> None:
+    def _begin(self, run: FeedRun | None, cursor: Cursor | None) -> None:
         """Find the position in the feed at which the viewer begins."""
         feed = self._feed
         found = None if cursor is None else feed.find(cursor)
@@ -146,19 +149,19 @@ class Viewer(Lines):
                 self._run = feed.entry(found).run if found < feed.next else feed.run
         elif cursor is not None and cursor.mark != "end":
             self._is_lost = True
-        elif run is None and feed.run is not None:
-            self._run, self._is_late = feed.run, True
-            self._position = max(feed.start, feed.first)
-            self._opened = None if self._position == feed.start else set()
+        elif (late := run or feed.run) is not None and late.position is not None:
+            self._run, self._is_late = late, True
+            self._position = max(late.position, feed.first)
+            self._opened = None if self._position == late.position else set()
 
     def _take(self) -> Iterator[bytes]:
         """Yield the frames that the viewer does not have yet."""
         if self._is_lost:
             yield _LOST
             self.close(1000, "")
-        elif self._is_late:
+        elif self._is_late and isinstance(self._run, EventRun):
             self._is_late = False
-            yield from self._announce(self._feed.started)
+            yield from self._announce(self._run.first_frame())
         elif isinstance(self._run, EventRun) and self._run.refusal is not None:
             if self._run.shows_state:
                 yield from self._announce(self._run.first_frame())
@@ -216,7 +219,8 @@ class Viewer(Lines):
         if self._lacks_messages and isinstance(self._run, EventRun):
             self._lacks_messages = False
             if self._may_open and self._run.messages is not None:
-                yield self._with_id(self._run.messages, b".start")
+                for frame in self._run.messages.frames(self._has):
+                    yield self._with_id(frame, b".start")
 
     def _snapshot(self) -> Iterator[bytes]:
         durable = self._actor.state.durable

@@ -153,16 +153,19 @@ class ThreadMessages:
         silent: bool = False,
         metadata: Mapping[str, Any] | None = None,
         attachments: Sequence[Mapping[str, Any]] = (),
+        id: str | None = None,
     ) -> Result[Message]:
         """Add a message at the end of the history. No agent is called for it.
 
-        Raises ValueError and TypeError for an invalid message, TooLarge, and Terminated.
+        An `id` must not be that of another message. Raises ValueError and TypeError for an invalid message, TooLarge,
+        and Terminated.
         """
         self._check_may_add()
         draft = self._use_draft()
         message = self._make(
             role,
             content,
+            id=id,
             name=name,
             tool_calls=tool_calls,
             tool_call_id=tool_call_id,

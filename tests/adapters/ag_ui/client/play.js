@@ -6,7 +6,7 @@ import { createInterface } from "node:readline";
 import { HttpAgent } from "@ag-ui/client";
 import { resuming } from "./resuming.js";
 
-const { url, watches, text, state, forwardedProps, resume, threadId, cutAfter, leavesAt, headers } = JSON.parse(
+const { url, watches, text, id, state, forwardedProps, resume, threadId, cutAfter, leavesAt, headers } = JSON.parse(
   process.argv[2],
 );
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
@@ -44,7 +44,7 @@ const agent = new HttpAgent({
   headers,
   fetch: watches ? watching : cutAfter ? resuming(cutting, cut) : undefined,
   initialState: state,
-  initialMessages: text === undefined ? [] : [{ id: "1", role: "user", content: text }],
+  initialMessages: text === undefined ? [] : [{ id: id ?? "1", role: "user", content: text }],
 });
 
 const subscriber = {
@@ -65,5 +65,6 @@ try {
 }
 const texts = agent.messages.filter((each) => each.role === "assistant").map((each) => each.content);
 const tools = agent.messages.filter((each) => each.role === "tool").map((each) => each.content);
-write({ done: { error, result: result ?? null, state: agent.state, texts, tools } });
+const messages = agent.messages.map(({ id, role, content }) => ({ id, role, content }));
+write({ done: { error, result: result ?? null, state: agent.state, texts, tools, messages } });
 process.exit(0);
