@@ -72,7 +72,7 @@ class ClusterOwners:
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self._record = record
-        # The workers of this server, each of which is a node.
+        # How many workers this server has; each is a node.
         self._workers = workers
         self._directory = directory
         self._interval = interval
