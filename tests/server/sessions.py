@@ -8,6 +8,7 @@ from plait.actor.transport import Receiver, Transport
 from plait.errors import Unauthenticated
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
+from plait.session.leases import Leases
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
 from plait.session.native.tokens import Renew, Tokens
@@ -57,5 +58,8 @@ async def make_native(
     actor: Actor, connection: Connection, transport: AttachedTransport, join: Join, *, renew: Renew = nobody
 ) -> Joining:
     """Return the join of a connection of the native protocol, which is to be opened or closed."""
-    tokens = Tokens(connection, transport.send, renew, actor.explain)
+    lease = Leases().begin()
+    lease.principal = connection.principal
+    lease.open(connection.close, connection_id=connection.id)
+    tokens = Tokens(connection, lease, transport.send, renew=renew, explain=actor.explain)
     return await Joining.prepare(actor, connection, transport, join, tokens=tokens, attach=transport.attach)

@@ -1,5 +1,6 @@
 """A client's connection to a thread. No I/O except through its transport."""
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -25,13 +26,27 @@ _TURN: Final = 1024
 _CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
 
 
+_FIELDS: Final = (
+    ("id", str, "a str"),
+    ("claims", dict, "a dict"),
+    ("expires_at", int | float | None, "seconds since 1970, as time.time() returns, or None"),
+)
+
+
 class Principal(msgspec.Struct, frozen=True):
-    """The user of a connection, as returned by the app's `authenticate`."""
+    """The user of a connection, as returned by the app's `authenticate`. Raises TypeError and ValueError."""
 
     id: str
     claims: dict[str, Any] = {}
     # When the authentication expires, in seconds since the epoch; a client may send a new token before that.
     expires_at: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, types, what in _FIELDS:
+            if not isinstance(value := getattr(self, name), types) or isinstance(value, bool):
+                raise TypeError(f"Principal.{name} must be {what}, not a {type(value).__name__}")
+        if self.expires_at is not None and math.isnan(self.expires_at):
+            raise ValueError("Principal.expires_at is NaN")
 
 
 class Rights(NamedTuple):

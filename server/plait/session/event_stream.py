@@ -13,10 +13,9 @@ from plait.actor.connection import Principal, Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.session.native.follower import PLAIT, Follower
-from plait.session.native.tokens import seconds_left
 from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
-from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER, UNAUTHENTICATED
+from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 from plait_schemas.messages import Version, encode
 
 __all__ = ["EventStream"]
@@ -37,8 +36,6 @@ class EventStream:
         self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = actor.sockets.make_connection(id, self._queue, rights=rights, wire=PLAIT)
-        # Closes the stream when the reader's token expires.
-        self._expiry: asyncio.TimerHandle | None = None
 
     async def open(self, request: Request, have: Version | None) -> None:
         """Join the thread, from the version `have`. Raises StoreError, and whatever the thread's hooks raise."""
@@ -60,10 +57,6 @@ class EventStream:
         except BaseException:  # A StoreError, a hook's exception, or the request was cancelled.
             self._queue.close(INTERNAL_ERROR, "")
             raise
-        left = seconds_left(self.connection.principal)
-        if left is not None and not self._queue.is_closed:
-            loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(left, self._queue.close, UNAUTHENTICATED, "the token has expired")
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the events until the stream is closed."""
@@ -76,9 +69,9 @@ class EventStream:
             if not await self._queue.wait(_SILENCE):
                 yield b": \n\n"
 
-    def end(self) -> None:
-        """Leave the thread, as the reader has disconnected."""
-        self._queue.close(1000, "")
+    def end(self, code: int = 1000, reason: str = "") -> None:
+        """Leave the thread, as the reader has disconnected or its rights have ended."""
+        self._queue.close(code, reason)
 
     # The Session
 
@@ -109,8 +102,6 @@ class EventStream:
         if self._queue.is_full:
             self._actor.instruments.limit_hit("write_buffer")
         self._ended()
-        if self._expiry is not None:
-            self._expiry.cancel()
         if self.connection.session is not None:
             self._actor.sockets.leave(self.connection, code, reason)
 

@@ -22,6 +22,7 @@ from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Una
 from plait.limits import Limits, TokenBucket, TokenBuckets, count_extra_messages
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
+from plait.session.leases import Lease, Leases
 from plait.state.compatibility import Compatibility
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
@@ -43,6 +44,7 @@ __all__ = [
     "as_refusal",
     "error_body",
     "error_response",
+    "find_lease",
     "find_party",
     "find_traceparent",
     "with_token",
@@ -52,6 +54,7 @@ __all__ = [
 THREAD: Final = "plait.thread"
 """Where a request's scope has the name of its thread, if that was found before."""
 
+_LEASE: Final = "plait.lease"
 # HTTP statuses for which plait has an error code.
 _CODES: Final = {
     kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
@@ -88,6 +91,12 @@ class Requests:
 
     def _bucket(self, request: Request, principal: Principal | None, buckets: TokenBuckets) -> TokenBucket:
         return buckets.bucket(find_party(request, principal), asyncio.get_running_loop().time())
+
+
+def find_lease(request: Request) -> Lease:
+    """Return the lease of a request, which ends with its answer."""
+    lease: Lease = request.scope[_LEASE]
+    return lease
 
 
 def find_party(request: Request, principal: Principal | None) -> Hashable:
@@ -133,6 +142,8 @@ class ServerContext:
         self.scheduler = FairScheduler()
         self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
         self.requests = Requests(self.limits)
+        # What is open for principals.
+        self.leases = Leases()
         self._shutdown_timeout = shutdown_timeout
         self._pending_joins: set[PendingJoin] = set()
         # The sockets and requests that are relayed to other nodes, and the task that ends them.
@@ -144,8 +155,28 @@ class ServerContext:
         self.arrivals = itertools.count()
 
     def start(self) -> None:
-        """Make a new scheduler, as the old one may belong to a closed event loop."""
-        self.scheduler = FairScheduler()
+        """Make what the event loop calls, as the old ones may belong to a closed loop."""
+        self.scheduler, self.leases = FairScheduler(), Leases()
+
+    @contextmanager
+    def hold_lease(self, request: Request) -> Iterator[Lease]:
+        """Give a request a lease while the block runs."""
+        lease = request.scope[_LEASE] = self.leases.begin()
+        try:
+            yield lease
+        finally:
+            lease.end()
+
+    async def authenticate(self, request: Request) -> Principal | Response | None:
+        """Return the principal of a request, or the Response of `authenticate`, and count the request.
+
+        Raises Unauthenticated and TooMany.
+        """
+        principal = await self.identity.principal(request)
+        if not isinstance(principal, Response):
+            self.requests.take(request, principal)
+            find_lease(request).principal = principal
+        return principal
 
     def check_place(self, request: Request, kind: str) -> None:
         """Raise HTTPException for a host that is not allowed, and NotFound for an unknown kind.

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from plait.actor.connection import Principal
 from plait.actor.outcome import maybe_await
 from plait.errors import Forbidden, Unauthenticated
+from plait.session.leases import EXPIRED, find_seconds_left
 from plait.store.protocol import ThreadKey
 from plait.web.hosts import find_header
 
@@ -78,16 +79,24 @@ class Identity:
         if not isinstance(found, Principal | Response):
             what = type(found).__name__
             raise TypeError(f"authenticate returned a {what}; it must return a Principal, a Response or None")
+        if isinstance(found, Principal):
+            _check_expiry(found)
         return found
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
-        """Return whether a principal may do something with a thread."""
+        """Return whether a principal may do something with a thread. Raises Unauthenticated if it has expired."""
+        _check_expiry(principal)
         return await maybe_await(self._authorize(principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
         """Raise Forbidden if a principal may not do something with a thread."""
         if not await self.may(principal, thread, action):
             raise Forbidden(f"you may not {action} {thread}" if action != "request" else f"you may not use {thread}")
+
+
+def _check_expiry(principal: Principal | None) -> None:
+    if (left := find_seconds_left(principal)) is not None and left <= 0:
+        raise Unauthenticated(EXPIRED)
 
 
 def _origin(text: str) -> str:

@@ -1,12 +1,13 @@
 """What a connection sends, and to whom a thread speaks."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from tests.server.fakes import FakeTransport
 
-from plait.actor.connection import PLAIN, Connection, PlainWire, Wire
+from plait.actor.connection import PLAIN, Connection, PlainWire, Principal, Wire
 from plait.actor.sockets import Connections
 from plait.actor.transport import Frame
 from plait.errors import StoreError
@@ -339,3 +340,21 @@ def test_a_connection_has_a_place_for_the_authors_own_things() -> None:
     scratch: Any = two.state
     assert scratch == {}
     assert (one.id, one.readonly, one.tags, one.principal) == ("one", False, (), None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"id": 7}, "id must be a str, not a int"),
+        ({"id": None}, "id must be a str, not a NoneType"),
+        ({"id": "ada", "claims": None}, "claims must be a dict, not a NoneType"),
+        ({"id": "ada", "expires_at": datetime.now(UTC)}, "expires_at must be seconds since 1970, .* not a datetime"),
+        ({"id": "ada", "expires_at": "12"}, "expires_at must be seconds since 1970, .* not a str"),
+        ({"id": "ada", "expires_at": True}, "expires_at must be seconds since 1970, .* not a bool"),
+        ({"id": "ada", "expires_at": float("nan")}, "expires_at is NaN"),
+    ],
+)
+def test_a_principal_checks_the_types_of_its_fields(fields: dict[str, Any], wrong: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"Principal.{wrong}"):
+        Principal(**fields)
+    Principal("ada", {"plan": "pro"}, 12)

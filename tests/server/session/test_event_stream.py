@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.server.session.guests import PATIENCE, Room, Slow, SlowReads, change,
 from tests.server.session.guests import joined as guest_joined
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal
+from plait.actor.connection import Connection
 from plait.errors import Reject, StoreError, TooMany, Unavailable
 from plait.limits import Limits
 from plait.session import event_stream
@@ -36,11 +35,11 @@ class Picky(Room):
 class Reader:
     """Reads a stream by hand. An event is its id and its frame; `None` is a comment."""
 
-    def __init__(self, actor: Actor, *, principal: Principal | None = None) -> None:
+    def __init__(self, actor: Actor) -> None:
         self.actor = actor
         # How often the end was told.
         self.ended = 0
-        self.stream = EventStream(actor, "http-1", principal, ended=self._end)
+        self.stream = EventStream(actor, "http-1", None, ended=self._end)
         self.connection = self.stream.connection
         self.lines = self.stream.lines()
 
@@ -318,21 +317,6 @@ async def test_a_slow_reader_that_the_thread_closes_has_read_all_before(house: H
     reader.actor.thread.broadcast("good-bye")
     reader.connection.close(4000, "enough")
     assert [frame["type"] for frame in await reader.rest()] == ["change", "change", "changes", "message"]
-
-
-async def test_a_stream_ends_when_the_token_of_its_reader_expires(house: House) -> None:
-    reader = await reading(house, principal=Principal("ada", expires_at=time.time() + 0.05))
-    other = await reading(house, principal=Principal("grace"))
-    assert await reader.rest() == []
-    assert not reader.is_in
-    assert other.is_in
-
-
-async def test_a_stream_of_somebody_who_is_nobody_any_more_ends_after_the_first_event(house: House) -> None:
-    reader = Reader(await house.actor(Room), principal=Principal("ada", expires_at=time.time() - 60))
-    await reader.open()
-    assert [frame["type"] for frame in await reader.rest()] == ["joined"]
-    assert not reader.is_in
 
 
 async def test_a_thread_that_ends_ends_its_streams(house: House) -> None:

@@ -28,7 +28,7 @@ from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, find_party
+from plait.web.context import ServerContext, find_lease, find_party
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.runs import read_interrupt
 from plait.web.http.streamed import Lines, StreamedResponse
@@ -100,10 +100,9 @@ class AgUi:
         context.hosts.check(request)
         if request.method != "GET":
             context.identity.check_origin(request)
-        principal = await context.identity.principal(request)
+        principal = await context.authenticate(request)
         if isinstance(principal, Response):
             return principal
-        context.requests.take(request, principal)
         match request.method, _read_path(request.scope):
             case "POST", [agent, name]:
                 return await self._run(self._find(request, agent, name, principal))
@@ -228,6 +227,7 @@ class AgUi:
     async def _enter(self, asked: _AgentRequest) -> tuple[Actor, Connection]:
         """Return the thread, and a connection for the request. Use both before awaiting anything else."""
         may_write = await self._context.identity.may(asked.principal, asked.key, "write")
+        find_lease(asked.request).check()
         actor = await self._context.actor(asked.principal, asked.key)
         assert isinstance(actor, Actor)
         lines = Lines(self._context.limits.write_buffer)
@@ -259,6 +259,7 @@ class AgUi:
         viewer = Viewer(actor, feed_of(actor), id, asked.principal, ended=ended, may_open=may_open, has=has)
         addresses.enter(host)
         await viewer.open(request, run=run, cursor=cursor)
+        find_lease(request).open(viewer.close, connection_id=id)
         return viewer
 
 

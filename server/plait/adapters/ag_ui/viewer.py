@@ -15,10 +15,9 @@ from plait.actor.transport import Frame
 from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
 from plait.adapters.ag_ui.feed import Change, Feed, FeedRun, RunEvent
 from plait.adapters.ag_ui.run import EventRun
-from plait.session.native.tokens import seconds_left
 from plait.state.revision import Revision
 from plait.web.http.streamed import Lines
-from plait_schemas.codes import INTERNAL_ERROR, UNAUTHENTICATED
+from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["Viewer"]
 
@@ -73,7 +72,6 @@ class Viewer(Lines):
         self._is_lost = False
         self._is_closed = False
         self._wake = asyncio.Event()
-        self._expiry: asyncio.TimerHandle | None = None
 
     async def open(self, request: Request, *, run: FeedRun | None = None, cursor: Cursor | None = None) -> None:
         """Join the thread. Raises StoreError, and whatever the thread's hooks raise."""
@@ -91,10 +89,6 @@ class Viewer(Lines):
         except BaseException:
             self.close(INTERNAL_ERROR, "")
             raise
-        left = seconds_left(self.connection.principal)
-        if left is not None and not self._is_closed:
-            loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(left, self.close, UNAUTHENTICATED, "the token has expired")
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield the events until the run has ended, or the stream is closed."""
@@ -120,8 +114,6 @@ class Viewer(Lines):
         self._feed.unwatch(self._wake.set)
         self._wake.set()
         self._ended()
-        if self._expiry is not None:
-            self._expiry.cancel()
         if self.connection.session is not None:
             self._actor.sockets.leave(self.connection, code, reason)
 

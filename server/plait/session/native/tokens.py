@@ -1,4 +1,4 @@
-"""Asks a client for a new token before its token expires, and closes the socket if none comes."""
+"""Asks a client for a new token before its token expires."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,12 +6,12 @@ from typing import Final
 
 from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.transport import Frame
-from plait.clock import read_wall_clock
 from plait.errors import PlaitError
-from plait_schemas.codes import FORBIDDEN, UNAUTHENTICATED
+from plait.session.leases import Lease, find_seconds_left
+from plait_schemas.codes import FORBIDDEN
 from plait_schemas.messages import AuthExpiring, encode
 
-__all__ = ["Tokens", "seconds_left"]
+__all__ = ["Tokens"]
 
 # How many seconds before a token expires the client is asked for a new one.
 _NOTICE: Final = 30.0
@@ -28,32 +28,36 @@ Renew = Callable[[str], Awaitable[Rights]]
 class Tokens:
     """Has the token of one connection renewed before it expires."""
 
-    __slots__ = ("_connection", "_explain", "_loop", "_next", "_renew", "_task", "_timer", "_transport_send")
+    __slots__ = ("_connection", "_explain", "_lease", "_loop", "_next", "_renew", "_task", "_transport_send")
 
-    def __init__(self, connection: Connection, send: Callable[[Frame], None], renew: Renew, explain: Explain) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        lease: Lease,
+        send: Callable[[Frame], None],
+        *,
+        renew: Renew,
+        explain: Explain,
+    ) -> None:
         self._connection = connection
+        # Closes the socket when its token expires.
+        self._lease = lease
         self._transport_send = send
         self._renew = renew
         self._explain = explain
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._next: str | None = None
 
     def watch(self, *, is_renewed: bool = False) -> None:
-        """Ask for a new token when the current one is about to expire, and close the socket when it has expired.
+        """Ask for a new token when the current one is about to expire.
 
         If the client has just sent a short-lived token, it is asked again after half of its lifetime.
         """
-        self._stop_timer()
-        left = seconds_left(self._connection.principal)
-        if left is None:
-            return
-        pause = max(left - _NOTICE, max(left / 2, _PAUSE) if is_renewed else 0.0)
-        if pause < left:
-            self._wait(pause, self._ask)
-        else:
-            self._wait(left, self._expire)
+        if (left := find_seconds_left(self._connection.principal)) is not None:
+            pause = max(left - _NOTICE, max(left / 2, _PAUSE) if is_renewed else 0.0)
+            if pause < left:
+                self._lease.ask_before(left - pause, self._ask)
 
     def renew(self, token: str) -> None:
         """Check a new token; if several arrive during a check, check only the last of them."""
@@ -63,8 +67,7 @@ class Tokens:
             self._next = token
 
     def close(self) -> None:
-        """Stop the timer and any check."""
-        self._stop_timer()
+        """Stop any check."""
         self._next = None
         if self._task is not None:
             self._task.cancel()
@@ -83,6 +86,7 @@ class Tokens:
                 self._connection.close(FORBIDDEN, "the new token belongs to another user")
                 return
             self._connection.grant(rights)
+            self._lease.renew(rights.principal)
             self.watch(is_renewed=True)
         finally:
             self._task = None
@@ -90,32 +94,9 @@ class Tokens:
                 self._next = None
                 self.renew(newer)
 
-    def _ask(self) -> None:
-        left = seconds_left(self._connection.principal)
-        assert left is not None
+    def _ask(self, left: float) -> None:
         self._transport_send(Frame(encode(AuthExpiring(round(left, 3)))))
-        self._wait(left, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        self._connection.close(UNAUTHENTICATED, "the token has expired")
-
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        self._stop_timer()
-        self._timer = self._loop.call_later(seconds, then)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def _get_id(principal: Principal | None) -> str | None:
     return None if principal is None else principal.id
-
-
-def seconds_left(principal: Principal | None) -> float | None:
-    """Return the seconds until a principal expires, or None if it does not."""
-    if principal is None or principal.expires_at is None:
-        return None
-    return max(0.0, principal.expires_at - read_wall_clock() / 1e6)

@@ -1,5 +1,6 @@
 """Answers HTTP requests: limits their bodies, turns exceptions into responses, and tells the instruments."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -13,9 +14,11 @@ from starlette.types import Message, Receive, Scope, Send
 from plait.cluster.gate import OPEN
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
+from plait.session.leases import Lease
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body, error_response, find_traceparent
 from plait.web.http.gated import GatedSend
+from plait.web.http.lost import abort, make_lost
 from plait.web.http.request import LimitedRequest
 from plait.web.relay.requests import SentRequest, relay_request
 
@@ -120,11 +123,22 @@ class Endpoint:
         instruments.request_ended(trace, status or _DISCONNECTED)
 
     async def _serve(self, request: LimitedRequest, send: Send, place: ThreadKey | None, answer: Answer) -> None:
+        with self._context.hold_lease(request) as lease:
+            response = await self._make_response(request, place, answer)
+            if response is None:
+                return
+            if lease.principal is None or lease.is_open or hasattr(response, "body"):
+                await response(request.scope, request.receive, send)
+            else:
+                await _stream(response, request, send, lease)
+
+    async def _make_response(self, request: Request, place: ThreadKey | None, answer: Answer) -> Response | None:
+        """Return the answer to a request; None if its client has disconnected."""
         headers: Headers = []
         try:
             response = await answer(request, headers)
         except ClientDisconnect:
-            return
+            return None
         except (PlaitError, HTTPException) as error:
             if isinstance(error, PlaitError) and error.limit is not None:
                 self._context.instruments.limit_hit(error.limit)
@@ -133,7 +147,27 @@ class Endpoint:
             explained = self._context.failures.explain(error, place)
             response = JSONResponse(error_body("internal", str(explained)), 500)
         response.raw_headers.extend(headers)
+        return response
+
+
+async def _stream(response: Response, request: Request, send: Send, lease: Lease) -> None:
+    """Send an answer of the app, up to the end of the lease."""
+    task, has_begun = asyncio.current_task(), False
+
+    def close(code: int, reason: str) -> None:
+        if has_begun and task is not None:
+            task.cancel()
+
+    lease.open(close)
+    if lease.reason is not None:
+        response = error_response(make_lost(request.method, lease.reason))
+    has_begun = True
+    try:
         await response(request.scope, request.receive, send)
+    except asyncio.CancelledError:
+        if lease.reason is None or (task is not None and task.uncancel()):
+            raise
+        abort(request.scope)
 
 
 async def _fail(error: Exception, request: Request, headers: Headers) -> Response:

@@ -13,7 +13,7 @@ from plait.actor.rpc import Arguments, Method
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, find_party
+from plait.web.context import ServerContext, find_lease, find_party
 from plait.web.fairness import LARGE
 from plait.web.http.streamed import Lines
 from plait.web.http.streamed_call import Encode, StreamedCall
@@ -69,6 +69,7 @@ class Exchange:
         The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
         may_write = await self.context.identity.may(self.principal, self.key, "write")
+        find_lease(self.request).check()
         actor = await self.context.actor(self.principal, self.key)
         rights = Rights(self.principal, may_write)
         connection = actor.sockets.make_connection(
@@ -121,6 +122,7 @@ class Exchange:
         """Call a method that streams."""
         call = StreamedCall(self._lines, encode, actor)
         call.begin(method, arguments, connection, self.request)
+        find_lease(self.request).open(call.close, connection_id=connection.id)
         return call
 
     async def _wait_for_disconnect(self, future: asyncio.Future[T]) -> None:

@@ -14,6 +14,7 @@ from plait.errors import InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
 from plait.state.json_patch import to_json_patch
 from plait.web.addresses import Addresses
+from plait.web.context import find_lease
 from plait.web.http.streamed import StreamedResponse
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
@@ -97,6 +98,7 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
     with actor.keep_awake():
         addresses.enter(host)
         await stream.open(request, have)
+    find_lease(request).open(stream.end, connection_id=stream.connection.id)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamedResponse(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
 

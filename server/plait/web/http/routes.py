@@ -47,10 +47,9 @@ class ThreadRequests:
         context.check_place(request, address.key.kind)
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             context.identity.check_origin(request)
-        principal = await context.identity.principal(request)
+        principal = await context.authenticate(request)
         if isinstance(principal, Response):
             return principal
-        context.requests.take(request, principal)
         context.check_kind(request, address.key.kind)
         exchange = _Exchange(context, request, address.key, principal)
         has_agents = INTERRUPT in context.node.kind(address.key.kind).methods

@@ -86,10 +86,9 @@ class RunRequests:
         """Answer a request. Raises the error of one that is refused."""
         context = self._context
         self._check(request)
-        principal = await context.identity.principal(request)
+        principal = await context.authenticate(request)
         if isinstance(principal, Response):
             return principal
-        context.requests.take(request, principal)
         query = request.scope["query_string"]
         session_id = _read_session_id(query) if query else None
         agent_name, rest = read_run(request.scope)

@@ -14,7 +14,6 @@ from plait.actor.connection import Connection
 from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Arguments, Method
 from plait.errors import CallFailed, PlaitError, Unauthenticated
-from plait.session.native.tokens import seconds_left
 from plait.web.http.streamed import Lines, StreamedResponse
 
 __all__ = ["Encode", "StreamedCall"]
@@ -34,8 +33,6 @@ class StreamedCall:
         self._encode = encode
         self._actor = actor
         self._turn: RunningCall | None = None
-        # Ends the answer when the principal's token expires.
-        self._expiry: asyncio.TimerHandle | None = None
         # Done when there is something to send; its result is the error if there is nothing else.
         self.began: asyncio.Future[PlaitError | None] = asyncio.get_running_loop().create_future()
 
@@ -44,20 +41,21 @@ class StreamedCall:
         self._turn = self._actor.turns.call(
             method, arguments, self._done, sink=self._sink, connection=connection, request=request, by_client=True
         )
-        if (left := seconds_left(connection.principal)) is not None:
-            self._expiry = asyncio.get_running_loop().call_later(left, self._expire)
 
     def answer(self, media_type: str) -> Response:
         """Return the answer, which ends with the call."""
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamedResponse(self._lines.read(), media_type=media_type, ended=self.leave, headers=headers)
 
+    def close(self, _: int, reason: str) -> None:
+        """Abandon the call, and tell the reason, as the client's rights have ended."""
+        self._fail(Unauthenticated(reason))
+        self._abandon()
+
     def leave(self) -> None:
         """Abandon the call if it has not ended, as its answer is not read."""
         self._lines.end()
         self._abandon()
-        if self._expiry is not None:
-            self._expiry.cancel()
 
     # Inside
 
@@ -86,10 +84,6 @@ class StreamedCall:
     def _done(self, _: object, error: BaseException | None) -> None:
         if error is not None:
             self._fail(self._actor.explain(error))
-
-    def _expire(self) -> None:
-        self._fail(Unauthenticated("the token has expired"))
-        self._abandon()
 
     def _abandon(self) -> None:
         turn, self._turn = self._turn, None

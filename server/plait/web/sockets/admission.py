@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -12,11 +13,12 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Rights
+from plait.actor.connection import Connection, Rights
 from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
 from plait.parts.messages.part import Messages
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
+from plait.session.leases import Lease
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
@@ -46,6 +48,7 @@ class Admission:
         self._context = context
         self._key = key
         self._place = place
+        self._lease = place.lease = Lease(context.leases)
         self._request = as_get(scope)
         self._traceparent = find_traceparent(scope)
         self._is_native = SUBPROTOCOL in scope.get("subprotocols", ())
@@ -61,6 +64,7 @@ class Admission:
         """
         if self._is_native:
             return None
+        self._lease.begin()
         rights = await self._find_rights(self._request)
         # Wake the thread, and store a new one, so that errors are known before the socket is accepted, and the session
         # exists before the first message.
@@ -103,10 +107,9 @@ class Admission:
         if not actor.state.is_stored:  # The thread was destroyed after the check.
             await _store(actor)
         connection = actor.sockets.make_connection(self._make_id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
-        self._place.connection = connection
-        connection.traceparent = self._traceparent
         session = CloudflareSession(actor, connection, socket, self._context.departures)
         socket.attach(session)
+        self._hold(connection)
         session.open(self._request)
 
     async def _join_native(self, socket: OpenSocket) -> None:
@@ -117,6 +120,7 @@ class Admission:
             if join is None:
                 return
             arrival = next(self._context.arrivals)
+            self._lease.begin()
             rights = await self._find_rights_by_token(join.token)
             await self._context.compatibility.check(self._key.kind, join.schema)
             actor = await self._find_actor(rights)
@@ -124,9 +128,9 @@ class Admission:
                 await actor.state.store_thread()
                 id = actor.sockets.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 connection = actor.sockets.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
-                self._place.connection = connection
-                connection.traceparent = self._traceparent
-                tokens = Tokens(connection, socket.send, self._find_rights_by_token, actor.explain)
+                self._hold(connection)
+                renew, lease = self._find_rights_by_token, self._lease
+                tokens = Tokens(connection, lease, socket.send, renew=renew, explain=actor.explain)
                 joining = await Joining.prepare(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
                 if pending.is_closed:
                     joining.close(ABNORMAL, "")
@@ -134,6 +138,13 @@ class Admission:
                 socket.attach(joining)
                 joining.open(self._request)
         pending.hand_over(joining)
+
+    def _hold(self, connection: Connection) -> None:
+        """Have a connection closed when the rights of its client end, and its place kept until its turns have ended."""
+        self._place.connection = connection
+        connection.traceparent = self._traceparent
+        self._lease.principal = connection.principal
+        self._lease.open(partial(_close, connection), connection_id=connection.id)
 
     async def _find_actor(self, rights: Rights) -> Actor:
         actor = await self._context.actor(rights.principal, self._key)
@@ -188,6 +199,11 @@ def close_refused(socket: OpenSocket, context: ServerContext, error: Exception) 
         log.log(level, "a socket was refused, %s: %s", error.code, error)
     explained = context.failures.explain(error, None)
     socket.close(explained.close_code, str(explained))
+
+
+def _close(connection: Connection, code: int, reason: str) -> None:
+    if not connection.is_closed:
+        connection.close(code, reason)
 
 
 async def _store(actor: Actor) -> None:

@@ -8,6 +8,7 @@ from starlette.types import Receive
 
 from plait.actor.connection import Connection
 from plait.actor.transport import Frame, Receiver, Transport
+from plait.session.leases import Lease
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY
 from plait_schemas.messages import Error, Join, decode_client, encode
@@ -131,17 +132,21 @@ class OpenSocket(Transport, Protocol):
 class Place:
     """What a socket holds until its turns have ended; then `left` is called. It keeps no reference to the opening."""
 
-    __slots__ = ("_left", "connection", "joining")
+    __slots__ = ("_left", "connection", "joining", "lease")
 
     def __init__(self, left: Callable[[], None]) -> None:
         self._left = left
         # The connection, after the socket has begun to join.
         self.connection: Connection | None = None
+        # Closes the socket when the rights of its client end; set before it is checked.
+        self.lease: Lease | None = None
         # The task that joins it, which is cancelled if the peer disconnects.
         self.joining: asyncio.Task[Any] | None = None
 
     def leave(self) -> None:
         """Cancel the join, and call `left` when the socket's turns have ended."""
+        if self.lease is not None:
+            self.lease.end()
         joining, self.joining = self.joining, None
         if joining is not None:
             joining.cancel()

@@ -77,18 +77,6 @@ async def test_a_fresh_token_comes_in_the_place_of_the_old_one() -> None:
         assert guest.closed is None
 
 
-async def test_a_token_without_an_end_is_not_watched() -> None:
-    async with open_house(Room) as house:
-        guest = Guest(await house.actor(Room), "a", principal=known(left=60), renew=renew)
-        await guest.open()
-        tokens = guest.session._tokens
-        assert tokens is not None
-        assert tokens._timer is not None
-        guest.connection.grant(Rights(known()))
-        tokens.watch()
-        assert tokens._timer is None
-
-
 async def test_a_fresh_token_brings_its_own_rights() -> None:
     async with open_house(Room) as house:
         guest = await joined(await house.actor(Room), "a", principal=known(left=99), renew=renew)
@@ -188,16 +176,6 @@ async def test_a_socket_stays_that_of_whoever_it_was_opened_for() -> None:
         assert guest.connection.principal is None
 
 
-async def test_the_token_of_a_socket_that_is_gone_is_not_watched() -> None:
-    async with open_house(Room) as house:
-        guest = await joined(await house.actor(Room), "a", principal=known(left=3600), renew=renew)
-        tokens = guest.session._tokens
-        assert tokens is not None
-        assert tokens._timer is not None
-        guest.leave()
-        assert tokens._timer is None
-
-
 async def test_a_client_that_sends_tokens_that_expire_soon_is_asked_again_later() -> None:
     async with open_house(Room) as house:
         guest = Guest(await house.actor(Room), "a", principal=known(left=25), renew=renew)
@@ -205,10 +183,9 @@ async def test_a_client_that_sends_tokens_that_expire_soon_is_asked_again_later(
         assert [(await guest.transport.next())["type"] for _ in range(2)] == ["joined", "auth_expiring"]
         guest.send("auth", token="ada 25")
         await settled(guest)
-        tokens = guest.session._tokens
-        assert tokens is not None
-        assert tokens._timer is not None
-        assert 10 < tokens._timer.when() - asyncio.get_running_loop().time() < 15
+        due = guest.session._tokens._lease.due
+        assert due is not None
+        assert 10 < due - time.time() < 15
 
 
 async def test_of_tokens_that_come_while_one_is_looked_at_the_last_counts() -> None:

@@ -119,7 +119,11 @@ def test_each_stream_that_can_be_lost_is_known() -> None:
 
 def test_http_answers_for_a_lost_owner_come_from_one_function() -> None:
     found = {place for place, node in find_defined(*FUNCTIONS) if "make_lost" in names(node)}
-    assert found == {"http/gated.py:GatedSend.__call__", "relay/requests.py:_RelayedRequest._fail"}
+    assert found == {
+        "http/gated.py:GatedSend.__call__",
+        "http/endpoint.py:_stream",
+        "relay/requests.py:_RelayedRequest._fail",
+    }
     # Nothing else looks at whether this node was dead.
     readers = {file.relative_to(WEB).as_posix() for file in WEB.rglob("*.py") if ".generation" in file.read_text()}
     assert readers == {"http/gated.py"}
