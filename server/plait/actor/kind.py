@@ -35,6 +35,8 @@ def check_name(name: str) -> str:
     """Return `name` if it is a valid name of a thread. Raises NotFound."""
     if not 1 <= len(name) <= 256:
         raise NotFound(f"a thread's name must have 1 to 256 characters, this one has {len(name)}")
+    if name in (".", ".."):
+        raise NotFound("a thread's name must not be . or .., which clients remove from URLs")
     if _CONTROL.search(name):
         raise NotFound("a thread's name must not have control characters")
     return name
