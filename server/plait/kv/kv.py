@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import reprlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -127,7 +128,8 @@ class KV:
         if ttl is not msgspec.UNSET:
             _check_ttl(ttl)
         if content_type is not None and (not isinstance(content_type, str) or len(content_type) > _LONGEST_TYPE):
-            raise ValueError(f"content_type must be a str of at most {_LONGEST_TYPE} characters, not {content_type!r}")
+            text = f"content_type must be a str of at most {_LONGEST_TYPE} characters"
+            raise ValueError(f"{text}, not {reprlib.repr(content_type)}")
         form, data = _encode(key, value)
         if len(data) > self._limits.record:
             size = f"{len(data)} bytes; the limit is {self._limits.record}"
@@ -225,15 +227,15 @@ def _namespace_of(actor: Actor) -> Namespace:
 
 def _key_of(namespace: str) -> ThreadKey:
     if not isinstance(namespace, str):
-        raise ValueError(f"a namespace must be a str, not {namespace!r}")
+        raise ValueError(f"a namespace must be a str, not {reprlib.repr(namespace)}")
     if not namespace or len(name := escape(namespace)) > _LONGEST_NAME:
-        raise ValueError(f"a namespace must have 1 to {_LONGEST_NAME} characters, unlike {namespace!r}")
+        raise ValueError(f"a namespace must have 1 to {_LONGEST_NAME} characters, unlike {reprlib.repr(namespace)}")
     return ThreadKey(NAMESPACE, name)
 
 
 def _check_key(key: str) -> str:
     if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST_KEY:
-        raise ValueError(f"a key must be a str of 1 to {_LONGEST_KEY} characters, not {key!r}")
+        raise ValueError(f"a key must be a str of 1 to {_LONGEST_KEY} characters, not {reprlib.repr(key)}")
     return escape(key)
 
 
@@ -243,7 +245,9 @@ def _check_ttl(ttl: float | None) -> None:
     is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
     if not is_number or not 0 < ttl <= _LONGEST_TTL:
         most = f"{_LONGEST_TTL:.0f}"
-        raise ValueError(f"ttl must be a number of seconds above 0, up to {most}, or None for never, not {ttl!r}")
+        raise ValueError(
+            f"ttl must be a number of seconds above 0, up to {most}, or None for never, not {reprlib.repr(ttl)}"
+        )
 
 
 def _encode(key: str, value: Any) -> tuple[Literal["text", "json", "bytes"], bytes]:

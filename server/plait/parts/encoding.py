@@ -8,7 +8,7 @@ import msgspec
 from plait.state.types import parse_json_error
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, UNENCODABLE, check_json, encode_json, has_non_finite, nests_deeper
 
-__all__ = ["DEEPEST", "encode_key", "encode_named", "read_back"]
+__all__ = ["DEEPEST", "check_type", "encode_key", "encode_named", "read_back"]
 
 DEEPEST: Final = 500
 """How deep what a part stores may be nested, whatever `Limits.depth` is, so that it can be decoded in any call."""
@@ -16,10 +16,15 @@ DEEPEST: Final = 500
 S = TypeVar("S", bound=msgspec.Struct)
 
 
+def check_type(name: str, value: object, *types: type) -> None:
+    """Raise TypeError for an argument that has none of some types."""
+    if not isinstance(value, types):
+        raise TypeError(f"{name} must be {' or '.join(each.__name__ for each in types)}, not {type(value).__name__}")
+
+
 def encode_key(key: str) -> str:
     """Return a key if it is valid. Raises TypeError or ValueError."""
-    if not isinstance(key, str):
-        raise TypeError(f"a key must be a str, not {key!r}")
+    check_type("a key", key, str)
     encode_named(key, key)
     return key
 

@@ -1,10 +1,13 @@
 """`values = Values()`: durable JSON values that a thread keeps besides its state, and never sends to clients."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from types import NoneType
 from typing import Any, ClassVar, Final, TypeVar
 
+import msgspec
+
 from plait.actor.thread import ThreadActor, check_may_write
-from plait.parts.encoding import encode_key, encode_named
+from plait.parts.encoding import check_type, encode_key, encode_named
 from plait.parts.part import Part
 from plait.parts.stage import find_stage
 from plait.parts.values_draft import ValuesDraft
@@ -110,6 +113,7 @@ class ThreadValues:
 
         Raises TypeError if the value is not a list; in a run that has not read any values, only when the run commits.
         """
+        check_type("max_records", max_records, int, NoneType)
         if max_records is not None and max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records!r}")
         op = Push(encode_key(key), encode_named(key, value), max_records)
@@ -138,17 +142,17 @@ class ThreadValues:
 
         So another process updates a value by a function.
         """
+        value = decode_json(encode_named(key, msgspec.Raw(after)))
         draft = await self._loaded([key])
         self._check_may_write()
         if (found := draft.read_json(key)) != before:
             return False, found
-        await self._write_draft(draft, key, lambda draft: draft.set(key, decode_json(after)))[1]
+        await self._write_draft(draft, key, lambda draft: draft.set(key, value))[1]
         return True, None
 
     def set_metadata(self, metadata: dict[str, Any]) -> Awaitable[None]:
         """Replace all metadata, without reading the values."""
-        if not isinstance(metadata, dict):
-            raise TypeError(f"metadata must be a dict, not {metadata!r}")
+        check_type("metadata", metadata, dict)
         data = encode_named("metadata", metadata)
         return self._write(None, lambda draft: draft.set_metadata(data))
 

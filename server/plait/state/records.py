@@ -6,6 +6,7 @@ from plait.errors import StoreError
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.store.protocol import Record, Store, ThreadKey
+from plait.store.records import is_key
 
 __all__ = ["Records"]
 
@@ -29,7 +30,7 @@ class Records:
 
     async def read(self, part: str, name: str) -> bytes | None:
         """Return the value of a record after all writes made so far, None if there is none. Raises StoreError."""
-        if not self._pipeline.history.is_begun:
+        if not self._pipeline.history.is_begun or not is_key(name):
             return None
         await self._pipeline.wait_until_stored()
         try:

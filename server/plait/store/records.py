@@ -7,12 +7,17 @@ from plait.errors import TooLarge
 from plait.limits import Limits
 from plait.store.protocol import Record
 
-__all__ = ["check_record"]
+__all__ = ["check_record", "is_key"]
 
 _PART: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 # Control characters, and halves of surrogate pairs.
 _ODD: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _KEY_BYTES: Final = 512
+
+
+def is_key(key: str) -> bool:
+    """Whether a record can have a key."""
+    return 0 < len(key) <= _KEY_BYTES and not _ODD.search(key) and len(key.encode()) <= _KEY_BYTES
 
 
 def check_record(record: Record, limits: Limits) -> None:

@@ -1,13 +1,14 @@
 """`messages = Messages()`: the conversation of a thread."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from plait.actor.actor import Actor
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
-from plait.parts.encoding import read_back
+from plait.parts.encoding import check_type, encode_key, read_back
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.draft import MessagesDraft, edit_message
@@ -172,7 +173,7 @@ class ThreadMessages:
             parent_id=parent_id,
             depth=depth,
             silent=silent,
-            metadata=metadata or {},
+            metadata={} if metadata is None else metadata,
             attachments=attachments,
         )
         if draft is not None:
@@ -198,11 +199,11 @@ class ThreadMessages:
         first message. The sender is the client that the calling code runs for, or `sender`. Raises TooMany if 1,000
         messages are queued, and what `inject` raises.
         """
-        if not isinstance(content, str):
-            raise TypeError(f"content must be a str, not {content!r}")
+        check_type("content", content, str)
         if role == "tool":
             raise ValueError("the result of a tool cannot be queued: use `inject`")
-        id = None if key is None else make_sent_id(sender or find_sender(), key)
+        check_type("sender", sender, str, NoneType)
+        id = None if key is None else make_sent_id(sender or find_sender(), encode_key(key))
         is_known = id is not None and self._writer.state.keys.has(id)
         if is_known:
             self._check_may_write()
@@ -215,7 +216,7 @@ class ThreadMessages:
             id=id,
             name=name,
             silent=silent,
-            metadata=metadata or {},
+            metadata={} if metadata is None else metadata,
             attachments=attachments,
             status="pending",
         )
@@ -261,13 +262,15 @@ class ThreadMessages:
 
         Raises NotFound, Conflict for a message that is being written, and what `inject` raises.
         """
+        check_type("id", id, str)
         self._check_may_write()
         before, _ = await self._reader.find_present(id)
         self._check_may_write()
         if before is None:
             raise NotFound(f"there is no message {id}")
         # What is added, as it will be read.
-        added = _check(Message(id=id, role=before.role, content=content, metadata=metadata or {}))
+        metadata = {} if metadata is None else metadata
+        added = _check(Message(id=id, role=before.role, content=content, metadata=metadata))
         after = edit_message(before, added.content, added.metadata)
         if (draft := self._use_draft()) is not None:
             return draft.edit(before, added.content, added.metadata)
@@ -279,6 +282,7 @@ class ThreadMessages:
 
         A pending message is cancelled, unless a run has taken it. Raises Conflict for one that is being written.
         """
+        check_type("id", id, str)
         self._check_may_write()
         message, results = await self._reader.find_present(id)
         self._check_may_write()
@@ -321,7 +325,7 @@ class ThreadMessages:
             parent_id=parent_id,
             depth=depth,
             silent=silent,
-            metadata=metadata or {},
+            metadata={} if metadata is None else metadata,
             status="streaming",
             taken=[] if draft is None else draft.find_taken(),
         )
@@ -389,6 +393,6 @@ class ThreadMessages:
 
 def _check(message: Message) -> Message:
     """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
-    if message.role not in (roles := get_args(Role)):
+    if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
         raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
     return read_back(message, decode_message)

@@ -9,6 +9,7 @@ from typing import Final, Protocol, Self
 from msgspec.structs import replace
 
 from plait.errors import PlaitError
+from plait.parts.encoding import check_type
 from plait.parts.messages.frames import Chunk
 from plait.parts.messages.message import Message, Status, check_size, encode_message, history_key
 from plait.parts.messages.writer import Writer
@@ -85,8 +86,7 @@ class MessageStream:
             raise RuntimeError("a message can only be written in the block of its stream: `async with … as m:`")
         if self._error is not None:
             raise self._error
-        if not isinstance(text, str):
-            raise TypeError(f"text must be a str, not {text!r}")
+        check_type("text", text, str)
         size = self._size + len(encode_json(text)) - 2
         check_size(size, self._writer.actor.limits.record)
         self._size = size

@@ -26,7 +26,7 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
         """Return the rule for an interval. Raises ValueError below one second, and above `LATEST`."""
         if seconds * _SECOND > LATEST:
             raise ValueError(f"every {seconds!r} s is later than the year 9999")
-        interval = round(seconds * _SECOND)
+        interval = round(seconds * _SECOND) if seconds > 0 else 0
         if interval < _SECOND:
             raise ValueError(f"every {seconds!r} s is too often: the shortest interval is 1 s")
         return cls(interval)

@@ -14,7 +14,7 @@ from plait.actor.thread import Thread, ThreadActor, check_may_write
 from plait.actor.turn import current_turn
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import CorruptThread, TooMany
-from plait.parts.encoding import encode_named, read_back
+from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
@@ -133,12 +133,14 @@ class ThreadSchedule:
         ValueError for an unknown effect and after the year 9999, InvalidArguments for arguments that do not fit, and
         TooMany.
         """
+        check_type("seconds", seconds, int, float)
         if not 0 <= seconds * _SECOND <= LATEST:
             raise ValueError(f"the number of seconds must be at least 0, and before the year 10000, not {seconds!r}")
         return self._add_once(read_due_clock() + round(seconds * _SECOND), "after", name, args, key)
 
     def at(self, when: datetime, name: str, *args: Any, key: str | None = None) -> Planned:
         """Run an effect once, at a time, which must have a time zone; at once if it has passed. Raises as `after`."""
+        check_type("when", when, datetime)
         if when.utcoffset() is None:
             raise ValueError(f"{when!r} has no time zone: use, for example, datetime(…, tzinfo=UTC)")
         return self._add_once(to_microseconds(when), "at", name, args, key)
@@ -148,6 +150,7 @@ class ThreadSchedule:
 
         If there is one with the same name, arguments and interval, nothing is added. Raises as `after`.
         """
+        check_type("seconds", seconds, int, float)
         return self._add_rule(Every.of(seconds), name, args)
 
     def cron(self, rule: str, name: str, *args: Any, tz: str = "UTC") -> Planned:
@@ -156,6 +159,8 @@ class ThreadSchedule:
         If there is one with the same name, arguments, rule and zone, nothing is added. Raises as `after`, and
         ValueError for an invalid rule or zone.
         """
+        check_type("rule", rule, str)
+        check_type("tz", tz, str)
         return self._add_rule(Cron.of(rule, tz, read_due_clock()), name, args)
 
     def queue(self, name: str, *args: Any) -> Planned:
@@ -262,7 +267,7 @@ class ThreadSchedule:
             log.warning(text, method, name, extra=about(self._actor.key))
         elif key == "":
             raise ValueError("a key must not be empty")
-        return self._add(self._make_row(name, args, at, key=key or ""))
+        return self._add(self._make_row(name, args, at, key="" if key is None else key))
 
     def _add_rule(self, rule: Rule, name: str, args: Sequence[Any]) -> Planned:
         now = read_due_clock()
