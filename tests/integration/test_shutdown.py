@@ -1,8 +1,11 @@
 """A server that is asked to end finishes what it has begun, within its limit, and leaves everything in order."""
 
 import asyncio
+import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -222,3 +225,30 @@ def _check_order(folder: Path) -> None:
     assert (folder / "stopped").exists()
     with closing(sqlite3.connect(folder / "plait.db")) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_hangup_ends_a_server_as_sigterm_does_unless_it_is_ignored(tmp_path: Path, is_ignored: bool) -> None:
+    begin = f"import os, signal, sys; signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if is_ignored else 'SIG_DFL'}); "
+    begin += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    served = ["-m", "plait.cli", "serve", "tests.integration.apps:app", "--port", "0"]
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", begin, *served],
+            cwd=tmp_path,
+            env={**os.environ, **paths},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as server,
+    ):
+        assert server.stdout is not None
+        url = server.stdout.readline().split(" at ")[1].split()[0]
+        server.send_signal(signal.SIGHUP)
+        if is_ignored:
+            assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
+            server.terminate()
+        assert server.wait(TIMEOUT) == 0
+    assert "Application shutdown complete" in (tmp_path / "log").read_text()

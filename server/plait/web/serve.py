@@ -241,7 +241,12 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        former = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        taken = [signal.SIGINT, signal.SIGTERM]
+        # A terminal that is closed sends it, too; nohup ignores it. Several workers reload instead.
+        hangup = getattr(signal, "SIGHUP", None)
+        if hangup is not None and self._control is None and signal.getsignal(hangup) is not signal.SIG_IGN:
+            taken.append(hangup)
+        former = {each: signal.signal(each, self.handle_exit) for each in taken}
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import msgspec
@@ -136,7 +137,7 @@ def unpack_head(data: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 
 class SentScope(msgspec.Struct, array_like=True, frozen=True):
-    """What travels of a request's scope: all that ASGI says of the request, and nothing that an app has added."""
+    """What travels of a request's scope: all that ASGI says of the request, and of what an app adds, the session."""
 
     type: str
     http_version: str
@@ -159,6 +160,8 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
     # The body of an HTTP request so far, and whether that is all of it.
     body: bytes = b""
     is_whole: bool = True
+    # The session that a middleware has found, as JSON.
+    session: bytes | None = None
 
     @classmethod
     def of(cls, scope: Scope, **options: Any) -> Self:
@@ -176,6 +179,7 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
             scope.get("client"),
             scope.get("server"),
             list(scope.get("subprotocols") or ()),
+            session=_encode_session(scope.get("session")),
             **options,
         )
 
@@ -210,7 +214,22 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
             scope["subprotocols"] = self.subprotocols
         else:
             scope["method"] = self.method
+        if self.session is not None:
+            # A change would not reach the middleware.
+            scope["session"] = MappingProxyType(msgspec.json.decode(self.session))
         return scope
+
+
+def _encode_session(session: Any) -> bytes | None:
+    """Return a session as JSON; None if there is none that JSON has."""
+    if not isinstance(session, dict):
+        return None
+    if hasattr(session, "mark_accessed"):  # For Starlette, the answer depends on it.
+        session.mark_accessed()
+    try:
+        return msgspec.json.encode(session)
+    except (TypeError, ValueError):
+        return None
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -3,15 +3,17 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message
 from tests.server.nodes import open_nodes
 
 from plait import Plait, Thread, ThreadKey
+from plait.web.relay.messages import SentScope
 
 PATIENCE = 20.0
 PIECE = b"x" * 30_000
@@ -31,6 +33,10 @@ class Page(Thread[dict[str, Any]]):
         if request.url.path.endswith("hold"):
             self.entered.set()
             await self.gate.wait()
+        if request.url.path.endswith("session"):
+            with suppress(TypeError):
+                request.session["user"] = "eve"
+            return JSONResponse(dict(request.session))
         return StreamingResponse(self._pour())
 
     async def _pour(self) -> AsyncIterator[bytes]:
@@ -41,7 +47,8 @@ class Page(Thread[dict[str, Any]]):
 class Reader:
     """A client that reads the answer when it may."""
 
-    def __init__(self) -> None:
+    def __init__(self, **scope: Any) -> None:
+        self._scope = scope
         self.status = 0
         self.body = b""
         self.has_begun = asyncio.Event()
@@ -57,6 +64,7 @@ class Reader:
             "path": path,
             "raw_path": path.encode(),
             "headers": [(b"host", b"localhost")],
+            **self._scope,
         }
         await app(scope, self._receive, self._send)
 
@@ -112,3 +120,39 @@ async def test_a_gateway_that_ends_before_the_answer_says_what_is_known(method: 
         page.gate.set()
         await asking
         assert (reader.status, json.loads(reader.body)["error"]["code"]) == wanted
+
+
+class Session(dict[str, Any]):
+    """A session as Starlette's middleware makes it."""
+
+    is_accessed = False
+
+    def mark_accessed(self) -> None:
+        self.is_accessed = True
+
+
+async def test_the_session_of_a_middleware_travels_and_is_read_only() -> None:
+    async with asyncio.timeout(PATIENCE), open_nodes(lambda: Plait(Page, store="memory://")) as nodes:
+        await nodes.handle(Page, 1).set_state({"n": 1})
+        session = Session(user="ada", roles=["author"])
+        reader = Reader(session=session)
+        reader.gate.set()
+        await reader.ask(nodes.apps[0], f"/threads/page/{nodes.name(Page, 1)}/session")
+        assert (reader.status, json.loads(reader.body)) == (200, {"user": "ada", "roles": ["author"]})
+        # Its middleware says that the answer depends on it.
+        assert session.is_accessed
+        assert session["user"] == "ada"
+
+
+@pytest.mark.parametrize("type", ["http", "websocket"])
+def test_a_session_is_in_the_scope_of_the_owner_if_json_has_it(type: str) -> None:
+    scope = {"type": type, "scheme": "http", "path": "/", "headers": []}
+
+    def travel(**more: Any) -> Any:
+        return SentScope.decode(SentScope.of({**scope, **more}).encode()).make().get("session")
+
+    assert travel(session={"user": "ada"}) == {"user": "ada"}
+    assert travel(session={}) == {}
+    assert travel() is None
+    assert travel(session={"lock": object()}) is None
+    assert travel(session=object()) is None
