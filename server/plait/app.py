@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
@@ -47,6 +48,7 @@ from plait.web.relay.folder import Folder
 from plait.web.relay.hooks import NodeHooks
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
+from plait.web.relay.measures import measure
 from plait.web.relay.owner import Owner
 from plait.web.relay.place import find_place
 from plait.web.site import Site
@@ -140,6 +142,7 @@ class Plait(AgentHost, ThreadHost):
         self._openers.update(self._owner.openers)
         if self._cluster is not None:
             self._cluster.hooks = NodeHooks(self._context, settings.shutdown_timeout)
+        told.measure_cluster(partial(measure, self._context))
         self._leaving: asyncio.Task[None] | None = None
         self._is_running = False
         _made.add(self)

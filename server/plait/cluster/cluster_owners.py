@@ -146,6 +146,16 @@ class ClusterOwners:
         """Whether this node may serve a shard now."""
         return self._member.owns(shard)
 
+    def measure(self) -> dict[str, float]:
+        """Return what metrics tell of this node."""
+        member = self._member
+        return {
+            "plait_shards": len(member.owned),
+            "plait_shards_taken_total": member.taken,
+            "plait_lease_age_seconds": member.lease.age,
+            "plait_beats_failed_total": member.failed_beats,
+        }
+
     def find_node(self, id: NodeId) -> NodeRecord | None:
         """Return the record of a node that is alive, as far as is known."""
         return self._member.record if id == self.node else self._nodes.get(str(id))
@@ -279,7 +289,8 @@ class ClusterOwners:
                 self._left.set_result(None)
             return
         member = self._make_member()
-        member.is_open = self._member.is_open
+        member.is_open, member.taken = self._member.is_open, self._member.taken
+        member.failed_beats = self._member.failed_beats
         try:
             await member.join(asyncio.sleep)
         except (StoreError, Unavailable) as error:

@@ -6,6 +6,7 @@ read them, which is later. And only the owner of a shard, or who finds its owner
 """
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from itertools import islice
@@ -26,6 +27,8 @@ SILENCE: Final = 4.0
 SINGLE: Final = "single"
 """The name of a process that is no node of a cluster, and shares its store with no other."""
 
+# Seconds between log lines while beats fail.
+_LOG_EVERY: Final = 1.0
 _SHARED_AT_ONCE: Final = 16
 _GIVEN_AT_ONCE: Final = 64
 
@@ -75,6 +78,10 @@ class Member:
         self._seen: dict[str, _Seen] = {}
         # The lost shards that no node may take.
         self._waiting = 0
+        # The shards without an owner that this node has taken, and the beats that have failed.
+        self.taken = self.failed_beats = 0
+        # When a failed beat was logged last.
+        self._logged = -math.inf
 
     # Answers from memory
 
@@ -121,7 +128,10 @@ class Member:
                 self.record.id, is_leaving=self.is_leaving or not self.is_open, links=self._moves.links()
             )
         except StoreError as error:
-            log.warning("a beat of the node %s failed: %s", self.record.name, error)
+            self.failed_beats += 1
+            if began - self._logged >= _LOG_EVERY:
+                self._logged = began
+                log.warning("a beat of the node %s failed: %s", self.record.name, error)
             return False
         if is_alive:
             self.lease.extend(began)
@@ -225,6 +235,7 @@ class Member:
         if mine and self.lease.holds:
             taken = await self._directory.take(self.record.id, mine)
             self._owned |= taken
+            self.taken += len(taken)
             log.info("the node %s has taken %d shards without an owner", self.record.name, len(taken))
             self.view = self.view.moved(taken, self.record.id)
 

@@ -5,7 +5,7 @@ are plain numbers, as only the event loop changes them, and become prometheus-cl
 any OS thread may do: it reads copies. prometheus-client is imported when it is used, as an app may be without it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -75,6 +75,15 @@ METRICS: Final = (
     Metric("plait_wake_seconds", "histogram", ("kind",), "Time that threads took to wake", _SECONDS),
     Metric("plait_sleeps_total", "counter", ("kind",), "Awake threads that went to sleep or ended"),
     Metric("plait_slow_readers_total", "counter", ("kind",), "Times that a client read too slowly"),
+    Metric("plait_shards", "gauge", (), "Shards that this node owns"),
+    Metric("plait_shards_taken_total", "counter", (), "Shards without an owner that this node has taken"),
+    Metric("plait_lease_age_seconds", "gauge", (), "Time since the last successful beat of this node"),
+    Metric("plait_beats_failed_total", "counter", (), "Beats of this node that have failed"),
+    Metric("plait_links", "gauge", (), "Links to other processes"),
+    Metric("plait_link_bytes_sent_total", "counter", (), "Bytes sent on links"),
+    Metric("plait_link_bytes_received_total", "counter", (), "Bytes received on links"),
+    Metric("plait_relayed_sockets", "gauge", (), "Sockets whose threads other processes own"),
+    Metric("plait_held", "gauge", (), "Sockets, requests and calls that wait for another process"),
     Metric("plait_limits_hit_total", "counter", ("limit",), "Times that a client exceeded a limit"),
 )
 
@@ -117,6 +126,8 @@ class Metrics(NoInstruments):
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
         self._writes = self._histograms["plait_commit_writes"][()]
+        # What other functions count.
+        self._measures: list[Callable[[], Mapping[str, float]]] = []
         self._kinds = Made[str, _OfKind](lambda kind: _OfKind(kind, self._histograms))
         if registry is None:
             registry = CollectorRegistry()
@@ -168,15 +179,15 @@ class Metrics(NoInstruments):
                 continue
             make = core.CounterMetricFamily if metric.type == "counter" else core.GaugeMetricFamily
             counted = make(metric.name, metric.help, labels=metric.labels)
-            for labels, count in derived.get(metric.name, self._counters[metric.name]).copy().items():
+            for labels, count in derived.get(metric.name, self._counters[metric.name].copy()).items():
                 counted.add_metric(labels, count)
             yield counted
 
     def _get(self, counter: str, histogram: str) -> tuple[Counter, Histogram]:
         return self._counters[counter], self._histograms[histogram]
 
-    def _derive(self) -> dict[str, Counter]:
-        """Return the counters that follow from histograms."""
+    def _derive(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
+        """Return the counters that follow from histograms, and what others measure."""
         running = Counter(int)
         # Those that have ended are counted first, so that none of them is missing among those that have begun.
         for (kind, _), ran in self._turn_seconds.copy().items():
@@ -184,6 +195,7 @@ class Metrics(NoInstruments):
         for labels, waited in self._waits.copy().items():
             running[labels] += waited.count
         return {
+            **{name: {(): value} for read in self._measures for name, value in read().items()},
             "plait_messages_total": add_fine(self._messages, self._message_seconds),
             "plait_turns_total": add_fine(self._turns, self._turn_seconds),
             "plait_changes_total": add_fine(self._changes, self._commit_seconds),
@@ -281,6 +293,9 @@ class Metrics(NoInstruments):
 
     def limit_hit(self, limit: str) -> None:
         self._counters["plait_limits_hit_total"][limit,] += 1
+
+    def measure_cluster(self, read: Callable[[], Mapping[str, float]]) -> None:
+        self._measures.append(read)
 
     def store_failed(self, code: str) -> None:
         self._counters["plait_store_errors_total"][code,] += 1

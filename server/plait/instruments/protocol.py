@@ -1,7 +1,7 @@
 """What a server tells about itself, for metrics and traces: `Instruments`, and the class that ignores all of it."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -138,6 +138,10 @@ class Instruments(Protocol):
         """Called when a client has exceeded a limit: a field of `Limits`."""
         ...
 
+    def measure_cluster(self, read: Callable[[], Mapping[str, float]]) -> None:
+        """A function that any OS thread may call, for the values now of the metrics of a node and its links."""
+        ...
+
     def store_failed(self, code: str) -> None:
         """Called when the store could not read or write."""
         ...
@@ -207,6 +211,9 @@ class NoInstruments:
         pass
 
     def limit_hit(self, limit: str) -> None:
+        pass
+
+    def measure_cluster(self, read: Callable[[], Mapping[str, float]]) -> None:
         pass
 
     def store_failed(self, code: str) -> None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.server.cluster.stepped import SteppedDirectory
 
 from plait.cluster.cluster_owners import ClusterOwners
@@ -113,6 +114,40 @@ async def test_the_workers_of_a_server_are_counted_when_they_are_dead() -> None:
             assert one.server == {zero.node: 0, one.node: 1, "a.2": 2}
     async with joined(directory, "b") as alone:
         assert alone.server == {alone.node: 0}
+
+
+async def test_a_node_measures_its_lease_its_beats_and_what_it_has_taken() -> None:
+    directory = PromptDirectory()
+    now = 100.0
+    async with joined(directory, "a", interval=0.001, clock=lambda: now) as a:
+        assert a.measure() == {
+            "plait_shards": SHARDS,
+            "plait_shards_taken_total": SHARDS,
+            "plait_lease_age_seconds": 0.0,
+            "plait_beats_failed_total": 0,
+        }
+        directory.surprises = [StoreError("the engine is away")] * 1000
+        await until(lambda: a.measure()["plait_beats_failed_total"] == 2)
+        now += 2.0
+        assert a.measure()["plait_lease_age_seconds"] == 2.0
+        directory.surprises.clear()
+        # The others have marked it as dead, and it joins again.
+        first = a.node
+        directory.nodes[str(first)] = replace(directory.nodes[str(first)], is_dead=True)
+        await until(lambda: a.node != first and a.owns(0))
+        assert a.measure()["plait_shards_taken_total"] == 2 * SHARDS
+        assert a.measure()["plait_beats_failed_total"] >= 2
+
+
+async def test_beats_that_fail_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    directory = PromptDirectory()
+    async with joined(directory, "a", clock=lambda: now) as a:
+        for _ in range(10):
+            directory.surprises = [StoreError("the engine is away")]
+            assert not await a._member.beat()
+            now += 0.25
+    assert caplog.text.count("a beat of the node a failed: the engine is away") == 3
 
 
 class Gains:

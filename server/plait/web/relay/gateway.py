@@ -66,6 +66,7 @@ class RelayedSocket:
         "_until",
     )
 
+    is_socket = True
     _socket: OpenSocket
     _number: int
 

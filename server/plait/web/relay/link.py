@@ -106,8 +106,8 @@ class Link(asyncio.Protocol):
         # Whether more than `high_water` bytes wait, and whether messages wait for the gate.
         self._is_backed_up = False
         self._is_gated = False
-        # Messages sent, which tests count.
-        self.sent = 0
+        # Messages sent, which tests count, and bytes.
+        self.sent = self.bytes_sent = self.bytes_received = 0
 
     @property
     def is_closed(self) -> bool:
@@ -208,6 +208,7 @@ class Link(asyncio.Protocol):
         self._set_full(is_backed_up=False)
 
     def data_received(self, data: bytes) -> None:
+        self.bytes_received += len(data)
         # Most often one write of the other node arrives whole.
         source: bytes | bytearray = data
         if self._input:
@@ -316,7 +317,9 @@ class Link(asyncio.Protocol):
             else:
                 kind, number, data = entry
                 parts += (_HEADER.pack(len(data), kind, number), data)
-        self._transport.write(b"".join(parts))
+        written = b"".join(parts)
+        self.bytes_sent += len(written)
+        self._transport.write(written)
 
 
 def _pack_cast(kind: int, numbers: list[int], frame: Frame, payload: bytes | None) -> tuple[bytes, ...]:

@@ -2,10 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import Context
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, get_args
 from weakref import WeakSet
 
 from plait.cluster.owners import NodeId, Owners
@@ -20,6 +21,8 @@ HOLD: Final = 8.0
 
 RETRY: Final = 0.05
 """Seconds before a node is asked again, or dialled again."""
+
+_Counted = Literal["sent", "bytes_sent", "bytes_received"]
 
 # Seconds to wait for a connection before it is looked whether another node owns the thread since.
 _GLANCE: Final = 0.25
@@ -57,14 +60,16 @@ class Links:
         self._replaced: set[Link] = set()
         self._dials: dict[NodeId, asyncio.Task[Link | None]] = {}
         self._answered: set[Link] = set()
-        # Messages sent on links that have ended.
-        self._sent = 0
+        # What was counted on links that have ended.
+        self._carried = Counter[str]()
+        # How many sockets, requests and calls wait for a node.
+        self.held = 0
         _made.add(self)
 
-    @property
-    def sent(self) -> int:
-        """The messages that were sent on all links."""
-        return self._sent + sum(each.sent for each in self._all())
+    def count(self, what: _Counted) -> int:
+        """Return how many messages or bytes all links have carried."""
+        now: int = sum(getattr(each, what) for each in self._all())
+        return self._carried[what] + now
 
     @property
     def linked(self) -> set[NodeId]:
@@ -115,7 +120,7 @@ class Links:
         """Return the link to a node, dialling it if needed. Raises Unavailable if it is away for too long."""
         until = self.begin_hold()
         while (link := self.find(node, may_be_away=may_be_away) or await self._dial(node)) is None:
-            await _pause(until)
+            await self._pause(until)
         return link
 
     async def reach(self, key: ThreadKey, until: float, *, may_be_away: bool = False) -> Link:
@@ -129,7 +134,7 @@ class Links:
                 link = self.find(node, may_be_away=may_be_away) or await self._dial(node)
                 if link is not None:
                     return link
-            await _pause(until)
+            await self._pause(until)
         raise _make_away()
 
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
@@ -145,7 +150,7 @@ class Links:
         while node != owners.node:
             if node is not None and (link := self.find(node) or await self._dial(node)) is not None:
                 return link
-            await _pause(until)
+            await self._pause(until)
             node = owners.find(key)
         return None
 
@@ -177,8 +182,21 @@ class Links:
             dial = asyncio.create_task(work, name=f"plait link to {node}", context=Context())
             self._dials[node] = dial
             dial.add_done_callback(lambda _: self._dials.pop(node))
-        await asyncio.wait([dial], timeout=_GLANCE)
+        await self._wait(asyncio.wait([dial], timeout=_GLANCE))
         return dial.result() if dial.done() and not dial.cancelled() else None
+
+    async def _pause(self, until: float) -> None:
+        """Wait before the next attempt. Raises Unavailable if the time is over."""
+        if asyncio.get_running_loop().time() + RETRY >= until:
+            raise _make_away()
+        await self._wait(asyncio.sleep(RETRY))
+
+    async def _wait(self, work: Awaitable[object]) -> None:
+        self.held += 1
+        try:
+            await work
+        finally:
+            self.held -= 1
 
     async def _connect(self, node: NodeId) -> Link | None:
         assert self._network is not None
@@ -199,7 +217,7 @@ class Links:
         return link
 
     def _end(self, link: Link) -> None:
-        self._sent += link.sent
+        self._carried.update({each: getattr(link, each) for each in get_args(_Counted)})
         self._answered.discard(link)
         self._replaced.discard(link)
         self._dialled = {node: each for node, each in self._dialled.items() if each is not link}
@@ -207,13 +225,6 @@ class Links:
 
 def _make_away() -> Unavailable:
     return Unavailable("the process that owns this thread is not running; try again later")
-
-
-async def _pause(until: float) -> None:
-    """Wait before the next attempt. Raises Unavailable if the time is over."""
-    if asyncio.get_running_loop().time() + RETRY >= until:
-        raise _make_away()
-    await asyncio.sleep(RETRY)
 
 
 _made: Final[WeakSet[Links]] = WeakSet()

@@ -1,0 +1,23 @@
+"""What a node tells of its cluster and of its links, for metrics."""
+
+from collections.abc import Mapping
+
+from plait.cluster.cluster_owners import ClusterOwners
+from plait.web.context import ServerContext
+
+__all__ = ["measure"]
+
+
+def measure(context: ServerContext) -> Mapping[str, float]:
+    """Return the values of the metrics now. Any OS thread may call it."""
+    links, owners = context.links, context.owners
+    found: dict[str, float] = {
+        "plait_links": len(links.linked),
+        "plait_link_bytes_sent_total": links.count("bytes_sent"),
+        "plait_link_bytes_received_total": links.count("bytes_received"),
+        "plait_relayed_sockets": context.relays.sockets,
+        "plait_held": links.held,
+    }
+    if isinstance(owners, ClusterOwners):
+        found |= owners.measure()
+    return found
