@@ -195,4 +195,109 @@ async def test_an_effect_that_ends_its_process_is_given_up_after_three_times(tmp
                 left, lived, error = (await web.post("/threads/risky/one/rpc/look", json={})).json()["result"]
                 await asyncio.sleep(0.01)
     assert sorted(lived) == [0, 1, 2]
-    assert error == "the effect die has ended the process 3 times, and is not tried again"
+    assert error == "the effect die has ended the process 3 times, and this run is not tried again"
+
+
+RECURRING_APP = """
+import os
+import time
+from pathlib import Path
+
+from plait import Plait, Schedule, Thread, Values, effect, rpc
+from plait.clock import CLOCK
+
+hours, mood = Path("control").read_text().split()
+CLOCK.use(wall=lambda: time.time_ns() + int(hours) * 3600 * 10**9)
+
+
+class Risky(Thread[dict]):
+    values = Values()
+    schedule = Schedule()
+
+    @rpc
+    async def begin(self) -> None:
+        with self.transaction():
+            self.schedule.every(1, "die")
+            self.schedule.every(1, "live")
+
+    @effect
+    def die(self) -> None:
+        with Path("deaths").open("a") as file:
+            file.write(f"{hours}\\n")
+        if mood == "deadly":
+            os._exit(9)
+
+    @effect
+    async def live(self) -> None:
+        await self.values.update("lived", lambda lived: lived + 1, 0)
+
+    async def on_error(self, error: BaseException, connection: object) -> None:
+        await self.values.push("errors", str(error))
+
+    @rpc
+    async def look(self) -> list:
+        (row,) = await self.schedule.list("die")
+        due = (row.due - time.time_ns() / 1000) / 1e6 - int(hours) * 3600
+        return [due, await self.values.get("lived", 0), await self.values.get("errors", [])]
+
+
+app = Plait(Risky, store="sqlite:///risky.db")
+"""
+
+
+@pytest.mark.timeout(180)
+async def test_what_recurs_and_ends_its_process_goes_on_later_until_it_is_mended(tmp_path: Path) -> None:
+    (tmp_path / "risky_app.py").write_text(RECURRING_APP)
+    control, deaths = tmp_path / "control", tmp_path / "deaths"
+
+    async def look(server: Process) -> list[Any]:
+        async with http(server.address) as web:
+            found: list[Any] = (await web.post("/threads/risky/one/rpc/look", json={})).json()["result"]
+        return found
+
+    control.write_text("0 deadly")
+    with Process("risky_app:app", cwd=tmp_path) as server:
+        async with http(server.address) as web:
+            with suppress(httpx.HTTPError):
+                await web.post("/threads/risky/one/rpc/begin", json={})
+        server.wait()
+        for _ in range(2):
+            run_until_death(server)
+        assert len(deaths.read_text().split()) == 3
+        server.start()
+        async with asyncio.timeout(PATIENCE):
+            while len((found := await look(server))[2]) < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            due, lived, errors = found
+            assert 200 < due < 400
+            assert errors == ["the effect die has ended the process 3 times, and this run is not tried again"]
+            while (await look(server))[1] < lived + 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        server.end()
+
+        control.write_text("1 deadly")
+        run_until_death(server)  # It dies once.
+        server.start()
+        async with asyncio.timeout(PATIENCE):
+            while len((found := await look(server))[2]) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        due, _, errors = found
+        assert 500 < due < 700
+        assert errors[1] == "the effect die has ended the process once more, and this run is not tried again"
+        server.end()
+        assert len(deaths.read_text().split()) == 4
+
+        control.write_text("2 mended")
+        server.start()
+        async with asyncio.timeout(PATIENCE):
+            while len(deaths.read_text().split()) < 6:
+                await look(server)
+                await asyncio.sleep(0.05)
+            assert (await look(server))[0] < 2
+
+
+def run_until_death(server: Process) -> None:
+    """Start a server that may end before it says that it listens."""
+    with suppress(AssertionError):
+        server.start()
+    server.wait()

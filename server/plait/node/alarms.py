@@ -7,7 +7,7 @@ from heapq import heappop, heappush, nsmallest
 from math import inf
 from typing import Final
 
-from plait.clock import read_due_clock
+from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey
 
@@ -24,6 +24,9 @@ _MOST_KNOWN: Final = 1000
 _REST: Final = 1.0
 _LONGEST_REST: Final = 300.0
 _MOST_RESTING: Final = 10_000
+
+# Microseconds by which a thread must have been written in the future to be looked at: the clocks of nodes differ.
+_AHEAD: Final = 60_000_000
 
 
 class _Rest:
@@ -67,8 +70,9 @@ class Alarms:
         self._known: list[DueThread] = []
         self._horizon = 0
         self._cursor: DueThread | None = None
-        # Whether a read under way is no longer enough.
+        # Whether a read under way is no longer enough, and whether threads may have been written in the future.
         self._is_outdated = False
+        self._may_be_ahead = True
         # When the first threads were read.
         self._began = 0
         self._resting: dict[ThreadKey, _Rest] = {}
@@ -81,7 +85,7 @@ class Alarms:
 
     def start(self) -> None:
         """Begin to wake threads."""
-        self._known, self._horizon, self._cursor = [], 0, None
+        self._known, self._horizon, self._cursor, self._may_be_ahead = [], 0, None, True
         self._resting, self._rests = {}, []
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="plait alarms")
@@ -97,7 +101,7 @@ class Alarms:
 
     def read_again(self) -> None:
         """Read all due threads from the store again, as this node owns others since now."""
-        self._known, self._horizon, self._cursor = [], 0, None
+        self._known, self._horizon, self._cursor, self._may_be_ahead = [], 0, None, True
         self._is_outdated = True
         self._changed.set()
 
@@ -158,9 +162,13 @@ class Alarms:
             self._cursor, self._began = None, now
         self._is_outdated = False
         try:
+            if self._may_be_ahead:
+                self._may_be_ahead = False
+                await self._find_ahead()
             found = await self._store.due_threads(until=until, after=self._cursor, limit=_AT_ONCE)
         except StoreError as error:
             self._failures += 1
+            self._may_be_ahead = True
             rest = min(self._interval, _REST * 2.0 ** min(self._failures - 1, 16))
             log.error("threads that are due are not woken: %s", operator_message(error))
             self._horizon = now + int(rest * 1e6)
@@ -174,6 +182,19 @@ class Alarms:
         for each in found:
             if each.key.kind in self._kinds and each.due != INCOMPLETE and self._owns(each.key):
                 self._know(each)
+
+    async def _find_ahead(self) -> None:
+        """Wake the threads that were written while a clock was ahead: they correct what recurs, but is due too late."""
+        for kind in self._kinds:
+            row, is_all = None, False
+            while not is_all:
+                rows = await self._store.threads(kind=kind, order="changed", after=row, limit=_AT_ONCE)
+                is_all = len(rows) < _AT_ONCE
+                for row in rows:
+                    if is_all := row.changed_at <= read_wall_clock() + _AHEAD:
+                        break
+                    if (found := await self._store.find(row.key)) is not None and found.due > read_due_clock():
+                        await self._begin(row.key)
 
     def _know(self, thread: DueThread) -> None:
         heappush(self._known, thread)

@@ -428,6 +428,9 @@ class Board:
         found = [each for each in self.due if each.due <= until and (after is None or each > after)]
         return found[:limit]
 
+    async def threads(self, **_: Any) -> list[Any]:
+        return []
+
     async def wake(self, key: ThreadKey) -> bool:
         self.woken.append(key.name)
         self.due = [each for each in self.due if each.key != key]

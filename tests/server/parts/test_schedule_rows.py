@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from plait.parts.attempts import Retries
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.rows import Row, decode_row
-from plait.parts.schedule.rules import Cron, Every
+from plait.parts.schedule.rules import LATEST, Cron, Every
 
 SECOND = 1_000_000
 
@@ -58,10 +58,40 @@ def test_what_runs_once_is_gone_and_what_recurs_begins_again_with_another_id() -
     assert after.run_id != row.run_id
 
 
-def test_what_recurs_in_a_zone_that_is_gone_is_listed_as_failed() -> None:
+def test_what_recurs_in_a_zone_that_is_gone_waits_until_it_is_there() -> None:
     after = make_row(rule=Cron("0 9 * * *", "Europe/Atlantis")).advance(10 * SECOND)
     assert after is not None
-    assert after.is_failed
+    assert after.due == after.correct(10 * SECOND).due == LATEST
+    there = msgspec.structs.replace(after, rule=Cron("* * * * *", "Europe/Berlin"))
+    assert there.correct(10 * SECOND).due == 60 * SECOND
+
+
+def test_what_crashes_again_and_again_goes_on_later_and_later_up_to_a_day() -> None:
+    row, now = make_row(rule=Every(SECOND), crashes=3), 10 * SECOND
+    assert row.has_crashed_out
+    for minutes in (5, 10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440):
+        after = row.advance(now)
+        assert after is not None
+        assert (after.at, after.crashes, after.attempt) == (now + (minutes * 60 + 1) * SECOND, 0, 1)
+        assert (after.is_suspect, after.has_crashed_out, after.correct(now)) == (True, False, after)
+        now, row = after.at, after.begin("one").recover("two")
+        assert row.has_crashed_out  # After one crash.
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_run_that_ends_clears_its_row_of_suspicion(failures: int) -> None:
+    after = make_row(rule=Every(SECOND), lost_runs=3, failures=failures).advance(10 * SECOND)
+    assert after is not None
+    assert (after.at, after.is_suspect) == (11 * SECOND, False)
+    assert not msgspec.structs.replace(after, crashes=1).has_crashed_out
+
+
+@pytest.mark.parametrize("rule", [Every(60 * SECOND), Cron("* * * * *", "UTC")])
+def test_what_recurs_is_due_no_later_than_its_rule_says(rule: Every | Cron) -> None:
+    row = make_row(due=365 * 86_400 * SECOND, rule=rule)
+    assert row.correct(120 * SECOND).due == 180 * SECOND
+    assert row.correct(row.at - SECOND) == row
+    assert (once := make_row(due=365 * 86_400 * SECOND)).correct(0) == once
 
 
 @pytest.mark.parametrize(
@@ -69,7 +99,7 @@ def test_what_recurs_in_a_zone_that_is_gone_is_listed_as_failed() -> None:
     [
         make_row(),
         make_row(key="k", args=msgspec.Raw(b'[{"n":1}]'), is_queued=True, failures=1, crashes=2, process="p"),
-        make_row(rule=Every(SECOND), is_failed=True),
+        make_row(rule=Every(SECOND), lost_runs=1),
         make_row(rule=Cron("0 9 * * *", "UTC")),
     ],
 )
@@ -98,12 +128,11 @@ class Agendas(RuleBasedStateMachine):
         row = make_row(id, due, created_at=self.created, is_queued=is_queued, effect=effect, key=f"key {id}")
         self.set(id, row)
 
-    @rule(data=st.data(), due=st.integers(1, 20), is_failed=st.booleans())
-    def change(self, data: st.DataObject, due: int, is_failed: bool) -> None:
+    @rule(data=st.data(), due=st.integers(1, 20))
+    def change(self, data: st.DataObject, due: int) -> None:
         if self.rows:
             id = data.draw(st.sampled_from(sorted(self.rows)))
-            is_failed = is_failed and not self.rows[id].is_queued
-            self.set(id, msgspec.structs.replace(self.rows[id], due=due, is_failed=is_failed))
+            self.set(id, msgspec.structs.replace(self.rows[id], due=due))
 
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
@@ -143,7 +172,7 @@ class Agendas(RuleBasedStateMachine):
             self.held.discard(id)
 
     def waiting(self) -> list[Row]:
-        known = [row for row in self.rows.values() if row.effect != "unknown" and not row.is_failed]
+        known = [row for row in self.rows.values() if row.effect != "unknown"]
         queue = sorted((row for row in known if row.is_queued), key=lambda row: row.created_at)[:1]
         return [row for row in (*queue, *(row for row in known if not row.is_queued)) if row.id not in self.held]
 
@@ -152,19 +181,17 @@ class Agendas(RuleBasedStateMachine):
         assert self.agenda.rows == self.rows
         assert self.agenda.wakes_at == min((row.due for row in self.waiting()), default=0)
         stuck = [row for row in self.rows.values() if row.id in self.held or row.effect == "unknown"]
-        dues = [row.due for row in (*self.waiting(), *stuck) if not row.is_failed]
+        dues = [row.due for row in (*self.waiting(), *stuck)]
         assert self.agenda.due == min(dues, default=0)
         assert {row.id for row in self.agenda.stranded} == {
-            row.id for row in self.rows.values() if row.effect == "unknown" and not row.is_failed
+            row.id for row in self.rows.values() if row.effect == "unknown"
         }
         for row in self.rows.values():
             assert self.agenda.find((row.effect, row.key, None)) == row
         assert self.agenda.find(("ring", "none", None)) is None
         assert self.agenda.kept_until == max((row.at for row in self.rows.values()), default=0)
         again = Agenda(self.rows.values(), is_known=lambda effect: effect != "unknown")
-        assert again.wakes_at == min(
-            (row.due for row in (*self.waiting(), *self.first_held()) if not row.is_failed), default=0
-        )
+        assert again.wakes_at == min((row.due for row in (*self.waiting(), *self.first_held())), default=0)
 
     def first_held(self) -> list[Row]:
         """Return the rows that are held; a queued one would be the first of the queue again."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -303,6 +304,7 @@ async def test_an_attempt_is_stored_before_the_code_begins(store: FlakyStore, cl
 
 @pytest.mark.parametrize("recurs", [False, True])
 async def test_what_ends_its_process_three_times_is_given_up(store: FlakyStore, clock: Clock, recurs: bool) -> None:
+    begin = clock.now
     for number in range(CRASHES):
         async with open_workshop(store, Worker) as shop:
             worker = await shop.thread(Worker)
@@ -312,20 +314,45 @@ async def test_what_ends_its_process_three_times_is_given_up(store: FlakyStore, 
             await until(has_begun(number + 1))
             assert [each.attempt for each in await rows(worker)] == [number + 1]
             await shop.crash()
-        clock.move(1)
     async with open_workshop(store, Worker) as shop:
         worker = await shop.thread(Worker)
         await until(lambda: len(worker.errors) == 1)
-        assert worker.errors == ["the effect work has ended the process 3 times, and is not tried again"]
+        assert worker.errors == ["the effect work has ended the process 3 times, and this run is not tried again"]
         assert worker.began == ["a"] * 3
-        assert [each.status for each in await rows(worker)] == (["failed"] if recurs else [])
-        assert await shop.due() == {}
-        if recurs:  # It stays failed until it is cancelled.
-            id = worker.schedule.every(60, "work", "a").id
-            assert [each.id for each in await rows(worker)] == [id]
-            assert await worker.schedule.list("work") == []
-            await worker.schedule.cancel(id)
-            assert await worker.schedule.every(60, "work", "a") != id
+        assert await shop.due() == ({KEY: begin + 420 * SECOND} if recurs else {})
+        left = await rows(worker)
+        assert [(each.due, each.attempt) for each in left] == ([(begin + 420 * SECOND, 1)] if recurs else [])
+
+
+async def test_what_recurs_goes_on_after_crashes_and_is_given_up_after_one_more_until_it_ends(
+    store: FlakyStore, clock: Clock
+) -> None:
+    begin = clock.now
+
+    async def due_is(seconds: int) -> bool:
+        return await shop.due() == {KEY: begin + seconds * SECOND}
+
+    for number in range(CRASHES + 1):
+        async with open_workshop(store, Worker) as shop:
+            worker = await shop.thread(Worker)
+            if number == 0:
+                await worker.schedule.every(60, "work", "a")
+                clock.move(60)
+            if number == CRASHES:
+                await until(partial(due_is, 420))
+                clock.move(360)
+            await until(has_begun(number + 1))
+            assert shop.node._host.suspects.locked() == (number >= CRASHES - 1)
+            await shop.crash()
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        await until(partial(due_is, 1080))
+        once_more = "the effect work has ended the process once more, and this run is not tried again"
+        await until(lambda: worker.errors[-1:] == [once_more])
+        clock.move(660)
+        await until(has_begun(CRASHES + 2))
+        worker.gate.set()
+        await until(partial(due_is, 1140))  # A run has ended.
 
 
 async def test_neighbours_of_what_ends_the_process_are_not_given_up_with_it(store: FlakyStore, clock: Clock) -> None:

@@ -52,7 +52,7 @@ class Agenda:
     @property
     def due(self) -> int:
         """When the first row is due, whether it may run now or not; 0 for never."""
-        others = [row for id in (*self._held, *self._stranded) if (row := self.rows.get(id)) and not row.is_failed]
+        others = [row for id in (*self._held, *self._stranded) if (row := self.rows.get(id))]
         return min(filter(None, (self.wakes_at, *(row.due for row in others))), default=0)
 
     @property
@@ -104,7 +104,7 @@ class Agenda:
         while self._timed:
             due, _, id = self._timed[0]
             row = self.rows.get(id)
-            if row is not None and row.due == due and id not in self._held and not row.is_failed:
+            if row is not None and row.due == due and id not in self._held:
                 return row
             heappop(self._timed)
         return None
@@ -118,8 +118,6 @@ class Agenda:
         return None
 
     def _push(self, row: Row) -> None:
-        if row.is_failed:
-            return
         if not self._is_known(row.effect):
             self._stranded.add(row.id)
         elif row.is_queued:
@@ -130,9 +128,8 @@ class Agenda:
     def _refill(self) -> None:
         """Rebuild the heaps from the rows."""
         self._identities = {row.identity: row.id for row in self.rows.values() if row.identity is not None}
-        waiting = [row for row in self.rows.values() if not row.is_failed]
-        self._stranded = {row.id for row in waiting if not self._is_known(row.effect)}
-        waiting = [row for row in waiting if row.id not in self._stranded]
+        self._stranded = {row.id for row in self.rows.values() if not self._is_known(row.effect)}
+        waiting = [row for row in self.rows.values() if row.id not in self._stranded]
         self._timed = [(row.due, row.created_at, row.id) for row in waiting if not row.is_queued]
         self._queued = [(row.created_at, row.id) for row in waiting if row.is_queued]
         heapify(self._timed)

@@ -5,14 +5,17 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from plait.parts.attempts import Tries
-from plait.parts.schedule.rules import Rule
+from plait.parts.attempts import CRASHES, Retries, Tries
+from plait.parts.schedule.rules import LATEST, Rule
 from plait_schemas.codec import encode_json
 
 __all__ = ["Identity", "Row", "decode_row"]
 
 Identity = tuple[str, str | bytes, Rule | None]
 """Identifies equal rows: the effect with the key, or with the arguments and the rule."""
+
+# The pauses after runs of a recurring effect that were given up as they crashed.
+_CRASH_PAUSES: Final = Retries(CRASHES, 300.0, 86_400.0, is_random=False)
 
 
 class Row(Tries, frozen=True, omit_defaults=True, kw_only=True):
@@ -29,7 +32,8 @@ class Row(Tries, frozen=True, omit_defaults=True, kw_only=True):
     key: str = ""
     rule: Rule | None = None
     is_queued: bool = False
-    is_failed: bool = False
+    # The number of runs in a row that were given up as they crashed.
+    lost_runs: int = 0
 
     @property
     def identity(self) -> Identity | None:
@@ -43,6 +47,16 @@ class Row(Tries, frozen=True, omit_defaults=True, kw_only=True):
         """The id of this run: the same in each attempt, and different in each recurrence."""
         return self.id if self.rule is None else f"{self.id}-{self.at}"
 
+    @property
+    def has_crashed_out(self) -> bool:
+        """Whether the run must be given up: after three crashes, or one if the run before was given up so."""
+        return self.crashes >= (1 if self.lost_runs else CRASHES)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether one more crash gives up the run, which may cause the crashes."""
+        return bool(self.lost_runs) or super().is_suspect
+
     def encode(self) -> bytes:
         """Return the row as it is stored."""
         return encode_json(self)
@@ -53,15 +67,22 @@ class Row(Tries, frozen=True, omit_defaults=True, kw_only=True):
         """Return the row after its run has ended or was given up; None if it does not recur."""
         if self.rule is None:
             return None
-        try:
-            at = self.rule.next(self.at, now)
-        except ValueError:  # This system does not have its time zone.
-            return self.stop()
-        return replace(self, at=at, due=at, failures=0, crashes=0, process="")
+        lost_runs = self.lost_runs + 1 if self.has_crashed_out else 0
+        at = _find_next(self.rule, self.at, now, lost_runs)
+        return replace(self, at=at, due=at, failures=0, crashes=0, process="", lost_runs=lost_runs)
 
-    def stop(self) -> "Row":
-        """Return the row as failed: it does not recur, and stays in the list."""
-        return replace(self, is_failed=True, process="")
+    def correct(self, now: int) -> "Row":
+        """Return the row, due no later than its rule says from now: a clock that was ahead may have set its time."""
+        if self.rule is None or self.at <= (at := _find_next(self.rule, now, now, self.lost_runs)):
+            return self
+        return replace(self, at=at, due=at)
+
+
+def _find_next(rule: Rule, last: int, now: int, lost_runs: int) -> int:
+    try:
+        return rule.next(last, now + (_CRASH_PAUSES.pause(lost_runs) if lost_runs else 0))
+    except ValueError:  # This system does not have its time zone: it waits until one has it.
+        return LATEST
 
 
 decode_row: Final = msgspec.json.Decoder(Row).decode

@@ -87,8 +87,9 @@ class Runner:
 
     async def _run(self, attempt: _Attempt) -> None:
         if attempt.row.has_crashed_out:
-            times = f"has ended the process {CRASHES} times, and is not tried again"
-            await self._give_up(attempt.row, RuntimeError(f"the effect {attempt.row.effect} {times}"))
+            row, times = attempt.row, "once more" if attempt.row.lost_runs else f"{CRASHES} times"
+            text = f"the effect {row.effect} has ended the process {times}, and this run is not tried again"
+            await self._give_up(row, RuntimeError(text))
         elif attempt.row.is_suspect:
             # One at a time, so that a crash is not counted for the others too.
             async with self._actor.host.suspects:
@@ -163,7 +164,7 @@ class Runner:
         if is_outage(error):
             if row is not None:
                 self._rest(row)
-        elif row is None or row.is_failed:
+        elif row is None:
             self._actor.turns.report(error, None)
         elif (after := row.fail(self._effects[row.effect].retries, read_due_clock())) is None:
             self._give_up(row, error)
@@ -179,8 +180,7 @@ class Runner:
 
     def _give_up(self, row: Row, error: BaseException) -> Commit:
         """End a failed run: `on_error` is called when that is durable."""
-        has_crashed = row.has_crashed_out and row.rule is not None
-        commit = self._put({row.id: row.stop() if has_crashed else row.advance(read_due_clock())})
+        commit = self._put({row.id: row.advance(read_due_clock())})
         commit.then(lambda failure: None if failure is not None else self._actor.turns.report(error, None))
         return commit
 

@@ -56,8 +56,7 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     is_queued: bool = False
     # The number of its next attempt, or of the running one.
     attempt: int = 1
-    # A `failed` one does not recur: it has ended the process three times.
-    status: Literal["pending", "running", "failed"] = "pending"
+    status: Literal["pending", "running"] = "pending"
 
 
 class Planned(Result[str]):
@@ -122,6 +121,8 @@ class ThreadSchedule:
         self._runner = Runner(self, actor, self._agenda, effects, self.put)
         # The newest time at which a row was created.
         self._newest = 0
+        # Whether rows that were loaded may be due too late, as a clock that was ahead has set their times.
+        self._is_late = False
         actor.timer.add(self)
 
     # Scheduling
@@ -180,11 +181,11 @@ class ThreadSchedule:
     # Reading
 
     async def list(self, name: str | None = None) -> list[Scheduled]:
-        """Return all schedules in the order of their times, or only those of one effect that may still run."""
+        """Return all schedules in the order of their times, or only those of one effect."""
         await self._actor.records.wait_for_shown()
         rows = self._find_rows()
         if name is not None:
-            rows = [row for row in rows if row.effect == name and not row.is_failed]
+            rows = [row for row in rows if row.effect == name]
         return [self._show(row) for row in sorted(rows, key=lambda row: (row.due, row.created_at))]
 
     @property
@@ -204,7 +205,7 @@ class ThreadSchedule:
     @property
     def wakes_at(self) -> int:
         """When the first schedule that is not running is due; 0 for never."""
-        return self._runner.wakes_at
+        return 1 if self._is_late else self._runner.wakes_at
 
     @property
     def kept_until(self) -> int:
@@ -213,12 +214,17 @@ class ThreadSchedule:
 
     def on_due(self, now: int) -> None:
         """Begin the due schedules."""
+        if self._is_late:
+            self._is_late = False
+            rows = self._agenda.rows.items()
+            self.put({id: after for id, row in rows if (after := row.correct(now)) is not row})
         self._runner.begin_due(now)
 
     # Called by the part and its runs
 
     def load(self, records: Sequence[Record]) -> None:
         """Load the stored rows of a waking thread. Raises CorruptThread."""
+        now = read_due_clock()
         for record in records:
             assert record.value is not None
             try:
@@ -228,6 +234,7 @@ class ThreadSchedule:
                     f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)
                 ) from None
             self._newest = max(self._newest, row.created_at)
+            self._is_late |= row.correct(now) is not row
             self._agenda.set(row.id, row)
         if stranded := {row.effect for row in self._agenda.stranded}:
             names = ", ".join(sorted(stranded))
@@ -344,5 +351,5 @@ class ThreadSchedule:
             tz=rule.tz if isinstance(rule, Cron) else None,
             is_queued=row.is_queued,
             attempt=row.attempt,
-            status="failed" if row.is_failed else "running" if is_running else "pending",
+            status="running" if is_running else "pending",
         )
