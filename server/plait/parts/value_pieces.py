@@ -14,47 +14,46 @@ _ELEMENTS: Final = 512
 _decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class Piece:
+# A thread may have 50,000 values, which refer to nothing else: the garbage collector would only lose time with them.
+class Piece(msgspec.Struct, gc=False, eq=False):
     """Some elements of a list, or a whole value that is not a list."""
 
-    __slots__ = ("count", "raw", "size")
-
-    def __init__(self, count: int, size: int, raw: bytes | None) -> None:
-        self.count = count
-        self.size = size
-        # The elements with commas between them, or the value; None if it has not been read.
-        self.raw = raw
+    count: int
+    size: int
+    # The elements with commas between them, or the value; None if it has not been read.
+    raw: bytes | None = None
 
 
-class Value:
+class Value(msgspec.Struct, gc=False, eq=False):
     """An immutable value; a changed value is another object, which may share pieces with it."""
 
-    __slots__ = ("is_list", "number", "pieces", "position", "size", "skip")
+    pieces: Sequence[Piece]
+    # The bytes of the value as JSON.
+    size: int
+    is_list: bool = False
+    # The place where it is stored: the position of its key, and the number of its first piece.
+    position: int = 0
+    number: int = 0
+    # The number of removed elements that the first piece still stores. They count until the piece is removed.
+    skip: int = 0
 
-    def __init__(self, pieces: Sequence[Piece], *, is_list: bool, number: int = 0, skip: int = 0) -> None:
-        self.pieces = pieces
-        self.is_list = is_list
-        # The place where it is stored: the position of its key, and the number of its first piece.
-        self.position = 0
-        self.number = number
-        # The number of removed elements that the first piece still stores. They count until the piece is removed.
-        self.skip = skip
-        # The bytes of the value as JSON.
-        self.size = (
-            pieces[0].size if not is_list else sum([piece.size for piece in pieces]) + max(len(pieces) - 1, 0) + 2
-        )
+    @staticmethod
+    def make_list(pieces: Sequence[Piece], *, position: int = 0, number: int = 0, skip: int = 0) -> "Value":
+        """Return a list of some pieces."""
+        size = sum([piece.size for piece in pieces]) + max(len(pieces) - 1, 0) + 2
+        return Value(pieces, size, True, position, number, skip)
 
     @staticmethod
     def of(raw: bytes, before: "Value | None" = None) -> "Value":
         """Return a value, which shares the pieces of `before` that are equal."""
         is_list = raw.startswith(b"[")
         pieces = _split(raw) if is_list else [Piece(1, len(raw), raw)]
-        if before is None or before.is_list != is_list or before.skip:
-            return Value(pieces, is_list=is_list, number=0 if before is None else before.number)
-        for index, (old, new) in enumerate(zip(before.pieces, pieces, strict=False)):
-            if old.raw == new.raw:
-                pieces[index] = old
-        return Value(pieces, is_list=is_list, number=before.number)
+        if before is not None and before.is_list == is_list and not before.skip:
+            for index, (old, new) in enumerate(zip(before.pieces, pieces, strict=False)):
+                if old.raw == new.raw:
+                    pieces[index] = old
+        number = 0 if before is None else before.number
+        return Value.make_list(pieces, number=number) if is_list else Value(pieces, len(raw), number=number)
 
     @property
     def is_known(self) -> bool:
@@ -99,7 +98,7 @@ class Value:
             if skip and pieces[0] is tail:  # The piece is written in any case.
                 raw = _join(_decode_list(b"[%b]" % _require(tail))[skip:])
                 pieces[0], skip = Piece(tail.count - skip, len(raw), raw), 0
-        return Value(pieces, is_list=True, number=number, skip=skip)
+        return Value.make_list(pieces, number=number, skip=skip)
 
     def record_keys(self) -> list[str]:
         """Return the keys of the records of its pieces."""

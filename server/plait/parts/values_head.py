@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
@@ -10,7 +9,7 @@ from plait.errors import CorruptThread, StoreError, TooLarge
 from plait.limits import Limits
 from plait.parts.value_pieces import Value
 from plait.parts.values_edit import Edit, measure
-from plait.parts.values_index import INDEX, METADATA, VALUES, decode_index, encode_line
+from plait.parts.values_index import INDEX, METADATA, VALUES, decode_index, decode_lines, encode_line
 from plait.parts.values_ops import Op
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
@@ -38,12 +37,13 @@ class ValuesHead:
         self._state = state
         self._limits = limits
         self._part = part
-        # The records of the index, until they are decoded on first use.
-        self._loaded: Sequence[Record] = ()
+        # Why the stored index cannot be read, for all uses of the values.
+        self._damage: CorruptThread | None = None
         # The values in the order of their positions, and the sum of their sizes by `measure`.
         self._values: dict[str, Value] = {}
         self._total = 0
-        # The lines of the index by the numbers of the records.
+        # The records of the index by their numbers, and the lines of those that were written since the thread woke.
+        self._stored: dict[int, bytes] = {}
         self._lines: dict[int, dict[str, bytes]] = {}
         # The next position, and the bytes of its index record.
         self._next = 0
@@ -58,25 +58,34 @@ class ValuesHead:
 
     async def load(self, records: Sequence[Record]) -> None:
         """Load the records that were read on waking. Raises StoreError."""
-        self._loaded = [record for record in records if record.key != METADATA]
         self.metadata = next((record.value for record in records if record.key == METADATA), None)
-        if max((len(record.value or b"") for record in self._loaded), default=0) > 2 * _INDEX_BYTES:
-            with suppress(CorruptThread):  # The error is raised when the values are used.
-                # The next push to such a list joins the small pieces that were begun after each waking.
-                await self.read([key for key, value in self.values.items() if value.is_fragmented])
+        index = [record for record in records if record.key != METADATA]
+        try:
+            await self._load_index(index)
+        except CorruptThread as error:
+            self._damage = error
+            return
+        if max((len(record.value or b"") for record in index), default=0) > 2 * _INDEX_BYTES:
+            # The next push to such a list joins the small pieces that were begun after each waking.
+            await self.read([key for key, value in self.values.items() if value.is_fragmented])
+
+    async def _load_index(self, records: Sequence[Record]) -> None:
+        for record in sorted(records, key=lambda record: (len(record.key), record.key)):
+            if self._values:
+                await asyncio.sleep(0)  # Other tasks run between the records.
+            found = decode_index(self._part, record)
+            self._values.update(found)
+            self._total += sum([measure(key, value) for key, value in found.items()])
+            self._stored[int(record.key.removeprefix(INDEX))] = record.value or b""
+        self._next = max([value.position for value in self._values.values()], default=-1) + 1
+        self._filled = len(self._stored.get(self._next // _KEYS, b""))
 
     @property
     def values(self) -> dict[str, Value]:
         """The values by their keys, in order of insertion. Raises CorruptThread."""
         self._state.end_abandoned()
-        if self._loaded:
-            self._values = found = decode_index(self._part, self._loaded)
-            for key, value in found.items():
-                self._add_line(key, value)
-                self._total += measure(key, value)
-            self._next = max([value.position for value in found.values()], default=-1) + 1
-            self._filled = sum(map(len, self._lines.get(self._next // _KEYS, {}).values()))
-            self._loaded = ()
+        if self._damage is not None:
+            raise CorruptThread(str(self._damage)) from self._damage
         return self._values
 
     def edit(self, *, is_kept: bool = True) -> Edit:
@@ -219,7 +228,7 @@ class ValuesHead:
             self._filled += self._add_line(key, new)
             touched.add(new.position // _KEYS)
         for number in touched:
-            lines = self._lines.get(number)
+            lines = self._lines[number]
             records[f"{INDEX}{number}"] = b"[%b]" % b",".join(lines.values()) if lines else None
         if edit.metadata is not None and edit.metadata != (self.metadata or b"{}"):
             self.metadata = records[METADATA] = edit.metadata
@@ -249,7 +258,7 @@ class ValuesHead:
     def _add_line(self, key: str, value: Value) -> int:
         """Put a key into its index record; return its bytes, or 0 if nothing has changed."""
         line = encode_line(key, value)
-        lines = self._lines.setdefault(value.position // _KEYS, {})
+        lines = self._use_lines(value.position // _KEYS)
         if lines.get(key) == line:
             return 0
         lines[key] = line
@@ -257,11 +266,15 @@ class ValuesHead:
 
     def _remove_line(self, key: str, value: Value) -> int:
         number = value.position // _KEYS
-        lines = self._lines[number]
-        del lines[key]
-        if not lines:
-            del self._lines[number]
+        del self._use_lines(number)[key]
         return number
+
+    def _use_lines(self, number: int) -> dict[str, bytes]:
+        """Return the lines of an index record, to be changed."""
+        if (lines := self._lines.get(number)) is None:
+            stored = self._stored.pop(number, None)
+            lines = self._lines[number] = {} if stored is None else decode_lines(stored)
+        return lines
 
 
 def _carry_out(edit: Edit, ops: Iterable[Op]) -> None:

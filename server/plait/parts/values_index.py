@@ -1,6 +1,5 @@
 """The records of the values of a thread: their keys, and their index."""
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ __all__ = [
     "METADATA",
     "VALUES",
     "decode_index",
+    "decode_lines",
     "decode_object",
     "encode_line",
 ]
@@ -35,6 +35,7 @@ VALUES: Final = "value/"
 _NONE: Final = b"{}"
 
 _decode_lines: Final = msgspec.json.Decoder(list[list[Any]]).decode
+_split_lines: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -48,21 +49,22 @@ def encode_line(key: str, value: Value) -> bytes:
     return b"[%d,%b,%b]" % (value.position, encode_json(key), ",".join(map(str, numbers)).encode())
 
 
-def decode_index(part: str, records: Iterable[Record]) -> dict[str, Value]:
-    """Return the values that index records list, in order, with unknown pieces. Raises CorruptThread."""
-    found: list[tuple[str, Value]] = []
+def decode_lines(data: bytes) -> dict[str, bytes]:
+    """Return the lines of an index record by their keys."""
+    return {line[1]: bytes(raw) for line, raw in zip(_decode_lines(data), _split_lines(data), strict=True)}
+
+
+def decode_index(part: str, record: Record) -> dict[str, Value]:
+    """Return the values that an index record lists, in order, with unknown pieces. Raises CorruptThread."""
+    found: dict[str, Value] = {}
     try:
-        for record in records:
-            for position, key, *numbers in _decode_lines(record.value or b""):
-                if len(numbers) == 1:
-                    value = Value((Piece(1, numbers[0], None),), is_list=False)
-                else:
-                    number, skip, *sizes = numbers
-                    pieces = [Piece(count, size, None) for count, size in zip(sizes[::2], sizes[1::2], strict=True)]
-                    value = Value(pieces, is_list=True, number=number, skip=skip)
-                value.position = position
-                found.append((key, value))
-        found.sort(key=lambda each: each[1].position)
+        for position, key, *numbers in sorted(_decode_lines(record.value or b"")):
+            if len(numbers) == 1:
+                found[key] = Value((Piece(1, numbers[0]),), numbers[0], position=position)
+            else:
+                number, skip, *sizes = numbers
+                pieces = [Piece(count, size) for count, size in zip(sizes[::2], sizes[1::2], strict=True)]
+                found[key] = Value.make_list(pieces, position=position, number=number, skip=skip)
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise CorruptThread(f"the {part} of a thread are damaged") from error
-    return dict(found)
+    return found

@@ -58,7 +58,7 @@ class Push(NamedTuple):
     def apply(self, edit: Edit) -> None:
         before = edit.find(self.key)
         if before is None:
-            before = Value((), is_list=True)
+            before = Value.make_list(())
         elif not before.is_list:
             raise TypeError(f"the value {self.key!r} is not a list, so nothing can be pushed to it")
         edit.put(self.key, before.push(self.value, self.most))

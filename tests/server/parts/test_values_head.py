@@ -1,0 +1,100 @@
+"""The index of a thread's values: how it is loaded, and written."""
+
+import gc
+from collections.abc import Coroutine
+from typing import Any
+
+from tests.server.parts.workshop import FlakyStore, open_workshop
+
+from plait import Thread, Values
+from plait.actor.actor import Actor
+from plait.parts.values_head import ValuesHead
+from plait.parts.values_index import HEAD
+from plait.store.protocol import Record
+
+MANY = 3_000
+
+
+class Room(Thread[dict[str, Any]]):
+    values = Values()
+
+
+async def fill(actor: Actor, count: int = MANY) -> None:
+    thread = actor.thread
+    with thread.transaction():
+        for number in range(count):
+            thread.values.set(f"key {number}", number)
+    await thread.values.set("last", [1, 2])
+
+
+def make_head(actor: Actor) -> ValuesHead:
+    return ValuesHead("values", actor.records, actor.state, actor.limits)
+
+
+async def read_index(store: FlakyStore, actor: Actor) -> list[Record]:
+    return await store.records(actor.key, "values", prefix=HEAD, limit=100_000)
+
+
+def count_pauses(work: Coroutine[Any, Any, None]) -> int:
+    """Run a coroutine that waits for nothing else than other tasks; return how often they could run."""
+    pauses = 0
+    while True:
+        try:
+            work.send(None)
+        except StopIteration:
+            return pauses
+        pauses += 1
+
+
+async def test_other_tasks_run_between_the_records_of_the_index_when_a_thread_wakes(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(actor := await workshop.actor(Room))
+        records = await read_index(store, actor)
+        assert len(records) > MANY // 256
+        assert count_pauses(make_head(actor).load(records)) >= len(records) - 1
+
+
+async def test_many_keys_are_in_order_after_a_wake(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(await workshop.actor(Room))
+        before = await workshop.handle(Room).values.items()
+    async with open_workshop(store, Room) as workshop:
+        assert await workshop.handle(Room).values.items() == before
+    assert [key for key, _ in before] == [*(f"key {number}" for number in range(MANY)), "last"]
+
+
+async def test_a_write_after_a_wake_keeps_the_other_keys_of_its_record(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(await workshop.actor(Room), 600)
+    async with open_workshop(store, Room) as workshop:
+        values = (await workshop.thread(Room)).values
+        values.set("key 300", "longer than before")
+        values.delete("key 301")
+        await values.set("new", 1)
+        before = await values.items()
+    async with open_workshop(store, Room) as workshop:
+        assert await workshop.handle(Room).values.items() == before
+    expected = {**{f"key {number}": number for number in range(600)}, "last": [1, 2], "new": 1}
+    del expected["key 301"]
+    assert dict(before) == {**expected, "key 300": "longer than before"}
+
+
+async def test_a_write_writes_only_the_records_of_the_index_that_it_changes(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(await workshop.actor(Room))
+    async with open_workshop(store, Room) as workshop:
+        thread = await workshop.thread(Room)
+        store.writes.clear()
+        await thread.values.set("key 300", "longer than before")
+    written = [record.key for write in store.writes for record in write.records]
+    assert sorted(written) == ["head/keys/1", "value/300/0"]
+
+
+async def test_values_that_have_not_been_read_cost_the_garbage_collector_nothing(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(actor := await workshop.actor(Room))
+        head = make_head(actor)
+        await head.load(await read_index(store, actor))
+        gc.collect()
+        assert not any(map(gc.is_tracked, head.values.values()))
+        assert not any(gc.is_tracked(value.pieces[0]) for value in head.values.values())
