@@ -63,6 +63,9 @@ class OneOwner:
         if self.node != _OWNER:
             raise NotOwner("another node owns every thread")
 
+    async def record_version(self, key: ThreadKey, version: int) -> None:
+        pass
+
 
 class Front:
     """An ASGI app that serves the threads of `app` as a gateway does, and runs while that runs."""

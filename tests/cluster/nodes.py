@@ -184,7 +184,7 @@ async def open_cluster(
         ports, processes = stack.enter_context(ExitStack()), stack.enter_context(ExitStack())
         nodes: dict[str, Node] = {}
         for name in names:
-            (cwd := folder / name).mkdir()
+            (cwd := folder / name).mkdir(exist_ok=True)
             port = hold_ports(ports, _MOST_WORKERS)
             links = await stack.enter_async_context(Proxy(port))
             lines = [await stack.enter_async_context(Proxy(each)) for each in (through or {}).get(name, engine.ports)]

@@ -15,7 +15,7 @@ from plait.cluster.lease import boot_time
 from plait.cluster.member import SINGLE, Member, Moves
 from plait.cluster.owners import NodeId, NotOwner
 from plait.errors import StoreError, Unavailable, operator_message
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import ThreadKey, Unreachable
 from plait.store.shards import find_shard
 
 __all__ = ["ClusterOwners", "Hooks"]
@@ -134,6 +134,14 @@ class ClusterOwners:
             if not self.gate.is_open:
                 raise NotOwner("this server is cut off from its store, or does not run")
             raise NotOwner(f"the node {self._record.name} does not own {key}", owner)
+
+    async def record_version(self, key: ThreadKey, version: int) -> None:
+        try:
+            is_own = await self._member.record_version(find_shard(key), key.kind, version)
+        except StoreError as error:
+            raise Unreachable(f"{key} cannot be written: {operator_message(error)}") from error
+        if not is_own:
+            raise NotOwner(f"the node {self._record.name} does not own {key}")
 
     # For links and status
 

@@ -41,7 +41,7 @@ class ShardRecord(NamedTuple):
     node: str
     # One higher for each owner, and never given out twice.
     epoch: int
-    # The highest state versions of the nodes that have owned it: its threads may be migrated to them.
+    # The highest `state_version` of each kind at which a thread of it may be stored; 1 if it is missing.
     versions: Mapping[str, int] = {}
 
 
@@ -49,9 +49,9 @@ FREE: Final = ShardRecord("", 0)
 """A shard that no node has owned."""
 
 
-def merge_versions(before: Mapping[str, int], owner: Mapping[str, int]) -> dict[str, int]:
-    """Return the versions of a shard that gets a new owner."""
-    return {kind: max(each.get(kind, 0) for each in (before, owner)) for kind in (*before, *owner)}
+def merge_versions(before: Mapping[str, int], recorded: Mapping[str, int]) -> dict[str, int]:
+    """Return the versions of a shard after some are recorded."""
+    return {kind: max(each.get(kind, 0) for each in (before, recorded)) for kind in (*before, *recorded)}
 
 
 class View(msgspec.Struct, frozen=True):
@@ -80,6 +80,13 @@ class View(msgspec.Struct, frozen=True):
         for shard, epoch in epochs.items():
             shards[shard] = ShardRecord(to, epoch, shards[shard].versions)
         return View(self.nodes, shards) if epochs else self
+
+    def recorded(self, versions: Mapping[int, Mapping[str, int]]) -> "View":
+        """Return the directory in which these shards have threads of these versions."""
+        shards = list(self.shards)
+        for shard, each in versions.items():
+            shards[shard] = shards[shard]._replace(versions=merge_versions(shards[shard].versions, each))
+        return View(self.nodes, shards)
 
 
 NO_VIEW: Final = View((), (FREE,) * SHARDS)
@@ -120,5 +127,12 @@ class Directory(AbstractAsyncContextManager["Directory"], Protocol):
         """Make another node the owner of shards that a node owns at these epochs; return the new epochs.
 
         Gives nothing if either is dead. A node that gives to itself only raises the epochs.
+        """
+        ...
+
+    async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> Collection[int]:
+        """Raise the versions of kinds in shards to at least these; return the shards that the node owns.
+
+        The others are left as they are.
         """
         ...

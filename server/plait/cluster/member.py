@@ -5,6 +5,7 @@ node is marked as dead, by compare-and-set on its beats, at the earliest `SILENC
 read them, which is later. And only the owner of a shard, or who finds its owner dead, changes who owns the shard.
 """
 
+import asyncio
 import logging
 import math
 from collections import defaultdict
@@ -82,6 +83,9 @@ class Member:
         self.taken = self.failed_beats = 0
         # When a failed beat was logged last.
         self._logged = -math.inf
+        # State versions that are to be recorded next, and who records some now.
+        self._unrecorded: dict[int, dict[str, int]] = {}
+        self._recording = asyncio.Lock()
 
     # Answers from memory
 
@@ -137,6 +141,23 @@ class Member:
             self.lease.extend(began)
         else:
             self._die()
+        return True
+
+    async def record_version(self, shard: int, kind: str, version: int) -> bool:
+        """Record that threads of a kind may be stored at a state version, unless it is; return whether it is.
+
+        False means that another node owns the shard. Raises StoreError.
+        """
+        while self.view.shards[shard].versions.get(kind, 1) < version:
+            self._unrecorded.setdefault(shard, {})[kind] = version
+            async with self._recording:
+                if shard not in (wanted := self._unrecorded):
+                    continue  # Another caller has recorded it with its own, or failed to.
+                self._unrecorded = {}
+                own = await self._directory.record(self.record.id, wanted)
+                self.view = self.view.recorded({each: wanted[each] for each in own})
+            if shard not in own:
+                return False
         return True
 
     async def observe(self) -> None:

@@ -137,6 +137,15 @@ class NatsDirectory:
         """Make another node the owner of shards that a node owns at these epochs; return the new epochs."""
         return await self._move(to, shards, id, takes=False)
 
+    async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> list[int]:
+        """Raise the versions of kinds in shards to at least these; return the shards that the node owns."""
+
+        def record(found: Found) -> tuple[_Change | None, list[int]]:
+            table, own = found.table.record(id, versions)
+            return _Change(table) if own else None, own
+
+        return await self._change(record)
+
     # Inside
 
     async def _move(self, to: str, shards: Mapping[int, int], by: str, *, takes: bool) -> dict[int, int]:

@@ -108,8 +108,15 @@ class Table(NamedTuple):
             if may_move and before.epoch == epoch:
                 # Above all former ones, also if a former stream had these shards.
                 epochs[shard] = max(epoch, self.first) + 1
-                moved[shard] = ShardRecord(to, epochs[shard], merge_versions(before.versions, owner.versions))
+                moved[shard] = ShardRecord(to, epochs[shard], before.versions)
         return self._replace(shards=moved), epochs
+
+    def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> tuple[Self, list[int]]:
+        """Raise the versions of kinds in shards of a node to at least these; return the shards that are its own."""
+        shards, own = list(self.shards), [shard for shard in versions if self.shards[shard].node == id]
+        for shard in own:
+            shards[shard] = shards[shard]._replace(versions=merge_versions(shards[shard].versions, versions[shard]))
+        return self._replace(shards=shards), own
 
 
 class Found(NamedTuple):

@@ -75,6 +75,13 @@ class Owners(Protocol):
         """Raise NotOwner unless this node owns a thread."""
         ...
 
+    async def record_version(self, key: ThreadKey, version: int) -> None:
+        """Record that a thread is written at this `state_version`: no node with an older one may own it after that.
+
+        Raises NotOwner, and Unreachable.
+        """
+        ...
+
 
 class _Alone:
     """A process that owns every thread."""
@@ -92,6 +99,9 @@ class _Alone:
         pass
 
     def check(self, key: ThreadKey) -> None:
+        pass
+
+    async def record_version(self, key: ThreadKey, version: int) -> None:
         pass
 
 
@@ -154,3 +164,6 @@ class Workers:
         """Raise NotOwner unless this worker owns a thread."""
         if (owner := self.find(key)) != self.node:
             raise NotOwner(f"worker {self.node} does not own {key}, but worker {owner}", owner)
+
+    async def record_version(self, key: ThreadKey, version: int) -> None:
+        """Do nothing, as all workers run the same code."""

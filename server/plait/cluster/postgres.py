@@ -53,18 +53,23 @@ DELETE FROM {nodes} n WHERE is_dead AND NOT EXISTS (SELECT 1 FROM {shards} s WHE
 """
 # The new epoch is above all former ones on any timeline: a failover may have lost the last ones.
 _MOVE: Final = f"""
-WITH owner AS (SELECT versions FROM {{nodes}} WHERE id = $1 AND NOT is_dead FOR SHARE),
+WITH owner AS (SELECT id FROM {{nodes}} WHERE id = $1 AND NOT is_dead FOR SHARE),
     giver AS (SELECT id FROM {{nodes}} WHERE id = $2 AND NOT is_dead FOR SHARE),
     wanted AS (SELECT s.shard FROM unnest($3::integer[], $4::bigint[]) AS w (shard, epoch)
         JOIN {{shards}} s ON s.shard = w.shard AND s.epoch = w.epoch
         WHERE CASE WHEN $5 THEN s.node NOT IN (SELECT id FROM {{nodes}} WHERE NOT is_dead) ELSE s.node = $2 END
         ORDER BY s.shard FOR UPDATE OF s)
-UPDATE {{shards}} s SET node = $1, epoch = greatest(s.epoch, {TIMELINE} << 40) + 1, versions = (
-    SELECT coalesce(jsonb_object_agg(kind, version), '{{}}') FROM (
-        SELECT key AS kind, max(value::bigint) AS version
-        FROM (SELECT * FROM jsonb_each_text(s.versions) UNION ALL SELECT * FROM jsonb_each_text(o.versions)) every
-        GROUP BY key) highest)
+UPDATE {{shards}} s SET node = $1, epoch = greatest(s.epoch, {TIMELINE} << 40) + 1
 FROM wanted w, owner o, giver g WHERE s.shard = w.shard RETURNING s.shard, s.epoch
+"""
+_RECORD: Final = """
+WITH wanted AS (SELECT key::integer AS shard, value AS versions FROM jsonb_each($2::jsonb))
+UPDATE {shards} s SET versions = (
+    SELECT jsonb_object_agg(kind, version) FROM (
+        SELECT key AS kind, max(value::bigint) AS version
+        FROM (SELECT * FROM jsonb_each_text(s.versions) UNION ALL SELECT * FROM jsonb_each_text(w.versions)) every
+        GROUP BY key) highest)
+FROM wanted w WHERE s.shard = w.shard AND s.node = $1 RETURNING s.shard
 """
 # Seconds after which a call without an answer has failed; a node's beats must not wait for it.
 _TIMEOUT: Final = 2.0
@@ -130,6 +135,10 @@ class PostgresDirectory:
     async def give(self, id: str, shards: Mapping[int, int], to: str) -> dict[int, int]:
         """Make another node the owner of shards that a node owns at these epochs; return the new epochs."""
         return await self._move(to, shards, id, takes=False)
+
+    async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> list[int]:
+        """Raise the versions of kinds in shards to at least these; return the shards that the node owns."""
+        return [row["shard"] for row in await self._fetch(_RECORD, id, msgspec.json.encode(versions).decode())]
 
     # Inside
 

@@ -78,6 +78,7 @@ class Fills:
         key = slot.key
         await self._lifecycle.claim(slot)
         with telling_store_errors(self._instruments):
+            await self._lifecycle.record_version(key, work.kind.state_version)
             if (found := await self._store.find(key)) is not None:
                 if not replace and found.due != INCOMPLETE:
                     raise work.conflict()

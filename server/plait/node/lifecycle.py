@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -31,7 +31,7 @@ from plait.node.alarms import Alarms
 from plait.node.expiry import Expiry, mark_idle_since
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task, wait_for_task
 from plait.parts.part import Part, find_parts, find_ranges, load_parts
-from plait.state.migrations import explain_lost, find_lost, migrate_thread
+from plait.state.migrations import explain_lost, find_lost, migrate_state, store_migrated
 from plait.store.deletion import delete_thread
 from plait.store.protocol import INCOMPLETE, RecordRange, Store, StoredThread, ThreadHeader, ThreadKey
 
@@ -62,7 +62,11 @@ class Lifecycle:
         alarms: Alarms,
         expiry: Expiry,
         instruments: Instruments,
+        *,
+        record_version: Callable[[ThreadKey, int], Awaitable[None]],
     ) -> None:
+        # Called before a thread is written at a state version.
+        self.record_version = record_version
         self.threads = Threads(self._on_asleep)
         self.expiry = expiry
         # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
@@ -142,8 +146,13 @@ class Lifecycle:
                 # It is what an import or a fork has left that failed and could not remove it.
                 await self.delete(slot, ThreadHeader(stored.epoch, stored.version))
                 stored = None
+            migrated = None if stored is None else migrate_state(key, kind, stored)
+            await self.record_version(key, kind.state_version)
             if stored is not None:
-                stored = await migrate_thread(self._store, key, kind, stored, fence=fence)
+                if migrated is not None:
+                    stored = await store_migrated(
+                        self._store, key, stored, migrated, state_version=kind.state_version, fence=fence
+                    )
                 if marks_use:
                     # When this is durable, a kill cannot make the thread expire as if it had not been used.
                     await self._store.submit(mark_idle_since(key, stored.epoch, stored.version, fence, idle_since=0))

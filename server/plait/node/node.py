@@ -88,7 +88,9 @@ class Node:
             may_mark=lambda key: self.owns(key) and self._threads.find(key).phase is Phase.ASLEEP,
             interval=expiry_interval,
         )
-        self._lifecycle = Lifecycle(store, self._make_actor, self._alarms, self._expiry, instruments)
+        self._lifecycle = Lifecycle(
+            store, self._make_actor, self._alarms, self._expiry, instruments, record_version=owners.record_version
+        )
         self._threads = self._lifecycle.threads
         self._fills = Fills(self._lifecycle, store, instruments, self.owns)
         self._endings = Endings(self._lifecycle, self._all_kinds, store, self._runs.events, instruments)

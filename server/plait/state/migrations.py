@@ -23,7 +23,7 @@ __all__ = [
     "migrate",
     "migrate_all",
     "migrate_state",
-    "migrate_thread",
+    "store_migrated",
 ]
 
 _MARK: Final = "__plait_migrate__"
@@ -137,16 +137,13 @@ def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
     return f"{key} loses {places} with its next change, as the type lacks it: raise state_version, and add a @migrate"
 
 
-async def migrate_thread(
-    store: Store, key: ThreadKey, kind: StateClass, stored: StoredThread, *, fence: int
+async def store_migrated(
+    store: Store, key: ThreadKey, stored: StoredThread, data: bytes, *, state_version: int, fence: int
 ) -> StoredThread:
-    """Migrate a stored thread by a durable change with the source "migration", and return it as it is stored after.
+    """Store a migrated state by a change with the source "migration", and return the thread as it is stored after.
 
-    `fence` is the number of the thread's owner.
+    `fence` is the number of the thread's owner. Raises StoreError.
     """
-    data = migrate_state(key, kind, stored)
-    if data is None:
-        return stored
     ops = encode_json(diff(replay_document(key, stored), decode_json(data)))
     if len(ops) > len(data) + 64:
         ops = b'[{"op":"replace","path":"","value":%b}]' % data
@@ -159,11 +156,11 @@ async def migrate_thread(
         version,
         (row,),
         (Snapshot(version, data),),
-        state_version=kind.state_version,
+        state_version=state_version,
         fence=fence,
     )
     await store.submit(write)
-    return msgspec.structs.replace(stored, version=version, snapshot=data, changes=(), state_version=kind.state_version)
+    return msgspec.structs.replace(stored, version=version, snapshot=data, changes=(), state_version=state_version)
 
 
 async def migrate_all(
@@ -201,11 +198,11 @@ async def _migrate(
 ) -> tuple[Outcome, PlaitError | None]:
     """Migrate a thread, or without the number of an owner only try to."""
     stored = await store.load(key)
-    if stored is None or migrate_state(key, kind, stored) is None:
+    if stored is None or (data := migrate_state(key, kind, stored)) is None:
         # Raises when the class has another type, but the same state_version.
         History(key, kind.state_type, stored)
         lost = [] if stored is None else find_lost(key, kind, stored)
         return ("lossy", MigrationFailed(explain_lost(key, lost), lost=lost)) if lost else ("current", None)
     if fence is not None:
-        await migrate_thread(store, key, kind, stored, fence=fence)
+        await store_migrated(store, key, stored, data, state_version=kind.state_version, fence=fence)
     return "migrated", None

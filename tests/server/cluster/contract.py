@@ -120,16 +120,20 @@ class DirectoryContract:
         view = await directory.read()
         assert [(each.node, each.epoch) for each in view.shards[1:3]] == [("c-0", given[1]), ("a-0", raised[2])]
 
-    async def test_a_shard_keeps_the_highest_versions_of_its_owners(self, directory: Directory) -> None:
+    async def test_a_shard_keeps_the_highest_versions_that_its_owners_have_recorded(self, directory: Directory) -> None:
         await directory.join(make_node("a", versions={"note": 2, "room": 1}))
         await directory.join(make_node("b", versions={"note": 3}))
-        taken = await directory.take("a-0", {1: 0})
-        await directory.give("a-0", taken, "b-0")
-        assert (await directory.read()).shards[1].versions == {"note": 3, "room": 1}
-        await directory.join(make_node("c", versions={"note": 1, "hall": 1}))
-        shard = (await directory.read()).shards[1]
-        await directory.give("b-0", {1: shard.epoch}, "c-0")
-        assert (await directory.read()).shards[1].versions == {"note": 3, "room": 1, "hall": 1}
+        taken = await directory.take("a-0", {1: 0, 2: 0})
+        # To own a shard says nothing of what is stored.
+        assert (await directory.read()).shards[1].versions == {}
+        assert sorted(await directory.record("a-0", {1: {"note": 2, "room": 1}, 2: {"note": 2}})) == [1, 2]
+        await directory.give("a-0", {1: taken[1]}, "b-0")
+        assert list(await directory.record("a-0", {1: {"note": 9}, 2: {"hall": 4}})) == [2]
+        assert list(await directory.record("b-0", {1: {"note": 3, "hall": 5}})) == [1]
+        assert list(await directory.record("b-0", {1: {"note": 1}})) == [1]
+        view = await directory.read()
+        assert view.shards[1].versions == {"note": 3, "room": 1, "hall": 5}
+        assert view.shards[2].versions == {"note": 2, "hall": 4}
 
 
 class SharedContract(DirectoryContract):

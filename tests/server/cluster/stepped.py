@@ -25,6 +25,8 @@ class SteppedDirectory:
     def __init__(self, shards: int) -> None:
         self.nodes: dict[str, NodeRecord] = {}
         self.shards: list[ShardRecord] = [FREE] * shards
+        # The shards of each call of `record`.
+        self.recorded: list[list[int]] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,6 +90,17 @@ class SteppedDirectory:
 
         return await self._call(work)
 
+    async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> list[int]:
+        def work() -> list[int]:
+            own = [shard for shard in versions if self.shards[shard].node == id]
+            for shard in own:
+                before = self.shards[shard]
+                self.shards[shard] = before._replace(versions=merge_versions(before.versions, versions[shard]))
+            self.recorded.append(own)
+            return own
+
+        return await self._call(work)
+
     def _is_lost(self, shard: int) -> bool:
         node = self.nodes.get(self.shards[shard].node)
         return node is None or node.is_dead
@@ -98,8 +111,7 @@ class SteppedDirectory:
         changed = {}
         for shard, epoch in shards.items():
             if self.shards[shard].epoch == epoch:
-                versions = merge_versions(self.shards[shard].versions, self.nodes[to].versions)
-                self.shards[shard] = ShardRecord(to, epoch + 1, versions)
+                self.shards[shard] = ShardRecord(to, epoch + 1, self.shards[shard].versions)
                 changed[shard] = epoch + 1
         return changed
 

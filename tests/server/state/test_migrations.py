@@ -20,7 +20,7 @@ from plait.actor.thread import Thread
 from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerState, PlaitError, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.state.migrations import migrate, migrate_thread
+from plait.state.migrations import migrate, migrate_state, store_migrated
 from plait.store.protocol import Snapshot, StoredThread, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 from plait_schemas.patch import Op
@@ -474,10 +474,12 @@ async def test_a_migration_gets_a_copy_that_it_may_change() -> None:
     store = await kept_store()
     await submit(store.inner, Write(KEY, "epoch", None, 0, snapshots=(Snapshot(0, b'{"points":3}'),)))
     fence = await store.claim(KEY)
-    found = await migrate_thread(store, KEY, Second._kind, stored, fence=fence)
+    data = migrate_state(KEY, Second._kind, stored)
+    assert data is not None
+    found = await store_migrated(store, KEY, stored, data, state_version=2, fence=fence)
     assert (found.version, found.snapshot, found.state_version) == (1, b'{"score":3}', 2)
     assert stored.snapshot == b'{"points":3}'
-    assert await migrate_thread(store, KEY, Second._kind, found, fence=fence) is found
+    assert migrate_state(KEY, Second._kind, found) is None
 
 
 # In a file
