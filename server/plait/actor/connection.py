@@ -253,6 +253,11 @@ class Connection:
         else:
             callback()
 
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the peer reads too slowly."""
+        return self._transport.is_backed_up
+
     async def drain(self) -> None:
         """Wait while the peer reads too slowly."""
         await self._transport.drain()

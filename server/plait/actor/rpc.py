@@ -86,6 +86,9 @@ class Stream:
 class Method:
     """One rpc of a Thread class, or another method that JSON calls: its names, and the decoders of its arguments."""
 
+    # Whether it runs an agent, for which others wait.
+    is_run = False
+
     def __init__(
         self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool, noun: str = "rpc"
     ) -> None:

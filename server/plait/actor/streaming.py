@@ -1,35 +1,55 @@
 """One streamed response: each chunk is sent when the changes made before it are durable."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from plait.actor.connection import Connection, Gate
 from plait.actor.outcome import Done, maybe_await
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
-from plait.errors import PlaitError, RolledBack, StoreError
+from plait.errors import CallFailed, PlaitError, RolledBack, StoreError
+from plait_schemas.codec import UNENCODABLE, encode_json
 
-__all__ = ["StreamRunner"]
+__all__ = ["StreamReader", "StreamRunner"]
 
 # A stream that never awaits yields to other tasks after this many chunks.
 _CHUNKS_AT_ONCE: Final = 64
+# Bytes of a run's chunks that may wait for their reader, and the seconds in which it must then catch up.
+_MOST_AHEAD: Final = 1 << 20
+_PATIENCE: Final = 3.0
+
+
+class StreamReader(Protocol):
+    """What reads a stream: a connection, or the window of a handle."""
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether it reads too slowly."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait while it reads too slowly."""
+        ...
 
 
 class StreamRunner:
     """Runs a streaming method, and passes its chunks to `sink` and its outcome to `done`."""
 
     __slots__ = (
+        "_ahead",
         "_connection",
         "_done",
-        "_drain",
         "_draining",
         "_failed",
         "_gate",
+        "_gated",
+        "_reader",
         "_report",
         "_sink",
         "_stream",
         "explain",
+        "lose",
     )
 
     def __init__(
@@ -40,14 +60,17 @@ class StreamRunner:
         gate: Gate,
         connection: Connection | None,
         report: Callable[[BaseException, Connection | None], None],
-        drain: Callable[[], Awaitable[object]] | None,
+        reader: StreamReader | None,
     ) -> None:
         self._sink = sink
         self._done = done
         self._gate = gate
         self._connection = connection
-        # Awaited before each yielded chunk is sent, while the reader is too slow.
-        self._drain = drain if connection is None else connection.drain
+        # A yielded chunk waits for it; None if nothing waits for it.
+        self._reader: StreamReader | None = reader if connection is None else connection
+        # Bytes of the chunks of a run that were sent since the reader had them all, and the number of outputs that wait
+        # for the store.
+        self._ahead = self._gated = 0
         # The task that is waiting for the reader, if any.
         self._draining: asyncio.Task[Any] | None = None
         # Called with an error that is raised after the end of the stream.
@@ -56,6 +79,9 @@ class StreamRunner:
         # Whether the stream has ended because a change could not be stored, and the function that makes its error.
         self._failed = False
         self.explain: Callable[[PlaitError], PlaitError] = lambda failure: failure
+        # Makes the turn independent of its caller, as the stream of a run has ended before the run. None if the stream
+        # is not that of a run, which waits for its reader for as long as it takes.
+        self.lose: Callable[[], None] | None = None
 
     async def run(self, method: Method, thread: object, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Run the method to its end."""
@@ -76,9 +102,9 @@ class StreamRunner:
 
     def hurry(self) -> None:
         """Stop waiting for the reader; the stream is ending."""
-        if self._drain is not None and self._draining is not None:
+        if self._reader is not None and self._draining is not None:
             self._draining.cancel()
-        self._drain = None
+        self._reader = None
 
     def finish(self, result: object, error: BaseException | None) -> None:
         """Call `done` with the outcome, unless the stream has ended with an error of the store."""
@@ -104,21 +130,45 @@ class StreamRunner:
         self._stream.end()
 
     async def _wait_for_reader(self) -> None:
-        if self._drain is None:
+        if self._reader is None:
+            return
+        if not self._gated and not self._reader.is_backed_up:
+            self._ahead = 0
+            return
+        if self.lose is not None and self._ahead <= _MOST_AHEAD:
             return
         self._draining = task = asyncio.current_task()
         try:
-            await self._drain()
+            if self.lose is not None and self._gated:
+                stored = asyncio.get_running_loop().create_future()
+                self._gate(lambda _: None if stored.done() else stored.set_result(None))
+                await stored
+            async with asyncio.timeout(None if self.lose is None else _PATIENCE):
+                await self._reader.drain()
+        except TimeoutError:
+            self._lose_reader()
         except asyncio.CancelledError:
-            if self._drain is not None or task is None or task.uncancel() > 0:
+            if self._reader is not None or task is None or task.uncancel() > 0:
                 raise
         finally:
             self._draining = None
 
+    def _lose_reader(self) -> None:
+        """End the stream of a run, which goes on, as others may wait for the run."""
+        assert self.lose is not None
+        self.lose()
+        self._done(None, CallFailed("the client reads too slowly"))
+        self._reader, self._sink = None, lambda what, value: lambda: None
+        self._done = lambda _, error: None if error is None else self._report(error, self._connection)
+
     def _emit(self, what: Sent, value: object) -> None:
         go = self._sink(what, value)
+        if self.lose is not None and what == "chunk":
+            self._ahead += _measure(value)
+        self._gated += 1
 
         def release(failure: PlaitError | None) -> None:
+            self._gated -= 1
             if self._failed:
                 return
             if failure is None:
@@ -130,3 +180,11 @@ class StreamRunner:
                 self._done(None, self.explain(failure))
 
         self._gate(release)
+
+
+def _measure(value: object) -> int:
+    """Return the bytes of a chunk as JSON; 0 if it is not JSON, which only server code gets."""
+    try:
+        return len(encode_json(value))
+    except UNENCODABLE:
+        return 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Collection, Hashable
 from contextvars import Context
 from functools import partial
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
 from plait.actor.rpc import Arguments, Method, StreamSink
-from plait.actor.streaming import StreamRunner
+from plait.actor.streaming import StreamReader, StreamRunner
 from plait.actor.turn import Turn, TurnActor, current_turn, find_client_turn, latest_turn
 from plait.errors import PlaitError, TooMany, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
@@ -68,7 +68,7 @@ class TurnRunner:
         done: Done,
         *,
         sink: StreamSink | None = None,
-        drain: Callable[[], Awaitable[object]] | None = None,
+        reader: StreamReader | None = None,
         connection: Connection | None = None,
         request: Request | None = None,
         by_client: bool = False,
@@ -76,8 +76,8 @@ class TurnRunner:
     ) -> RunningCall:
         """Run an rpc; `size` is the size of the call from `connection`.
 
-        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`;
-        `drain` is awaited before each chunk of a generator.
+        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`; a
+        generator waits for `reader` or `connection`.
         """
         (args, kwargs), thread = arguments, self._thread
         if connection is not None and by_client:
@@ -88,7 +88,7 @@ class TurnRunner:
         if method.is_stream:
             assert sink is not None
             streaming = StreamRunner(
-                sink, done, gate=self._gate, connection=connection, report=self.report, drain=drain
+                sink, done, gate=self._gate, connection=connection, report=self.report, reader=reader
             )
             done = streaming.finish
             work = partial(streaming.run, method, thread, args, kwargs)
@@ -107,6 +107,8 @@ class TurnRunner:
         )
         if streaming is not None:
             turn.hurry, streaming.explain = streaming.hurry, turn.explain_loss
+            if method.is_run:
+                streaming.lose = partial(self._lose_reader, turn)
         self.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
 
@@ -129,6 +131,10 @@ class TurnRunner:
             tell(None, None)
         else:
             turn.on_end(tell)
+
+    def _lose_reader(self, turn: Turn) -> None:
+        self._actor.instruments.limit_hit("write_buffer")
+        turn.on_abandon = lambda _: None
 
     # Turns of any kind
 

@@ -175,6 +175,8 @@ class Agent:
 class AgentMethod(Method):
     """The method by which clients call an agent: `run:` and its name, with the input as its only argument."""
 
+    is_run = True
+
     def __init__(self, agent: Agent, function: Callable[..., Any]) -> None:
         self.agent = agent
         self.name = self.attribute = f"run:{agent.name}"

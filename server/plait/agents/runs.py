@@ -138,6 +138,7 @@ class Runs:
                     finally:
                         context.leave(token)
                     yield agent.check_output(chunk)
+                    await run.wait_for_store()
         except StopAsyncIteration:
             pass
         except BaseException as failure:

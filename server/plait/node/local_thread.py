@@ -148,7 +148,7 @@ class LocalThread:
         actor = await self._node.actor(self._key)
         window = StreamWindow(None if method.is_generator else actor.limits.write_buffer, put, encode)
         opened(window)
-        return actor.turns.call(method, (list(args), dict(kwargs)), done, sink=window.sink, drain=window.drain)
+        return actor.turns.call(method, (list(args), dict(kwargs)), done, sink=window.sink, reader=window)
 
     async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         found = find_part(self._kind, part)
@@ -166,13 +166,24 @@ class StreamWindow:
     def __init__(self, room: int | None, put: Put, encode: Callable[[Any], Any]) -> None:
         self._put = put
         self._encode = encode
-        self._ahead = asyncio.Semaphore(_AHEAD)
+        # The chunks that are waiting.
+        self._ahead = 0
+        self._freed = asyncio.Event()
         # The maximum bytes of JSON that may wait, None for no limit, and the bytes that are waiting.
         self._room = room
         self._waiting = 0
         self._is_full = False
-        # Awaited before a chunk is sent.
-        self.drain = self._ahead.acquire
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether a generator is to wait."""
+        return self._ahead >= _AHEAD
+
+    async def drain(self) -> None:
+        """Wait until there is room for a chunk."""
+        while self.is_backed_up:
+            self._freed.clear()
+            await self._freed.wait()
 
     def sink(self, what: Sent, value: object) -> Callable[[], None]:
         """Return what passes an output on. Raises CallFailed if there is no room, and for all later outputs."""
@@ -184,12 +195,14 @@ class StreamWindow:
             raise CallFailed("the reader is too slow for what is sent to it")
         passed = self._encode(value) if what == "chunk" else value
         self._waiting += size
+        self._ahead += what == "chunk"
         return partial(self._put, what, passed, size)
 
     def free(self, size: int) -> None:
         """Make room, as a chunk of this size was read."""
         self._waiting -= size
-        self._ahead.release()
+        self._ahead -= 1
+        self._freed.set()
 
 
 class _Reader:

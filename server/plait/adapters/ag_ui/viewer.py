@@ -163,6 +163,7 @@ class Viewer(Lines):
         while not self._is_closed and self._position < self._feed.next:
             if self._position < self._feed.first:
                 self._actor.instruments.limit_hit("write_buffer")
+                yield _LOST
                 self.close(1013, "the client reads too slowly")
                 return
             entry = self._feed.entry(self._position)

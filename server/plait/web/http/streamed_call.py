@@ -82,6 +82,7 @@ class StreamedCall:
         self._put("error", error, self._encode("error", error))
 
     def _done(self, _: object, error: BaseException | None) -> None:
+        self._turn = None
         if error is not None:
             self._fail(self._actor.explain(error))
 
