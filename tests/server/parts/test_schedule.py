@@ -209,6 +209,8 @@ async def test_the_list_of_a_name_has_only_those_that_may_still_run(store: Flaky
         (lambda s: s.every(float("inf"), "ring"), ValueError, "year 9999"),
         (lambda s: s.after(1, "ring", key=""), ValueError, "must not be empty"),
         (lambda s: s.after(1, "ring", key=5), TypeError, "key"),
+        (lambda s: s.after(1, "ring", replace=True), ValueError, "replace needs a key"),
+        (lambda s: s.after(1, "ring", key="k", replace="yes"), TypeError, "replace must be bool"),
         (lambda s: s.after(1, "ring", key="\ud800"), ValueError, "key"),
         (lambda s: s.every(0.5, "ring"), ValueError, "shortest interval"),
         (lambda s: s.cron("* *", "ring"), ValueError, "not valid"),
@@ -235,6 +237,89 @@ async def test_while_one_with_a_key_waits_nothing_is_added(store: FlakyStore, cl
         clock.move(60)
         await until(rung(bell, "c", "a"))
         assert await bell.schedule.after(30, "ring", "d", key="k") != first
+
+
+async def test_what_waits_is_replaced_with_another_time_and_other_arguments(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        first = await bell.schedule.after(60, "ring", "a", key="k", replace=True)
+        await bell.schedule.after(60, "ring", "other", key="other")
+        clock.move(50)
+        second = bell.schedule.after(60, "ring", "b", key="k", replace=True)
+        assert await second == second.id != first
+        assert {each.id: each.due for each in await bell.schedule.list()}[second.id] == clock.now + 60 * SECOND
+        assert await bell.schedule.cancel(first) is False
+        clock.move(59)
+        await until(rung(bell, "other"))
+        when = datetime.fromtimestamp(clock.now / 1e6 + 30, UTC)
+        third = await bell.schedule.at(when, "ring", "c", key="k", replace=True)
+        clock.move(20)
+        await watched()
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        assert [each.id for each in await bell.schedule.list()] == [third]
+        clock.move(10)
+        await until(rung(bell, "other", "c"))
+
+
+async def test_a_replaced_schedule_begins_its_attempts_again_but_not_its_crashes(
+    store: FlakyStore, clock: Clock
+) -> None:
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        await bell.schedule.after(0, "crack", key="k")
+
+        async def has_failed() -> bool:
+            return [each.attempt for each in await bell.schedule.list()] == [2]
+
+        await until(has_failed)
+        await bell.schedule.after(60, "crack", key="k", replace=True)
+        assert [(each.attempt, each.due) for each in await bell.schedule.list()] == [(1, clock.now + 60 * SECOND)]
+        ((id, row),) = bell.schedule._agenda.rows.items()
+        await bell.schedule.put({id: msgspec.structs.replace(row, crashes=1)})
+        await bell.schedule.after(60, "crack", key="k", replace=True)
+        assert [each.attempt for each in await bell.schedule.list()] == [2]
+
+
+async def test_one_that_runs_is_not_replaced(store: FlakyStore, clock: Clock) -> None:
+    class Slow(Bell):
+        gate, began = asyncio.Event(), asyncio.Event()
+
+        @effect
+        async def wait(self, what: str) -> None:
+            self.schedule.after(60, "wait", "next", key="k", replace=True)
+            self.began.set()
+            await self.gate.wait()
+            await self.values.push("rings", what)
+
+    async with open_workshop(store, Slow) as shop:
+        bell = await shop.thread(Slow)
+        first = await bell.schedule.after(0, "wait", "a", key="k")
+        await bell.began.wait()
+        second = await bell.schedule.after(30, "wait", "b", key="k", replace=True)
+        assert [each.id for each in await bell.schedule.list()] == [first, second]
+        bell.gate.set()
+        await until(rung(bell, "a"))
+        # What the run has staged under the key does not replace what was added while it ran.
+        assert [each.id for each in await bell.schedule.list()] == [second]
+
+
+def _replace_and_fail(bell: Bell) -> None:
+    bell.schedule.after(90, "ring", "b", key="k", replace=True)
+    bell.schedule.after(90, "ring", "b", replace=True)
+
+
+async def test_a_replacement_is_undone_with_its_transaction(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Bell) as shop:
+        bell = await shop.thread(Bell)
+        first = await bell.schedule.after(60, "ring", "a", key="k")
+        with pytest.raises(ValueError, match="replace"), bell.transaction():
+            _replace_and_fail(bell)
+        assert await bell.schedule.after(30, "ring", key="k") == first
+        with bell.transaction():
+            for seconds in (70, 80, 90):
+                bell.schedule.after(seconds, "ring", "b", key="k", replace=True)
+        assert [each.due for each in await bell.schedule.list()] == [clock.now + 90 * SECOND]
 
 
 async def test_after_without_a_key_in_on_start_logs_a_warning(

@@ -480,6 +480,43 @@ async def test_what_a_run_schedules_is_stored_with_the_run(store: FlakyStore, cl
         await until(is_done(worker, "a"))
 
 
+@pytest.mark.parametrize("raises", [False, True])
+async def test_what_a_run_replaces_is_replaced_with_the_run(store: FlakyStore, clock: Clock, raises: bool) -> None:
+    replaced, resumed = asyncio.Event(), asyncio.Event()
+
+    async def do(ctx: Context[Worker]) -> None:
+        schedule = ctx.thread.schedule
+        ids = [await schedule.after(seconds, "work", "b", key="k", replace=True) for seconds in (30, 40, 50)]
+        assert [each.id for each in await schedule.list()] == ids[-1:]
+        replaced.set()
+        await resumed.wait()
+        if raises:
+            raise RuntimeError("it failed")
+
+    async with open_workshop(store, Worker, runs=make_runs(do)) as shop:
+        worker = await shop.thread(Worker)
+        first = await worker.schedule.after(60, "work", "a", key="k")
+        running = asyncio.create_task(run(shop))
+        await replaced.wait()
+        assert [each.id for each in await rows(worker)] == [first]
+        resumed.set()
+        await running
+        expected = (["a"], clock.now + 60 * SECOND) if raises else (["b"], clock.now + 50 * SECOND)
+        assert [(each.args, each.due) for each in await rows(worker)] == [expected]
+
+
+async def test_what_could_not_be_replaced_still_waits(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Worker) as shop:
+        worker = await shop.thread(Worker)
+        first = await worker.schedule.after(60, "work", "a", key="k")
+        store.refuses = touches_schedule
+        with pytest.raises(StoreError):
+            await worker.schedule.after(90, "work", "b", key="k", replace=True)
+        store.refuses = lambda _: False
+        worker = await shop.thread(Worker)
+        assert [each.id for each in await rows(worker)] == [first]
+
+
 async def test_a_run_schedules_as_many_as_a_thread_may_have(store: FlakyStore, clock: Clock) -> None:
     counted, kept = list[int](), list[str]()
 

@@ -127,24 +127,26 @@ class ThreadSchedule:
 
     # Scheduling
 
-    def after(self, seconds: float, name: str, *args: Any, key: str | None = None) -> Planned:
+    def after(self, seconds: float, name: str, *args: Any, key: str | None = None, replace: bool = False) -> Planned:
         """Run an effect once, after some seconds.
 
-        While one with the same name and key is waiting, nothing is added, and the id of that one is returned. Raises
-        ValueError for an unknown effect and after the year 9999, InvalidArguments for arguments that do not fit, and
-        TooMany.
+        While one with the same name and key is waiting, nothing is added, and the id of that one is returned; with
+        `replace`, that one is removed instead. Raises ValueError for an unknown effect and after the year 9999,
+        InvalidArguments for arguments that do not fit, and TooMany.
         """
         check_type("seconds", seconds, int, float)
         if not 0 <= seconds * _SECOND <= LATEST:
             raise ValueError(f"the number of seconds must be at least 0, and before the year 10000, not {seconds!r}")
-        return self._add_once(read_due_clock() + round(seconds * _SECOND), "after", name, args, key)
+        return self._add_once(
+            read_due_clock() + round(seconds * _SECOND), "after", name, args, key=key, replaces=replace
+        )
 
-    def at(self, when: datetime, name: str, *args: Any, key: str | None = None) -> Planned:
+    def at(self, when: datetime, name: str, *args: Any, key: str | None = None, replace: bool = False) -> Planned:
         """Run an effect once, at a time, which must have a time zone; at once if it has passed. Raises as `after`."""
         check_type("when", when, datetime)
         if when.utcoffset() is None:
             raise ValueError(f"{when!r} has no time zone: use, for example, datetime(…, tzinfo=UTC)")
-        return self._add_once(to_microseconds(when), "at", name, args, key)
+        return self._add_once(to_microseconds(when), "at", name, args, key=key, replaces=replace)
 
     def every(self, seconds: float, name: str, *args: Any) -> Planned:
         """Run an effect repeatedly, at intervals of at least one second; the first time after one interval.
@@ -268,13 +270,18 @@ class ThreadSchedule:
 
     # Inside
 
-    def _add_once(self, at: int, method: str, name: str, args: Sequence[Any], key: str | None) -> Planned:
+    def _add_once(
+        self, at: int, method: str, name: str, args: Sequence[Any], *, key: str | None, replaces: bool
+    ) -> Planned:
+        check_type("replace", replaces, bool)
+        if replaces and key is None:
+            raise ValueError("replace needs a key: that of the schedule to replace")
         if key is None and (turn := current_turn()) is not None and turn.name == "on_start":
             text = "%s(…, %r) without a key in on_start adds another schedule each time that the thread wakes"
             log.warning(text, method, name, extra=about(self._actor.key))
         elif key == "":
             raise ValueError("a key must not be empty")
-        return self._add(self._make_row(name, args, at, key="" if key is None else key))
+        return self._add(self._make_row(name, args, at, key="" if key is None else key), replaces=replaces)
 
     def _add_rule(self, rule: Rule, name: str, args: Sequence[Any]) -> Planned:
         now = read_due_clock()
@@ -294,21 +301,25 @@ class ThreadSchedule:
         row = Row(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=at, due=at, **options)
         return read_back(row, decode_row)
 
-    def _add(self, row: Row) -> Planned:
+    def _add(self, row: Row, *, replaces: bool = False) -> Planned:
         self._check_may_write()
         self._actor.check_active()
         draft = self._find_draft()
         finder = self._agenda if draft is None else draft
         same = None if row.identity is None else finder.find(row.identity)
-        if same is not None:
+        if same is not None and not replaces:
             return Planned(same.id, STAGED if draft is not None else self._written({}))
-        if len(finder) >= MOST_ROWS:
+        if same is not None:  # The new row has its own id, as the old one may be about to run. A crash counts for both.
+            row = msgspec.structs.replace(row, crashes=same.crashes)
+        elif len(finder) >= MOST_ROWS:
             raise TooMany(f"{self._actor.key} has {MOST_ROWS:,} schedules, and no more may be added")
         self._newest = row.created_at
-        if draft is not None:
-            draft.add(row)
-            return Planned(row.id, STAGED)
-        return Planned(row.id, self._written({row.id: row}))
+        if draft is None:
+            return Planned(row.id, self._written({**({} if same is None else {same.id: None}), row.id: row}))
+        if same is not None:
+            draft.cancel(same.id)
+        draft.add(row)
+        return Planned(row.id, STAGED)
 
     def _written(self, rows: Mapping[str, Row | None]) -> Written:
         return Written(self.put(rows), self._actor.state.find_own_transaction())
