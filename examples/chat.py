@@ -67,11 +67,12 @@ class Chat(Thread[Room]):
 
 
 async def bot(ctx: Context[Chat]) -> None:
-    """Answer what is queued, a word at a time; the answers are stored with what was taken, or nothing is."""
+    """Answer what is queued, a word at a time; each answer is stored with its question, or neither is."""
     chat = ctx.thread
     is_alone = len({person.id for person in chat.state.people.values()}) < 2
     has_helped = False
-    for message in await chat.messages.take():
+    while taken := await chat.messages.take(limit=1):
+        message = taken[0]
         text = await answer(chat, message)
         if text is None and not has_helped and (is_alone or re.search(r"\bbot\b", read(message), re.I)):
             text, has_helped = HELP, True
@@ -81,6 +82,7 @@ async def bot(ctx: Context[Chat]) -> None:
             for word in re.findall(r"\s*\S+", text):
                 stream.append(word)
                 await asyncio.sleep(PAUSE)
+        await ctx.flush()
 
 
 def add_chat(app: Plait) -> None:

@@ -157,7 +157,7 @@ class Runs:
 
         def note(run: Run) -> None:
             begun.append(run)
-            run.is_repeated = True
+            run.is_repeated = run.stage.is_attempt = True
 
         async def work() -> None:
             if agent.is_stream:

@@ -60,6 +60,8 @@ class Stage:
         self.drafts: dict[Any, Draft] = {}
         # Whether later writes are stored at once instead of staged.
         self.is_closed = False
+        # Whether the run is an attempt of the queue.
+        self.is_attempt = False
         # The last write.
         self._commit: Commit | None = None
         self.around = _innermost.get()

@@ -13,7 +13,7 @@ from plait.parts.messages.frames import Chunk, Delete, End, Frame, Insert, Take,
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
 
-__all__ = ["Chat", "MessagesLab", "Shared", "Viewer", "contents", "open_lab"]
+__all__ = ["Chat", "MessagesLab", "Shared", "Viewer", "Work", "contents", "open_lab"]
 
 
 class Chat(Thread[dict[str, Any]]):

@@ -5,9 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.parts.attempts import CRASHES, PAUSES
+from plait.parts.messages.message import Message
 from plait.parts.messages.state import Attempts
 
 HERE, THERE = "here", "there"
+
+
+def queued(*positions: int) -> list[Message]:
+    """Return a queue with messages at positions, without 0."""
+    return [Message(id=f"{position}", role="user", position=position) for position in positions if position]
 
 
 def test_nothing_is_due_before_something_is_queued() -> None:
@@ -43,15 +49,45 @@ def test_a_message_has_crashed_out_after_three_attempts_that_ended_the_process()
     for number in range(CRASHES):
         assert not attempts.has_crashed_out
         assert attempts.is_suspect == (number == CRASHES - 1)
-        attempts = attempts.begin_at(1, f"process {number}").recover_at(1, 7, HERE)
+        attempts = attempts.begin_at(1, f"process {number}").recover_at(queued(1), 7, HERE)
         assert attempts.due == 7
     assert attempts.has_crashed_out
 
 
 def test_an_attempt_of_the_same_process_has_not_ended_it() -> None:
     begun = Attempts().follow(1, 5).begin_at(1, HERE)
-    assert begun.recover_at(1, 7, HERE) == Attempts(due=5, oldest=1)
-    assert begun.recover_at(1, 7, THERE) == Attempts(due=7, oldest=1, crashes=1)
+    assert begun.recover_at(queued(1), 7, HERE) == Attempts(due=5, oldest=1)
+    assert begun.recover_at(queued(1), 7, THERE) == Attempts(due=7, oldest=1, crashes=1, until=1)
+
+
+def test_an_attempt_that_ended_its_process_may_have_taken_everything() -> None:
+    crashed = Attempts().follow(1, 5).begin_at(1, THERE).recover_at(queued(1, 2, 3), 7, HERE)
+    assert crashed.until == 3
+    # It has taken one message only: what has come since is not narrowed.
+    assert crashed.begin_at(1, THERE).recover_at(queued(1, 2, 3, 4), 8, HERE).until == 3
+    assert crashed.begin_at(1, HERE).succeed(2, 9) == Attempts(due=9, until=3)
+    assert Attempts(until=3).begin_at(4, THERE).recover_at(queued(4, 5), 8, HERE).until == 5
+
+
+def test_crashes_count_without_progress() -> None:
+    attempts = Attempts().follow(1, 5)
+    for oldest in range(1, 10):
+        # Each attempt stores what it took, and then ends its process.
+        attempts = attempts.begin_at(oldest, THERE).progress(oldest + 1).recover_at(queued(oldest + 1), 7, HERE)
+        assert (attempts.crashes, attempts.is_owed, attempts.is_suspect) == (1, True, False)
+    for _ in range(2):
+        # What is stored while the first message stays in the queue is no progress.
+        attempts = attempts.begin_at(10, THERE).progress(10).recover_at(queued(10), 7, HERE)
+    assert attempts.has_crashed_out
+    owed = Attempts(due=7, is_owed=True, crashes=2).begin_at(0, THERE)
+    assert owed.progress(0).recover_at([], 7, HERE).crashes == 1
+
+
+def test_the_counts_of_a_message_are_not_those_of_the_next_one() -> None:
+    suspect = Attempts(due=7, oldest=1, crashes=2, until=9).begin_at(1, HERE)
+    after = suspect.progress(2).succeed(2, 9)
+    assert (after.crashes, after.until) == (0, 9)
+    assert not after.begin_at(2, HERE).is_suspect
 
 
 def test_what_does_not_count_leaves_the_counts_as_they_were() -> None:
@@ -88,7 +124,7 @@ def fail(attempts: Attempts, oldest: int, now: int) -> Attempts:
 
 def crash(attempts: Attempts, oldest: int, now: int) -> Attempts:
     """End an attempt with its process."""
-    return msgspec.structs.replace(attempts, process=THERE).recover_at(oldest, now, HERE)
+    return msgspec.structs.replace(attempts, process=THERE).recover_at(queued(oldest), now, HERE)
 
 
 def postpone(attempts: Attempts, oldest: int, now: int) -> Attempts:

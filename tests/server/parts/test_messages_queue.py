@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.clocks import Clock
 from tests.server.fakes import FakeTransport
-from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, answer, contents, open_lab
+from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Work, answer, contents, open_lab
 
 from plait import Context, Limits, MemoryStore, Plait, Principal, StoreError, Thread, TooLarge, TooMany
 from plait.actor.connection import Rights
@@ -208,7 +208,7 @@ async def test_a_message_is_given_up_after_five_attempts_that_raised(chats: Mess
     found = await chats.until(lambda found: contents(found) == ["bad", "good", "re good"])
     assert statuses(found) == ["failed", "completed", "completed"]
     assert [str(error) for error in Chat.told] == ["poison"]
-    assert seen == [["bad"], *[["bad", "good"]] * (PAUSES.attempts - 1), ["good"]]
+    assert seen == [*[["bad"]] * PAUSES.attempts, ["good"]]
 
     async def look(ctx: Context[Chat]) -> object:
         page = await ctx.thread.messages.list()
@@ -218,6 +218,151 @@ async def test_a_message_is_given_up_after_five_attempts_that_raised(chats: Mess
     assert await chats.do(look) == (["good", "re good"], 2, "good")
     await chats.restart()
     assert statuses(await chats.all()) == ["failed", "completed", "completed"]
+
+
+async def answer_by_steps(ctx: Context[Chat]) -> None:
+    """Answer one message after the other, and store each."""
+    messages = ctx.thread.messages
+    while taken := await messages.take(limit=1):
+        check_good(taken[0])
+        messages.inject("assistant", f"re {taken[0].content}")
+        await ctx.flush()
+
+
+async def answer_together(ctx: Context[Chat]) -> None:
+    """Answer all messages in one write."""
+    messages = ctx.thread.messages
+    while taken := await messages.take():
+        for message in taken:
+            check_good(message)
+            messages.inject("assistant", f"re {message.content}")
+
+
+def check_good(message: Message) -> None:
+    if (message.content or "").startswith("poison"):
+        raise RuntimeError("poison")
+
+
+LOOPS = pytest.mark.parametrize("loop", [answer_by_steps, answer_together])
+
+
+@LOOPS
+async def test_one_bad_message_fails_alone(chats: MessagesLab, clock: Clock, loop: Work) -> None:
+    chats.work = loop
+    await queue_all(chats, ["good1", "good2", "good3", "poison", "good4"])
+    found = await until_handled(chats, clock)
+    assert [each.content for each in found if each.status == "failed"] == ["poison"]
+    assert answers(found) == ["re good1", "re good2", "re good3", "re good4"]
+    assert [str(error) for error in Chat.told] == ["poison"]
+
+
+@LOOPS
+async def test_many_messages_with_a_few_bad_ones_cost_about_a_call_each(
+    chats: MessagesLab, clock: Clock, loop: Work
+) -> None:
+    chats.work = loop
+    # 1 % of 545 messages.
+    names = [f"poison{number}" if number % 100 == 50 else f"good{number}" for number in range(545)]
+    await queue_all(chats, names)
+    found = await until_handled(chats, clock)
+    bad = [name for name in names if name.startswith("poison")]
+    assert [each.content for each in found if each.status == "failed"] == bad
+    assert answers(found) == [f"re {name}" for name in names if name not in bad]
+    assert len(Chat.told) == len(bad)
+    assert chats.calls <= 600
+
+
+async def queue_all(lab: MessagesLab, names: list[str]) -> None:
+    """Queue messages, before the agent sees any of them."""
+    messages = await lab.messages()
+    for name in names[:-1]:
+        messages.queue(name)
+    await messages.queue(names[-1])
+
+
+async def until_handled(lab: MessagesLab, clock: Clock) -> list[Message]:
+    """Wait until nothing is queued, and do not wait for pauses; return all messages."""
+    actor, messages = await lab.actor(), await lab.messages()
+    async with asyncio.timeout(60):
+        while await messages.pending() or actor.timer.due:
+            if actor.timer.wakes_at > clock.now:
+                clock.move((actor.timer.wakes_at - clock.now) / 1e6 + 0.001)
+            await asyncio.sleep(0.001)
+    return await lab.all()
+
+
+def answers(messages: list[Message]) -> list[str | None]:
+    return [each.content for each in messages if each.role == "assistant"]
+
+
+async def test_a_run_takes_as_many_messages_as_it_wants(chats: MessagesLab) -> None:
+    seen: list[list[str | None]] = []
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        messages.queue("own")
+        seen.extend([contents(await messages.take(limit=2)), contents(await messages.pending())])
+        seen.append(contents(await messages.take()))
+
+    chats.work = work
+    await queue_all(chats, ["a", "b", "c"])
+    await chats.until(lambda found: contents(found) == ["a", "b", "c", "own"] and "pending" not in statuses(found))
+    assert seen == [["a", "b"], ["c", "own"], ["c", "own"]]
+    thread = await chats.thread()
+    messages = thread.messages
+    with thread.transaction():
+        messages.queue("d")
+        messages.queue("e")
+        assert contents(messages.take(limit=1).value) == ["d"]
+        assert contents(messages.take().value) == ["e"]
+    for limit in (0, -1, True, 1.0, "1"):
+        with pytest.raises(ValueError, match="limit must be"):
+            messages.take(limit)  # type: ignore[arg-type]
+
+
+async def test_a_message_that_ends_its_process_is_given_up_alone(chats: MessagesLab) -> None:
+    """Each app takes over the thread of the one before, whose attempt has then ended with its process."""
+    gate = Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        while taken := await messages.take():
+            for message in taken:
+                if message.content == "poison":
+                    gate.is_reached.set()
+                    await asyncio.Event().wait()
+                messages.inject("assistant", f"re {message.content}")
+
+    names = ["a", "b", "poison", "c"]
+    async with AsyncExitStack() as apps:
+        lab, deaths = chats, 0
+        lab.work = work
+        await queue_all(lab, names)
+        while True:
+            ended = asyncio.create_task(until_empty(lab))
+            hung = asyncio.create_task(gate.is_reached.wait())
+            async with asyncio.timeout(20):
+                await asyncio.wait([ended, hung], return_when=asyncio.FIRST_COMPLETED)
+            hung.cancel()
+            ended.cancel()
+            if not gate.is_reached.is_set():
+                break
+            deaths += 1
+            gate.is_reached.clear()
+            lab = await apps.enter_async_context(open_lab(Shared(chats.store)))
+            lab.work = work
+            await lab.thread()
+        found = await lab.all()
+    # The first one took all messages; it counts for the first of them.
+    assert deaths == CRASHES + 1
+    assert [each.content for each in found if each.status == "failed"] == ["poison"]
+    assert answers(found) == ["re a", "re b", "re c"]
+
+
+async def until_empty(lab: MessagesLab) -> None:
+    messages = await lab.messages()
+    while await messages.pending():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
 
 
 async def until_called(lab: MessagesLab, calls: int) -> None:

@@ -5,11 +5,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.clocks import Clock
 from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Viewer, contents, open_lab
-from tests.server.parts.test_messages_queue import Gate, statuses
+from tests.server.parts.test_messages_queue import Gate, statuses, until_called
 from tests.server.parts.test_messages_runs import during
 
 from plait import Conflict, Context, MemoryStore, Plait, StoreError, Thread, TooLarge
+from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import Chunk, Delete, End
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
@@ -149,7 +151,114 @@ async def test_a_stream_that_raises_in_a_run_that_goes_on_is_failed(chats: Messa
     assert [(each.content, each.status) for each in await chats.all()] == [("a", "failed"), ("b", "completed")]
 
 
-async def test_a_stream_of_a_thread_that_was_taken_over_is_failed(chats: MessagesLab) -> None:
+async def test_what_a_failed_attempt_has_streamed_stands_until_the_next_one_streams(
+    chats: MessagesLab, clock: Clock
+) -> None:
+    viewer = Viewer(await chats.messages())
+    await viewer.open()
+    streamed, ended = Gate(), Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        taken = await messages.take(limit=1)
+        for number in range(2):
+            async with messages.stream() as m:
+                m.append(f"{chats.calls}.{number} {taken[0].content}")
+                if chats.calls == 2:
+                    streamed.is_reached.set()
+                    await ended.wait()
+        if chats.calls == 1:
+            raise RuntimeError("stop")
+
+    chats.work = work
+    await chats.handle.queue("a")
+    await until_called(chats, 1)
+    found = await chats.all()
+    assert (contents(found), statuses(found)) == (["1.0 a", "1.1 a", "a"], ["failed", "failed", "pending"])
+    clock.move(1)
+    await streamed.reached()
+    found = await chats.all()
+    assert statuses(found) == ["streaming", "pending"]
+    ended.open()
+    found = await chats.until(lambda found: contents(found) == ["a", "2.0 a", "2.1 a"])
+    assert statuses(found) == ["completed"] * 3
+    assert contents(viewer.shown) == contents(found)
+    await chats.restart()
+    assert contents(await chats.all()) == contents(found)
+
+
+async def test_what_a_failed_attempt_has_streamed_goes_with_the_end_of_the_next_one(
+    chats: MessagesLab, clock: Clock
+) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        if chats.calls == 1:
+            async with messages.stream() as m:
+                m.append("half")
+                raise RuntimeError("stop")
+        messages.inject("assistant", "re a")
+
+    viewer = Viewer(await chats.messages())
+    await viewer.open()
+    chats.work = work
+    await chats.handle.queue("a")
+    await until_called(chats, 1)
+    clock.move(1)
+    await chats.until(lambda found: contents(found) == ["a", "re a"])
+    assert contents(viewer.shown) == ["a", "re a"]
+
+
+async def test_a_question_that_is_given_up_stands_before_the_last_failure(chats: MessagesLab, clock: Clock) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        taken = await messages.take()
+        async with messages.stream() as m:
+            m.append(f"{chats.calls} {taken[0].content}")
+        if taken[0].content == "bad":
+            raise RuntimeError("stop")
+
+    viewer, late = Viewer(await chats.messages()), Viewer(await chats.messages())
+    await viewer.open()
+    await late.open()
+    chats.work = work
+    await chats.handle.queue("first")
+    await chats.until(lambda found: contents(found) == ["first", "1 first"])
+    late.close()
+    await chats.handle.queue("bad")
+    for number in range(2, PAUSES.attempts + 1):
+        await until_called(chats, number)
+        clock.move(2.0 ** (number - 2))
+    found = await chats.until(lambda found: contents(found) == ["first", "1 first", "bad", "6 bad"])
+    assert statuses(found) == ["completed", "completed", "failed", "failed"]
+    await chats.handle.queue("next")
+    found = await chats.until(lambda found: contents(found)[4:] == ["next", "7 next"])
+    await late.open()
+    assert contents(viewer.shown) == contents(late.shown) == contents(found)
+    assert statuses(viewer.shown) == statuses(late.shown) == statuses(found)
+    await chats.restart()
+    assert contents(await chats.all()) == contents(found)
+
+
+async def test_a_failure_that_was_deleted_is_not_removed_again(chats: MessagesLab, clock: Clock) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        async with messages.stream() as m:
+            m.append(f"{chats.calls}")
+        if chats.calls == 1:
+            raise RuntimeError("stop")
+
+    chats.work = work
+    await chats.handle.queue("a")
+    await until_called(chats, 1)
+    failed = next(each for each in await chats.all() if each.status == "failed")
+    assert await chats.handle.delete(failed.id)
+    clock.move(1)
+    await chats.until(lambda found: contents(found) == ["a", "2"])
+
+
+async def test_a_stream_of_an_attempt_in_a_thread_that_was_taken_over_is_removed(chats: MessagesLab) -> None:
     gate = Gate()
 
     async def work(ctx: Context[Chat]) -> None:
@@ -165,19 +274,14 @@ async def test_a_stream_of_a_thread_that_was_taken_over_is_failed(chats: Message
     await until_text_of(await chats.messages(), "half")
     async with AsyncExitStack() as apps:
         lab = await apps.enter_async_context(open_lab(Shared(chats.store)))
-        found = await lab.until(lambda found: contents(found) == ["half", "a", "re a"])
-        assert statuses(found) == ["failed", "completed", "completed"]
+        found = await lab.until(lambda found: contents(found) == ["a", "re a"])
+        assert statuses(found) == ["completed", "completed"]
         head = await chats.store.record(("chat", "one"), "messages", "head")
         assert decode_json(head).get("streams", []) == []
         missed = await (await lab.messages()).feed.since(1)
         assert missed is not None
-        assert {
-            each.message.content: each.message.status for each in missed.frames if not isinstance(each, Delete)
-        } == {
-            "half": "failed",
-            "a": "completed",
-            "re a": "completed",
-        }
+        shown = [each.message for each in missed.frames if not isinstance(each, Delete)]
+        assert {each.content: each.status for each in shown} == {"a": "completed", "re a": "completed"}
 
 
 async def test_a_message_that_is_being_written_is_not_changed_by_others(chats: MessagesLab) -> None:

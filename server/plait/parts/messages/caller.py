@@ -60,7 +60,7 @@ class AgentCaller:
         """Make an attempt, or give up the oldest message."""
         state = self._writer.state
         attempts = state.head.attempts
-        self._is_busy = True
+        self._begin()
         if attempts.has_crashed_out:
             self._give_up(attempts, RuntimeError(f"the agent {self._agent} has ended the process {CRASHES} times"))
         elif attempts.is_suspect and state.oldest == attempts.oldest:
@@ -75,7 +75,7 @@ class AgentCaller:
         writer, state = self._writer, self._writer.state
         writer.load(
             state.with_attempts(
-                state.head.attempts.recover_at(state.oldest, read_due_clock(), writer.actor.host.process)
+                state.head.attempts.recover_at(state.queue, read_due_clock(), writer.actor.host.process)
             )
         )
 
@@ -87,8 +87,12 @@ class AgentCaller:
         if self._is_busy or self._is_missing or changes.attempts.due or self._paused_until > read_due_clock():
             return False
         changes.attempts = Attempts(due=read_due_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
-        self._is_busy = True
+        self._begin()
         return True
+
+    def _begin(self) -> None:
+        self._is_busy = True
+        self._writer.taken_until, self._writer.has_streamed = 0, False
 
     def follow(self, commit: Commit) -> None:
         """Call the agent when the attempt that a write has begun is durable."""
@@ -116,19 +120,18 @@ class AgentCaller:
         except (ValueError, PlaitError) as failure:  # The agent does not exist, or takes an input.
             log.error("queued messages are not handled: %s", failure, extra=about(self._writer.actor.key))
             self._is_missing = True
-            attempts = self._writer.state.head.attempts
-            self._settle(attempts.rest(attempts.due).end(self._writer.state.oldest))
+            self._settle(_rest)
 
     def _end(self, error: BaseException | None, is_cut: bool) -> None:
         """Store the outcome of an attempt."""
-        state, now = self._writer.state, read_due_clock()
-        attempts, oldest = state.head.attempts, state.oldest
-        if error is None and attempts.has_taken(oldest):
+        now, taken = read_due_clock(), self._writer.taken_until
+        attempts = self._writer.state.head.attempts
+        if error is None and attempts.has_taken(self._writer.state.oldest):
             self._pauses = 0
-            self._settle(attempts.succeed(oldest, now))
+            self._settle(lambda attempts, oldest: attempts.succeed(oldest, now))
         elif is_cut:
             self._pause_later()
-            self._settle(attempts.rest(attempts.due).end(oldest))
+            self._settle(_rest)
         else:
             error = error or RuntimeError(
                 f"the agent {self._agent} has ended without taking the queued messages: it must call `messages.take()`"
@@ -136,16 +139,18 @@ class AgentCaller:
             text = "the agent %s failed to handle queued messages, attempt %d of %d"
             about_it = about(self._writer.actor.key)
             log.error(text, self._agent, attempts.failures + 1, PAUSES.attempts, exc_info=error, extra=about_it)
-            if (after := attempts.fail(PAUSES, now)) is None:
-                self._give_up(attempts, error)
+            if attempts.fail(PAUSES, now) is None:
+                self._give_up(attempts.end(attempts.oldest, taken), error)
             else:
-                self._settle(after.end(oldest))
+                self._settle(lambda attempts, oldest: (attempts.fail(PAUSES, now) or attempts).end(oldest, taken))
 
-    def _settle(self, after: Attempts) -> None:
-        """Store the end of an attempt; after that, the next one may be made."""
+    def _settle(self, end: Callable[[Attempts, int], Attempts]) -> None:
+        """Store the end of an attempt, without what earlier ones left; after that, the next one may be made."""
 
         def work(changes: Changes) -> None:
-            changes.attempts = after
+            if not self._writer.has_streamed:
+                changes.remove_left()
+            changes.attempts = end(changes.attempts, changes.oldest)
 
         self._finish(self._write(work))
 
@@ -218,6 +223,11 @@ class AgentCaller:
                 self._pause()  # It was cancelled while it waited for others.
 
         self._writer.actor.begin(f"queue for {self._agent}", work, end)
+
+
+def _rest(attempts: Attempts, oldest: int) -> Attempts:
+    """End an attempt that does not count."""
+    return attempts.rest(attempts.due).end(oldest)
 
 
 # A time after all others, as queued messages keep their thread from expiring.

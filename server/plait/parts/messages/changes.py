@@ -69,7 +69,7 @@ class Changes:
                 self._log(message.position)
         self._put(message)
         if message.status == "streaming":
-            self._streams = (*self._streams, StreamPlace(message.position, message.id, message.depth, message.silent))
+            self._streams = (*self._streams, _place_of(message))
         return message
 
     def change(self, after: Message) -> Message:
@@ -84,6 +84,8 @@ class Changes:
     def end_stream(self, message: Message) -> Message:
         """Write the last text of a streaming message, with its final status."""
         self._write(message)
+        if message.status == "completed":
+            self.attempts = self.attempts.without(message.position)
         place = next((each for each in self._streams if each.position == message.position), None)
         if place is not None:
             self._end(place, message.status)
@@ -91,18 +93,27 @@ class Changes:
 
     def remove(self, message: Message) -> None:
         """Remove a message of the history."""
-        self.is_edit = True
-        self._records[history_key(message.position)] = None
-        if read_id(message.id) != message.position:
-            self._records[id_key(message.id)] = None
-        self.written.pop(message.id, None)
-        self._count(message, -1)
-        self._tell_removed(message)
+        self._remove(message, message.status)
 
     def lose_streams(self, lost: Iterable[StreamPlace]) -> None:
         """Give up streaming messages; readers see in the head that they have failed."""
         for place in lost:
             self._end(place, "failed")
+
+    def leave(self, message: Message, *, place: int, is_first: bool) -> None:
+        """Note that the running attempt streams a message; the first one replaces those of the attempt before it."""
+        if self.attempts.process:
+            if is_first:
+                self.remove_left()
+            left = (*self.attempts.left, _place_of(message))
+            self.attempts = replace(self.attempts, left=left, place=place)
+
+    def remove_left(self) -> None:
+        """Remove the messages that the last attempt which streamed has left."""
+        left, self.attempts = self.attempts.left, replace(self.attempts, left=(), place=0)
+        for place in left:
+            if place not in self._streams:
+                self._remove(place, "failed")
 
     # The queue
 
@@ -154,14 +165,17 @@ class Changes:
         return found
 
     def give_up(self, before: Message) -> Message:
-        """Move a message from the queue to the history as failed, and return it."""
+        """Move a message from the queue to the history as failed, before what the last attempt left; return it."""
         self._drop_pending(before)
-        position = self._numbers.next_position()
+        position = (self.attempts.place if self.attempts.left else 0) or self._numbers.next_position()
+        is_last = position > self._last
         message = replace(before, position=position, status="failed", revision=0)
         if self._tells(message):
             self._revision += 1
-            message = replace(message, revision=self._revision)
+            message = replace(message, revision=self._revision if is_last else 0)
             self.frames.append(Update(self._revision, message))
+            if not is_last:
+                self._log(position)
         self._put(message)
         return message
 
@@ -202,7 +216,7 @@ class Changes:
 
     # Inside
 
-    def _tells(self, message: Message) -> bool:
+    def _tells(self, message: Message | StreamPlace) -> bool:
         return self._is_live and not message.silent
 
     def _end(self, place: StreamPlace, status: Status) -> None:
@@ -218,7 +232,17 @@ class Changes:
         self._revision += 1
         self._log(position)
 
-    def _tell_removed(self, message: Message) -> None:
+    def _remove(self, message: Message | StreamPlace, status: Status) -> None:
+        self.is_edit = True
+        self._records[history_key(message.position)] = None
+        if read_id(message.id) != message.position:
+            self._records[id_key(message.id)] = None
+        self.written.pop(message.id, None)
+        self.attempts = self.attempts.without(message.position)
+        self._add(count_key(message.depth, status, silent=message.silent), -1)
+        self._tell_removed(message)
+
+    def _tell_removed(self, message: Message | StreamPlace) -> None:
         if self._tells(message):
             self._revision += 1
             self._log(message.id)
@@ -268,6 +292,10 @@ class Changes:
 
     def _add(self, key: str, number: int) -> None:
         self._counts[key] = self._counts.get(key, 0) + number
+
+
+def _place_of(message: Message) -> StreamPlace:
+    return StreamPlace(message.position, message.id, message.depth, message.silent)
 
 
 def _place(message: Message) -> int:

@@ -125,16 +125,24 @@ class MessagesDraft:
         self._ops.append(_Queue(message, is_keyed=is_keyed))
         self.view.queued.append(message)
 
-    def take(self) -> list[Message]:
-        """Take the queued messages that are not taken, and return them with their new positions."""
+    def take(self, limit: int | None) -> list[Message]:
+        """Take the first queued messages that are not taken, and return them with their new positions.
+
+        An attempt takes one message if an attempt failed that has taken it and later ones.
+        """
         writer, places, found = self._writer, dict[int, int](), list[Message]()
-        for message in self.view.find_untaken(writer.state.queue, writer.taken):
+        untaken = self.view.find_untaken(writer.state.queue, writer.taken)[:limit]
+        if self._stage.is_attempt and untaken:
+            if (writer.taken_until or untaken[0].position) <= writer.state.head.attempts.until:
+                untaken = untaken[: 0 if writer.taken_until else 1]
+            writer.taken_until = untaken[-1].position if untaken else writer.taken_until
+        for message in untaken:
             places[message.position] = writer.numbers.next_position()
             found.append(replace(message, position=places[message.position], status="completed", revision=0))
         if places:
             writer.taken.update(places)
             self.view.taken.update(places)
-            self.view.queued.clear()
+            self.view.queued = [each for each in self.view.queued if each.position not in places]
             self._ops.append(_Take(places))
         for message in found:
             self.view.show(message)
@@ -144,6 +152,14 @@ class MessagesDraft:
         """Return the ids of the taken messages, in order, for a message that is shown before the commit."""
         places = {place: position for position, place in self.view.taken.items()}
         return [self.view.rows[place].id for place in sorted(places) if place in self.view.rows]
+
+    def begin(self, changes: Changes, message: Message) -> None:
+        """Note a message that is shown before the commit, in the write that adds it."""
+        writer = self._writer
+        if self._stage.is_attempt:
+            place = min(self.view.taken.values(), default=0)
+            changes.leave(message, place=place, is_first=not writer.has_streamed)
+            writer.has_streamed = True
 
     def end(self, stream: MessageStream, message: Message) -> None:
         """Add a message that was written in pieces to the history."""
@@ -191,10 +207,13 @@ class MessagesDraft:
     def write(self) -> None:
         """Carry out the operations on the stored messages; if that is rolled back, they are staged again."""
         writer, ops, view, streams, bases = self._writer, self._ops, self.view, self._streams, self._bases
+        is_attempt = self._stage.is_attempt
 
         def work(changes: Changes) -> None:
             for op in ops:
                 op.apply(changes, bases)
+            if is_attempt:
+                changes.attempts = changes.attempts.progress(changes.oldest)
 
         def undo() -> None:
             if self._is_dropped:

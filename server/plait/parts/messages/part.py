@@ -240,16 +240,19 @@ class ThreadMessages:
         id = make_sent_id(sender, key)
         return id if self._writer.state.keys.has(id) else None
 
-    def take(self) -> Result[_Messages]:
-        """Move all queued messages to the end of the history, in order, and return them.
+    def take(self, limit: int | None = None) -> Result[_Messages]:
+        """Move queued messages, the first `limit` or all, to the end of the history, in order, and return them.
 
-        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled.
+        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled. After an attempt of
+        the agent has failed, each of the messages that it may have taken is the only one that an attempt gets.
         """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"limit must be a whole number of at least 1, or None, not {limit!r}")
         self._check_may_write()
         draft = self._use_draft()
         if draft is not None:
-            return Result(draft.take(), STAGED)
-        untaken = self._reader.find_untaken()
+            return Result(draft.take(limit), STAGED)
+        untaken = self._reader.find_untaken()[:limit]
         if not untaken:
             return Result([], self._written(None))
         moves = [(each, self._writer.numbers.next_position()) for each in untaken]

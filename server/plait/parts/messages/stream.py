@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from plait.errors import PlaitError
 from plait.parts.encoding import check_type
+from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Chunk
 from plait.parts.messages.message import Message, Status, check_size, encode_message, history_key
 from plait.parts.messages.writer import Writer
@@ -29,6 +30,10 @@ class StreamDraft(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether the run stores nothing more, so that a message which ends later is failed."""
+        ...
+
+    def begin(self, changes: Changes, message: Message) -> None:
+        """Note the message of a stream, in the write that adds it."""
         ...
 
     def end(self, stream: "MessageStream", message: Message) -> None:
@@ -98,14 +103,19 @@ class MessageStream:
     async def __aenter__(self) -> Self:
         if self._commit is not None:
             raise RuntimeError("this stream has been entered before")
-        writer, message = self._writer, self._message
+        writer, message, draft = self._writer, self._message, self._draft
+
+        def work(changes: Changes) -> Message:
+            if draft is not None:
+                draft.begin(changes, message)
+            return changes.add(message)
 
         def undo() -> None:
             writer.streams.pop(message.position, None)
 
         writer.streams[message.position] = self
         try:
-            self._message, self._commit = writer.write(lambda changes: changes.add(message), undo=undo)
+            self._message, self._commit = writer.write(work, undo=undo)
         except BaseException:
             undo()
             raise

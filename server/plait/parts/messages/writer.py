@@ -34,6 +34,9 @@ class Writer:
         self.numbers = Numbers(self.state.head)
         # The positions in the queue of messages that a run has taken, until it commits or raises.
         self.taken: set[int] = set()
+        # Of the running attempt: the last position in the queue that it has taken, and whether it has streamed.
+        self.taken_until = 0
+        self.has_streamed = False
         # The messages that are being written, by position: streams.
         self.streams: dict[int, Any] = {}
         # The number of writes that were rolled back.
