@@ -119,7 +119,7 @@ class Front:
     @property
     def sent(self) -> int:
         """The messages that the gateway and the owner have sent."""
-        return self.context.links.sent + self.app._links.sent
+        return self.context.links.count("sent") + self.app._links.count("sent")
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
