@@ -95,7 +95,7 @@ class Identity:
 
 
 def _check_expiry(principal: Principal | None) -> None:
-    if (left := find_seconds_left(principal)) is not None and left <= 0:
+    if find_seconds_left(principal) == 0:
         raise Unauthenticated(EXPIRED)
 
 
