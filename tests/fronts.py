@@ -53,6 +53,9 @@ class OneOwner:
         self.node: NodeId = node
         self.server: Mapping[NodeId, int] = {node: 0}
 
+    async def find_others(self) -> Sequence[NodeId]:
+        return ()  # Nothing is open for a principal at the gateway.
+
     def find(self, key: ThreadKey) -> NodeId | None:
         return _OWNER
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 from weakref import WeakSet
 
+import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.actor.kind import Kind
@@ -24,6 +25,7 @@ from plait.instruments.protocol import Instruments
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.node.agent_host import AgentHost
 from plait.node.listing import INNER_KINDS
+from plait.node.remote_requests import Disconnect
 from plait.node.thread_host import ThreadHost
 from plait.settings import (
     SettingError,
@@ -138,6 +140,7 @@ class Plait(AgentHost, ThreadHost):
         self._is_first = worker is None or worker.is_first
         self._startup = StartupFunctions()
         self._node.calls.reports = self._site.reports
+        self._node.calls.disconnect = self._context.leases.disconnect
         self._owner = Owner(self._context, self._site.asgi)
         self._openers.update(self._owner.openers)
         if self._cluster is not None:
@@ -232,6 +235,19 @@ class Plait(AgentHost, ThreadHost):
             site = self._site
             scope["app"] = site.asgi
             await (site.find_endpoint(scope) or site.asgi)(scope, receive, send)
+
+    async def disconnect(self, user: str | None = None, *, connection_id: str | None = None) -> int:
+        """Close the sockets and streams of a user, by the id of its `Principal`, or those with a connection id.
+
+        They are closed with 4401, at all workers and nodes, and one that is being authenticated when it joins. Returns
+        how many were open. This is no ban: revoke first what `authenticate` accepts. Raises Unavailable if a worker or
+        node does not answer, and StoreError.
+        """
+        if not isinstance(user if connection_id is None else connection_id, str) or None not in (user, connection_id):
+            raise TypeError("disconnect takes the id of a user or a connection_id, which is a str")
+        here = self._context.leases.disconnect((user, connection_id))
+        others = await self._node.everywhere.nodes.ask_others(Disconnect(user, connection_id))
+        return here + sum(msgspec.msgpack.decode(count, type=int) for count in others)
 
     def drain(self) -> Awaitable[None]:
         """Begin to shut down: refuse requests and sockets, finish running turns and runs, then close the sockets.

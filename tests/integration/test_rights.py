@@ -16,7 +16,7 @@ from tests.integration.socket_client import TIMEOUT, connected, http, websocket
 from tests.running import begin, running
 from websockets.exceptions import ConnectionClosed
 
-from plait import Context, MemoryStore, Plait, Principal, Thread, rpc
+from plait import Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
 from plait.adapters.ag_ui import AgUi
 
 pytestmark = pytest.mark.relayed
@@ -51,14 +51,37 @@ class Room(Thread[dict[str, Any]]):
         return StreamingResponse(pour())
 
 
+class Entrance:
+    """Where authentications wait, while it is closed; `waiting` is how many do."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.opened.set()
+        self.waiting = 0
+        self.came = asyncio.Event()
+
+    async def enter(self) -> None:
+        self.waiting += 1
+        self.came.set()
+        await self.opened.wait()
+        self.waiting -= 1
+
+    async def until_waiting(self, count: int) -> None:
+        async with asyncio.timeout(TIMEOUT):
+            while self.waiting < count:
+                self.came.clear()
+                await self.came.wait()
+
+
 class Served(NamedTuple):
     app: Plait
     address: str
     web: httpx.AsyncClient
+    entrance: Entrance
 
 
-def make_app() -> Plait:
-    tokens = {"ada": None, "late": -1.0, "soon": SOON}
+def make_app(entrance: Entrance) -> Plait:
+    tokens = {"ada": None, "bob": None, "late": -1.0, "soon": SOON}
 
     async def authenticate(request: Request) -> Principal | None:
         token = request.headers.get("authorization", "").removeprefix("Bearer ") or request.query_params.get(
@@ -67,9 +90,13 @@ def make_app() -> Plait:
         if token not in tokens:
             return None
         left = tokens[token]
-        return Principal("ada", expires_at=None if left is None else time.time() + left)
+        await entrance.enter()
+        return Principal("bob" if token == "bob" else "ada", expires_at=None if left is None else time.time() + left)
 
-    app = Plait(Room, store=MemoryStore(), authenticate=authenticate, secret="x" * 32, shutdown_timeout=0.1)
+    limits = Limits(connections_per_address=500)
+    app = Plait(
+        Room, store=MemoryStore(), authenticate=authenticate, secret="x" * 32, shutdown_timeout=0.1, limits=limits
+    )
 
     @app.agent("say", thread=Room)
     async def say(ctx: Context[Room]) -> str:
@@ -86,10 +113,10 @@ def make_app() -> Plait:
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    app = make_app()
+    app = make_app(entrance := Entrance())
     async with running(app) as address, http(address) as web:
         await begin(app, Room)
-        yield Served(app, address, web)
+        yield Served(app, address, web, entrance)
 
 
 # Doors
@@ -253,3 +280,76 @@ async def test_what_is_uploaded_until_its_principal_has_expired_is_not_written(s
     answer = await served.web.put(ROOM, content=upload(), headers=make_headers("soon"))
     assert (answer.status_code, answer.json()["error"]["message"]) == (401, "the token has expired")
     assert (await served.web.get(ROOM, headers=make_headers("ada"))).json() == {}
+
+
+# Disconnecting
+
+
+async def join(served: Served, name: str, token: str) -> Any:
+    """Return a socket that has joined."""
+    socket = await SOCKETS[name](served.address, token)
+    async with asyncio.timeout(TIMEOUT):
+        while "joined" not in (text := await socket.recv()) and "cf_agent_mcp_servers" not in text:
+            pass
+    return socket
+
+
+async def test_all_sockets_of_a_user_are_disconnected_and_no_other(served: Served) -> None:
+    sockets = [await join(served, name, "ada") for name in SOCKETS for _ in range(1 if name == "native" else 20)]
+    other = await join(served, "cloudflare", "bob")
+    assert await served.app.disconnect("ada") == len(sockets)
+    assert [await read_code(each) for each in sockets] == [4401] * len(sockets)
+    await other.send(json.dumps({"type": "rpc", "id": "1", "method": "touch", "args": []}))
+    async with asyncio.timeout(TIMEOUT):
+        while '"success":true' not in await other.recv():
+            pass
+    assert await served.app.disconnect("ada") == 0
+    assert served.app._context.leases._disconnected == {}
+    # It is no ban.
+    await (await join(served, "native", "ada")).close()
+    await other.close()
+
+
+@pytest.mark.parametrize("name", STREAMS)
+async def test_the_streams_of_a_user_are_disconnected(served: Served, name: str) -> None:
+    async with streaming(served, name, "ada") as read:
+        assert await served.app.disconnect("ada") == (2 if name == "ag-ui viewer" else 1)
+        assert await read() == STREAMS[name].end
+
+
+async def test_a_client_is_disconnected_by_the_id_of_its_connection(served: Served) -> None:
+    one, other = await join(served, "cloudflare", "ada"), await join(served, "native", "ada")
+    (id, _) = (each.id for each in (await served.app._node.actor(ThreadKey("room", "one"))).thread.connections())
+    assert await served.app.disconnect(connection_id=id) == 1
+    assert await read_code(one) == 4401
+    await other.close()
+
+
+async def test_joins_that_are_authenticated_during_a_disconnection_are_closed(served: Served) -> None:
+    served.entrance.opened.clear()
+    joining = [asyncio.create_task(SOCKETS[name](served.address, "ada")) for name in SOCKETS for _ in range(50)]
+    streams = [
+        asyncio.create_task(
+            served.web.request(each.method, each.path, json=each.body, headers=make_headers("ada", name))
+        )
+        for name, each in STREAMS.items()
+        if name != "ag-ui viewer"
+    ]
+    written = asyncio.create_task(served.web.put(ROOM, json={"n": 1}, headers=make_headers("ada")))
+    await served.entrance.until_waiting(len(joining) + len(streams) + 1)
+    assert await served.app.disconnect("ada") == 0
+    served.entrance.opened.set()
+    codes = [await read_code(await each) for each in joining]
+    assert codes.count(4401) == 100
+    async with asyncio.timeout(TIMEOUT):
+        assert {each.status_code for each in await asyncio.gather(*streams)} == {401}
+        assert (await written).status_code == 401
+    assert served.app._context.leases._disconnected == {}
+    assert not served.app._context.leases._open
+
+
+@pytest.mark.local
+async def test_disconnect_takes_the_id_of_a_user_or_of_a_connection(served: Served) -> None:
+    for user, connection_id in ((None, None), ("ada", "a"), (Principal("ada"), None)):
+        with pytest.raises(TypeError, match="the id of a user or a connection_id"):
+            await served.app.disconnect(user, connection_id=connection_id)  # type: ignore[arg-type]

@@ -114,6 +114,9 @@ class ClusterOwners:
         dead = {other: f"{base}.{other}" for other in range(self._workers) if self._workers > 1}
         return {id: other for other, id in sorted((dead | alive).items())}
 
+    async def find_others(self) -> Collection[NodeId]:
+        return () if self.is_alone else (await self._directory.read()).alive().keys() - {str(self.node)}
+
     def find(self, key: ThreadKey) -> NodeId | None:
         shard = find_shard(key)
         if self._member.owns(shard):

@@ -5,7 +5,7 @@ file, and a file to a worker, so every worker finds each owner by itself.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol, Self
 
 import msgspec
@@ -63,6 +63,10 @@ class Owners(Protocol):
         """What leaves this node asks here first."""
         ...
 
+    async def find_others(self) -> Collection[NodeId]:
+        """Return all other nodes that are alive now. Raises StoreError."""
+        ...
+
     def find(self, key: ThreadKey) -> NodeId | None:
         """Return the node that owns a thread, from memory; None while its owner is lost."""
         ...
@@ -91,6 +95,9 @@ class _Alone:
     keepers: Sequence[NodeId] = (0,)
     server: Mapping[NodeId, int] = {0: 0}
     gate: Gate = OPEN
+
+    async def find_others(self) -> Collection[NodeId]:
+        return ()
 
     def find(self, key: ThreadKey) -> NodeId | None:
         return 0
@@ -152,6 +159,10 @@ class Workers:
         self.keepers: Sequence[NodeId] = range(count)
         self.server: Mapping[NodeId, int] = {number: number for number in range(count)}
         self._files = files
+
+    async def find_others(self) -> Collection[NodeId]:
+        """Return the numbers of the other workers."""
+        return self.server.keys() - {self.node}
 
     def find(self, key: ThreadKey) -> NodeId | None:
         """Return the number of the worker that owns a thread."""

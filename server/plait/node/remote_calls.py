@@ -27,6 +27,7 @@ from plait.node.remote_requests import (
     CallMethod,
     CallPart,
     Destroy,
+    Disconnect,
     ExportThread,
     ForkThread,
     ImportThread,
@@ -95,6 +96,8 @@ class RemoteCalls:
         self._chains = chains
         # What the process tells about itself, by name.
         self.reports: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
+        # Closes what is open for a user or with a connection id, and returns how much that is.
+        self.disconnect: Callable[[tuple[str | None, str | None]], int] = lambda _: 0
 
     async def answer(self, data: bytes, stream: CallStream) -> Reply | None:
         """Do what a request asks for, in a context of its own; return None if this node is shutting down, or does not
@@ -106,7 +109,8 @@ class RemoteCalls:
         envelope = decode_envelope(data)
         waiting, request = self._chains.enter(envelope.chain), envelope.request
         key = request.key if isinstance(request, OfThread) else None
-        if not self._node.may_begin or not (key is None or self._node.may_serve(key)):
+        may_begin = self._node.may_begin or isinstance(request, Disconnect)
+        if not may_begin or not (key is None or self._node.may_serve(key)):
             return None
         try:
             result = await self._do(request, stream)
@@ -146,12 +150,17 @@ class RemoteCalls:
                 kind, limits = self._node.find_any_kind(request.key.kind), self._node.limits
                 await self._node.fork_thread(Fork(kind, request.source, request.key.name, at=request.at, limits=limits))
                 return b""
-            case ReadReport():
-                return await self.reports[request.name]()
+            case ReadReport() | Disconnect():
+                return await self._do_with_process(request)
             case ListThreads():
                 return _encode([listed async for listed in self._node.list_own(request)])
             case _:
                 return await self._do_with_thread(request)
+
+    async def _do_with_process(self, request: ReadReport | Disconnect) -> bytes:
+        if isinstance(request, ReadReport):
+            return await self.reports[request.name]()
+        return _encode(self.disconnect((request.user, request.connection_id)))
 
     async def _do_with_thread(self, request: Splice | AppendText | Terminate | Interrupt) -> bytes:
         thread = self._find(request.key)

@@ -91,6 +91,19 @@ class RemoteNodes:
         peers = self._find_peers()
         return await peers.call(self._make(to, request, reads=reads)._replace(upload=upload, patience=patience))
 
+    async def ask_others(self, request: Request) -> list[bytes]:
+        """Return the answers of all other nodes to a request that may be repeated.
+
+        Raises Unavailable if a node does not answer, unless it is dead, and StoreError.
+        """
+        others = await self.owners.find_others()
+        asked = [self.ask(node, request, reads=True) for node in others]
+        found = dict(zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+        if failed := {node: error for node, error in found.items() if isinstance(error, BaseException)}:
+            for node in failed.keys() & await self.owners.find_others():
+                raise failed[node]
+        return [answer for answer in found.values() if isinstance(answer, bytes)]
+
     def stream(self, to: To, request: Request, *, reads: bool = False) -> AsyncGenerator[bytes]:
         """Iterate over what a node sends for a request."""
         return self._find_peers().stream(self._make(to, request, reads=reads))

@@ -13,6 +13,7 @@ __all__ = [
     "CallMethod",
     "CallPart",
     "Destroy",
+    "Disconnect",
     "Envelope",
     "ExportThread",
     "ForkThread",
@@ -156,6 +157,13 @@ class ReadReport(msgspec.Struct, frozen=True, array_like=True, tag="report"):
     name: str
 
 
+class Disconnect(msgspec.Struct, frozen=True, array_like=True, tag="disconnect"):
+    """Close the sockets and streams of a user, or those with a connection id; return how many were open."""
+
+    user: str | None
+    connection_id: str | None
+
+
 class Listed(msgspec.Struct, frozen=True, array_like=True):
     """A row of a listing; `session` has the ids of the user and the session, if they were asked for and are known."""
 
@@ -179,6 +187,7 @@ Request = (
     | ForkThread
     | ListThreads
     | ReadReport
+    | Disconnect
 )
 
 

@@ -155,8 +155,8 @@ class ServerContext:
         self.arrivals = itertools.count()
 
     def start(self) -> None:
-        """Make what the event loop calls, as the old ones may belong to a closed loop."""
-        self.scheduler, self.leases = FairScheduler(), Leases()
+        """Make a new scheduler, as the old one may belong to a closed event loop."""
+        self.scheduler = FairScheduler()
 
     @contextmanager
     def hold_lease(self, request: Request) -> Iterator[Lease]:

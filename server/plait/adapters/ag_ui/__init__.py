@@ -217,6 +217,7 @@ class AgUi:
         return lambda thread: open_messages(getattr(thread, part), added)
 
     async def _check(self, asked: _AgentRequest, action: Action) -> None:
+        find_lease(asked.request).check()
         await self._context.identity.check(asked.principal, asked.key, action)
 
     async def _read_body(self, asked: _AgentRequest) -> bytes:

@@ -54,6 +54,7 @@ class Exchange:
 
     async def check(self, action: Action) -> None:
         """Raise Forbidden if the principal may not do something with the thread."""
+        find_lease(self.request).check()
         await self.context.identity.check(self.principal, self.key, action)
 
     async def body(self) -> bytes:

@@ -1,0 +1,15 @@
+"""Users are disconnected whichever node has their sockets or their threads."""
+
+from pathlib import Path
+
+from tests.cluster.engines import Engine
+from tests.cluster.nodes import open_cluster
+from tests.workers.members import check_disconnects
+
+
+async def test_a_user_is_disconnected_at_all_nodes(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path, target="tests.workers.member_apps:app") as cluster:
+        threads = [cluster.find_names(node, "room", 1, kind="room")[0] for node in cluster.nodes]
+        await check_disconnects(cluster.addresses, threads)
+        for node in cluster.nodes.values():
+            assert "Traceback" not in node.log.read_text()
