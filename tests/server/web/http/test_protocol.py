@@ -4,17 +4,19 @@ import asyncio
 import gc
 import json
 import re
+import signal
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http, open_socket
-from tests.running import running
+from tests.running import Process, running
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from plait import Limits, MemoryStore, Plait, Thread
@@ -437,3 +439,20 @@ async def _read_answer(bare: socket.socket) -> bytes:
             data = await loop.sock_recv(bare, 65536)
             assert data, received
             received += data
+
+
+async def test_requests_that_arrive_while_a_server_is_suspended_are_answered(tmp_path: Path) -> None:
+    with Process("tests.integration.apps:app", cwd=tmp_path) as server:
+        async with http(server.address) as web:
+
+            async def ask() -> list[int]:
+                answers = await asyncio.gather(*(web.get("/healthz") for _ in range(20)))
+                return [each.status_code for each in answers]
+
+            assert await ask() == [200] * 20
+            server.signal(signal.SIGSTOP)
+            asked = asyncio.create_task(ask())
+            # Longer than the time for which uvicorn, by itself, keeps a connection that is idle.
+            await asyncio.sleep(6)
+            server.signal(signal.SIGCONT)
+            assert await asked == [200] * 20
