@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from tests.integration.socket_client import TIMEOUT, connected, http, websocket
+from tests.integration.socket_client import TIMEOUT, CallError, connected, http, websocket
 from tests.running import begin, running
 from websockets.exceptions import ConnectionClosed
 
@@ -34,6 +34,14 @@ class Room(Thread[dict[str, Any]]):
     @rpc
     def touch(self) -> None:
         self.set_state({"touched": True})
+
+    @rpc(clients=False)
+    def grant(self) -> str:
+        return "granted"
+
+    @rpc(name="lend", clients=False)
+    async def grant_slowly(self) -> AsyncIterator[str]:
+        yield "lent"
 
     @rpc
     async def pour(self) -> AsyncIterator[int]:
@@ -251,6 +259,28 @@ async def test_no_stream_begins_without_rights(served: Served, name: str, token:
 @pytest.mark.parametrize("name", SOCKETS)
 async def test_no_socket_joins_without_rights(served: Served, name: str, token: str) -> None:
     assert await read_code(await SOCKETS[name](served.address, token)) == 4401
+
+
+@pytest.mark.parametrize("method", ["grant", "lend", "missing"])
+async def test_an_rpc_for_handles_only_is_missing_at_every_door(served: Served, method: str) -> None:
+    error = {"code": "method_not_found", "message": f"Method {method} does not exist"}
+    answer = await served.web.post(f"{ROOM}/rpc/{method}", headers=make_headers("ada"))
+    assert (answer.status_code, answer.json()["error"]) == (404, error)
+    async with connected(served.address, ROOM, query={"token": "ada"}) as cloudflare:
+        with pytest.raises(CallError, match=error["message"]):
+            await cloudflare.call(method)
+    native = await join(served, "native", "ada")
+    await native.send(json.dumps({"type": "call", "ref": 1, "method": method}))
+    async with asyncio.timeout(TIMEOUT):
+        while '"ref":1' not in (text := await native.recv()):
+            pass
+    assert {"type": "error", "ref": 1, **error}.items() <= json.loads(text).items()
+    await native.close()
+    room = served.app.thread(Room, "one")
+    if method != "missing":
+        assert await room.call(method) == ("granted" if method == "grant" else ["lent"])
+        assert [each async for each in room.grant_slowly()] == ["lent"]
+        assert await room.grant() == "granted"
 
 
 # Expiring while open

@@ -52,9 +52,11 @@ class Kind:
             raise TypeError(
                 f"{cls.__name__}: {self.name!r} is not a valid kind (a-z, 0-9, - and _): set another with `kind = ...`"
             )
-        # Its rpcs, by the names that clients use and by attribute.
-        self.methods: dict[str, Method] = find_methods(cls, frozenset(vars(hooks)))
-        self.attributes = {method.attribute: method for method in self.methods.values()}
+        # Its rpcs, by attribute and by name: those that clients may call, and those for handles only.
+        methods = find_methods(cls, frozenset(vars(hooks)))
+        self.attributes = {method.attribute: method for method in methods.values()}
+        self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
+        self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
         # The members that identify the elements of lists, by the JSON pointers of the lists.
         self.list_keys = _read_list_keys(cls)
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
@@ -80,11 +82,13 @@ class Kind:
         kind.methods = dict(self.methods)
         return kind
 
-    def method(self, name: str) -> Method:
-        """Return an rpc by the name that clients use. Raises MethodNotFound."""
+    def method(self, name: str, *, by_client: bool = True) -> Method:
+        """Return an rpc by its name; one for handles only if it is not called `by_client`. Raises MethodNotFound."""
         method = self.methods.get(name)
+        if method is None and not by_client:
+            method = self._inner_methods.get(name)
         if method is None:
-            is_there = not name.startswith("_") and hasattr(self.cls, name)
+            is_there = name not in self._inner_methods and not name.startswith("_") and hasattr(self.cls, name)
             raise MethodNotFound(f"Method {name} {'is not callable' if is_there else 'does not exist'}")
         return method
 

@@ -34,22 +34,25 @@ cannot be JSON."""
 class _Options(msgspec.Struct, frozen=True):
     name: str | None
     concurrent: bool
+    clients: bool
 
 
 @overload
 def rpc(function: F, /) -> F: ...
 @overload
-def rpc(*, name: str | None = None, concurrent: bool = False) -> Callable[[F], F]: ...
-def rpc(function: F | None = None, /, *, name: str | None = None, concurrent: bool = False) -> F | Callable[[F], F]:
+def rpc(*, name: str | None = None, concurrent: bool = False, clients: bool = True) -> Callable[[F], F]: ...
+def rpc(
+    function: F | None = None, /, *, name: str | None = None, concurrent: bool = False, clients: bool = True
+) -> F | Callable[[F], F]:
     """Allow clients to call a method of a Thread, by `name` or else by the method's own name.
 
-    Arguments are converted to their annotations. Calls are turns, which run one at a time, unless `concurrent`. An
-    async generator streams the values that it yields; a method with a parameter annotated `Stream` sends chunks through
-    that parameter. Streams run concurrently with other turns.
+    With `clients=False`, only handles of server code call it. Arguments are converted to their annotations. Calls are
+    turns, which run one at a time, unless `concurrent`. An async generator streams the values that it yields; a method
+    with a parameter annotated `Stream` sends chunks through that parameter. Streams run concurrently with other turns.
     """
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, _Options(name, concurrent))
+        setattr(function, _MARK, _Options(name, concurrent, clients))
         return function
 
     return mark if function is None else mark(function)
@@ -88,6 +91,9 @@ class Method:
 
     # Whether it runs an agent, for which others wait.
     is_run = False
+
+    # Whether clients may call it.
+    is_for_clients = True
 
     def __init__(
         self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool, noun: str = "rpc"
@@ -195,6 +201,7 @@ def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]
                     f"another name, and @rpc(name={attribute!r}) if clients should call it by this name"
                 )
             method = Method(options.name or attribute, attribute, function, concurrent=options.concurrent)
+            method.is_for_clients = options.clients
             if method.name in found:
                 raise TypeError(f"{cls.__name__} has two rpcs named {method.name!r}")
             found[method.name] = method

@@ -68,11 +68,11 @@ class Handle:
         await self._calls.destroy()
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call an rpc by its name for clients. The chunks of a streaming rpc are returned as a list.
+        """Call an rpc by its name. The chunks of a streaming rpc are returned as a list.
 
         `run:` and the name of an agent runs that agent, with its input as the only argument, as `Plait.run` does.
         """
-        found = self._kind.method(method)
+        found = self._kind.method(method, by_client=False)
         if isinstance(found, AgentMethod):
             args, kwargs = (found.convert(args, kwargs),), {}
         if found.is_stream:

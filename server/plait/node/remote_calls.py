@@ -195,7 +195,7 @@ class RemoteCalls:
         return StateReply(state.epoch, version, is_set=True)
 
     async def _call(self, request: CallMethod, stream: CallStream) -> bytes:
-        method = self._node.find_any_kind(request.key.kind).method(request.method)
+        method = self._node.find_any_kind(request.key.kind).method(request.method, by_client=False)
         given = request.arguments
         args, kwargs = method.arguments(
             [msgspec.Raw(each) for each in given.positional],

@@ -85,7 +85,7 @@ class Destroy(OfThread, frozen=True, tag="destroy"):
 
 
 class CallMethod(OfThread, frozen=True, tag="call"):
-    """Call an rpc by its name for clients."""
+    """Call an rpc by its name."""
 
     method: str
     arguments: Arguments

@@ -42,6 +42,10 @@ class GameRoom(Thread[Game]):
     def clear(self) -> None:
         pass
 
+    @rpc(clients=False)
+    def grant(self, what: str) -> None:
+        pass
+
     @rpc
     def anything(self, value):  # type: ignore[no-untyped-def]
         return value
@@ -275,3 +279,7 @@ def test_the_places_of_texts_are_written_where_there_are_any() -> None:
     kinds = schema(PadRoom, GameRoom)["kinds"]
     assert kinds["pad-room"]["texts"] == ["/note", "/cards/*"]
     assert "texts" not in kinds["game-room"]
+
+
+def test_rpcs_for_handles_only_are_left_out() -> None:
+    assert not any("grant" in text for text in make_types_files([GameRoom._kind]).values())

@@ -45,6 +45,10 @@ class Room(Thread[Game]):
         self.set_state(lambda state: msgspec.structs.replace(state, score=state.score + n * (1 + twice)))
         return self.state.score
 
+    @rpc(name="forHandles", clients=False)
+    def for_handles(self) -> str:
+        return "called"
+
     @rpc
     def whole(self, change: Game) -> Game:
         self.set_state(change)
@@ -127,6 +131,11 @@ def make() -> Plait:
 async def nodes() -> AsyncIterator[Nodes]:
     async with open_nodes(make) as opened:
         yield opened
+
+
+async def test_an_rpc_for_handles_only_is_called_at_the_owner(nodes: Nodes) -> None:
+    room = nodes.handle(Room, 1)
+    assert await room.for_handles() == await room.call("forHandles") == "called"
 
 
 async def test_a_call_is_done_by_the_owner(nodes: Nodes) -> None:
