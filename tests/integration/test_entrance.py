@@ -139,6 +139,28 @@ async def test_no_page_is_found_at_another_host_by_empty_segments(tmp_path: Path
             assert answer.url.host == "127.0.0.1"
 
 
+async def test_pages_have_no_dot_files_but_those_that_are_well_known(tmp_path: Path) -> None:
+    names = (
+        "index.html",
+        ".well-known/security.txt",
+        ".env",
+        ".git/config",
+        "sub/.htpasswd",
+        ".well-known/.env",
+        "..b",
+    )
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    async with running(serve(static=tmp_path)) as address, http(address) as web:
+        found = {name: (await web.get(f"/{name}")).status_code for name in names}
+        assert [name for name, status in found.items() if status == 200] == ["index.html", ".well-known/security.txt"]
+        assert set(found.values()) == {200, 404}
+        for path in ("/%2eenv", "/sub/..%2f.env", "//.env", "/./.env", "/.git/", "/.git"):
+            assert (await web.get(f"http://{address}{path}")).status_code == 404
+        assert (await web.get("/")).text == "text"
+
+
 # Kinds
 
 

@@ -1,6 +1,7 @@
 """The routes of a server: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -115,7 +116,7 @@ class Site:
             if not Path(folder).is_dir():
                 remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
                 raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
-            routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
+            routes.append(Mount("/", _Pages(directory=folder, html=True)))
         return routes
 
     def _middleware(self) -> list[Middleware]:
@@ -179,6 +180,16 @@ class Site:
 
     async def _report_metrics(self) -> bytes:
         return msgspec.msgpack.encode([] if self._metrics is None else self._metrics.snapshot())
+
+
+class _Pages(StaticFiles):
+    """The app's own pages, without the files and folders that a dot hides."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        parts = path.replace(os.sep, "/").split("/")
+        if any(part.startswith(".") for part in (parts[1:] if parts[0] == ".well-known" else parts) if part != "."):
+            return "", None
+        return super().lookup_path(path)
 
 
 async def _get_client(file: Path, request: Request) -> Response:

@@ -10,6 +10,8 @@ __all__ = ["HalfOpen"]
 # If a check is this many seconds late, the loop was busy, and data that peers have sent is read first.
 _LATE: Final = 1.0
 _MOMENT: Final = 0.2
+# Seconds between two lines in the log about bad requests, which any client may send.
+_LOG_EVERY: Final = 1.0
 
 
 class WaitingConnection(Protocol):
@@ -34,6 +36,16 @@ class HalfOpen:
         # The next check, and when it is due.
         self._timer: asyncio.Handle | None = None
         self._due = 0.0
+        # When a bad request was logged last.
+        self._logged = -_LOG_EVERY
+
+    def may_log(self) -> bool:
+        """Return whether a bad request may be logged now."""
+        now = asyncio.get_running_loop().time()
+        if now - self._logged < _LOG_EVERY:
+            return False
+        self._logged = now
+        return True
 
     def admit(self, connection: WaitingConnection) -> bool:
         """Wait for a new connection's first request; return False if its address has too many such connections."""

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -36,7 +37,7 @@ _PATIENCE: Final = 6
 _IDLE, _HEAD, _BODY = range(3)
 
 
-class _HeadTooLarge(Exception):
+class _Refused(Exception):
     """Stops the parser."""
 
 
@@ -67,6 +68,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._overhead = 0
         # Missing bytes of a body whose length is known.
         self._left = 0
+        # Whether the request names several hosts.
+        self._has_bad_host = False
         # Unparsed data, received after requests that wait to be answered.
         self._rest = b""
         # Bytes of the body since the deadline was set.
@@ -138,13 +141,13 @@ class HttpProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self._head_size += len(url)
         if self._head_size > _LARGEST_HEAD:
-            raise _HeadTooLarge
+            raise _Refused
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_size += len(name) + len(value) + 4
         if self._head_size > _LARGEST_HEAD:
-            raise _HeadTooLarge
+            raise _Refused
         if self._part != _HEAD:
             return  # ASGI does not support trailers.
         name = name.lower()
@@ -155,6 +158,10 @@ class HttpProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        hosts = [value for name, value in self.headers if name == b"host"]
+        self._has_bad_host = len(hosts) > 1 or (bool(hosts) and not _names_host(self.url, hosts[0]))
+        if self._has_bad_host:
+            raise _Refused
         self._part = _BODY
         self._overhead = 0
         super().on_headers_complete()
@@ -257,16 +264,21 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             if not self._should_upgrade():
-                self._unsupported_upgrade_warning()
+                if self._half_open.may_log():
+                    self._unsupported_upgrade_warning()
             elif self._is_answering:
                 # The earlier answer would be sent into the socket, and would not learn of a disconnect.
                 self._refuse(400, "bad_request", "a WebSocket cannot be opened before earlier requests are answered")
             else:
                 self.handle_websocket_upgrade()
         except httptools.HttpParserError:
+            if self._has_bad_host:
+                self._refuse(400, "bad_request", "a request must have one Host, which an absolute URL has, too")
+                return
             if self._head_size <= _LARGEST_HEAD:
                 self._is_done = True
-                self.logger.warning("Invalid HTTP request received.")
+                if self._half_open.may_log():
+                    self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("Invalid HTTP request received.")
                 return
         if self._head_size > _LARGEST_HEAD or self._overhead >= _LARGEST_HEAD:
@@ -309,6 +321,15 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         self.transport.pause_reading()
         self.loop.call_later(linger, self.transport.abort)
+
+
+def _names_host(url: bytes, host: bytes) -> bool:
+    """Return whether the target of a request names the host in its header, or none."""
+    scheme, colon, rest = url.partition(b"://")
+    if url.startswith(b"/") or not colon:
+        return True
+    port = b":443" if scheme.lower() == b"https" else b":80"
+    return re.split(b"[/?#]", rest, maxsplit=1)[0].lower().removesuffix(port) == host.lower().removesuffix(port)
 
 
 _PHRASES: Final = {

@@ -157,6 +157,44 @@ def count_cycles() -> int:
     return sum(type(each) is RequestResponseCycle for each in gc.get_objects())
 
 
+ROOM = b"GET /threads/room/one HTTP/1.1\r\n"
+ABSOLUTE = b"GET http://%b/healthz HTTP/1.1\r\nHost: %b\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (ROOM + HOST + HOST + b"\r\n", 400),
+        (ROOM + HOST + b"Host: other.example\r\n\r\n", 400),
+        (UPGRADE + HOST + b"\r\n", 400),
+        (ABSOLUTE % (b"other.example", b"localhost"), 400),
+        (ABSOLUTE % (b"localhost:81", b"localhost"), 400),
+        (ABSOLUTE % (b"user@localhost", b"localhost"), 400),
+        (ABSOLUTE % (b"localhost.", b"localhost"), 400),
+        (b"GET http://localhost?a HTTP/1.1\r\nHost: other.example\r\n\r\n", 400),
+        (ABSOLUTE % (b"LOCALHOST:80", b"localhost"), 200),
+        (ABSOLUTE % (b"localhost", b"localhost:80"), 200),
+        (b"GET /healthz?to=http://other.example HTTP/1.1\r\n" + HOST + b"\r\n", 200),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+    ],
+)
+async def test_a_request_that_names_two_hosts_is_refused(address: str, sent: bytes, status: int) -> None:
+    with bare_socket(address) as bare:
+        await asyncio.get_running_loop().sock_sendall(bare, sent)
+        answer = await _read_answer(bare)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_bad_requests_are_logged_once_a_second(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = b"GET /healthz HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: other\r\n" + HOST + b"\r\n"
+    for sent in (b"no request\r\n\r\n", upgrade) * 50:
+        with bare_socket(address) as bare:
+            await asyncio.get_running_loop().sock_sendall(bare, sent)
+            await _read_answer(bare)
+    lines = [each for each in caplog.records if each.name == "uvicorn.error" and each.levelname == "WARNING"]
+    assert 1 <= len(lines) < 20
+
+
 async def test_a_large_body_in_small_chunks_is_taken_and_its_trailers_are_no_headers(address: str) -> None:
     with bare_socket(address) as bare:
         chunks = b"1;e=1\r\nx\r\n" * 50_000
