@@ -156,6 +156,7 @@ class Plait(AgentHost, ThreadHost):
     async def __aenter__(self) -> Self:
         if self._is_running:
             raise RuntimeError("this Plait is already running")
+        self._runs.warn_of_queues(self._kinds)
         await self._store.__aenter__()
         try:
             await self._check_finished()

@@ -363,6 +363,11 @@ class Turn:
             self._cancellations += 1
             self.task.cancel()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether plait has cancelled the turn; its code may have cancelled itself."""
+        return self._cancellations > 0
+
     def skip(self) -> None:
         """Skip the turn if it has not begun."""
         self.is_abandoned = True

@@ -160,7 +160,7 @@ class Run:
         """Return the error of the run; None if it was interrupted. An inner run passes an interrupt on."""
         if isinstance(failure, BaseExceptionGroup):
             failure = _take_out_interrupts(failure)
-        if isinstance(failure, Interrupted) or (
+        if (isinstance(failure, Interrupted) and (self.outermost is not self or self.is_interrupted)) or (
             isinstance(failure, asyncio.CancelledError) and self.outermost.is_cut_off
         ):
             if (
@@ -172,12 +172,21 @@ class Run:
             return None if self.outermost is self else failure
         if has_expired and isinstance(failure, TimeoutError | asyncio.CancelledError | GeneratorExit):
             return TurnTimeout(f"the agent {self.agent.name} took longer than {self.agent.timeout:g} s")
-        if not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
+        error = None
+        if isinstance(failure, asyncio.CancelledError) and self._is_cancelled_by_itself:
+            error = RuntimeError(f"the agent {self.agent.name} was cancelled, by its own code or with what it awaited")
+        elif not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
             # It would end the loop, and the caller would wait forever.
             error = RuntimeError(f"the agent {self.agent.name} raised {type(failure).__name__}")
-            error.__cause__ = failure
-            return error
-        return failure
+        if error is None:
+            return failure
+        error.__cause__ = failure
+        return error
+
+    @property
+    def _is_cancelled_by_itself(self) -> bool:
+        """Whether plait has not cancelled the agent; an inner one may be cancelled by the agent that called it."""
+        return self.outermost is self and self.turn is not None and not self.turn.is_cancelled
 
 
 def _take_out_interrupts(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -15,6 +15,7 @@ from plait import (
     Context,
     InvalidArguments,
     MemoryStore,
+    Messages,
     NotFound,
     Plait,
     SqliteStore,
@@ -359,3 +360,33 @@ async def test_what_a_run_does_to_its_own_thread_by_a_handle_is_committed_with_t
         assert await app.thread(Room, "one").values.get("n") is None
         await app.run("own", False, thread="one")
         assert await app.thread(Room, "one").values.get("n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("suport", "there is no agent 'suport'; did you mean 'support'?"),
+        ("nobody", "there is no agent 'nobody'; there are: support, asking"),
+        ("asking", "asking: the input: "),
+        ("support", None),
+    ],
+)
+async def test_messages_whose_agent_cannot_be_called_are_told_of_at_the_start(
+    caplog: pytest.LogCaptureFixture, name: str, told: str | None
+) -> None:
+    class Desk(Thread[None]):
+        messages = Messages(agent=name)
+
+    app = Plait(Desk, store="memory:", secret="s")
+
+    @app.agent("support", thread=Desk)
+    async def support(ctx: Context[Desk]) -> None: ...
+
+    @app.agent("asking", thread=Desk)
+    async def asking(ctx: Context[Desk], text: str) -> None: ...
+
+    async with app:
+        pass
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == (told is not None)
+    assert told is None or f"what is queued in Desk.messages will not be handled: {told}" in warnings[0]

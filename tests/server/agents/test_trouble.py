@@ -192,6 +192,29 @@ async def test_a_run_that_waited_for_something_cancelled_fails_and_stores_nothin
     assert await lab.values() == {}
 
 
+@pytest.mark.parametrize("how", ["cancels itself", "raises CancelledError", "raises Interrupted"])
+@pytest.mark.parametrize("way", ["do", "stream"])
+async def test_an_agent_that_ends_itself_as_if_it_was_ended_has_failed(lab: Lab, how: str, way: str) -> None:
+    async def end(ctx: Context[Conversation]) -> None:
+        await ctx.thread.values.set("a", 1)
+        if how == "cancels itself":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.Event().wait()
+        raise Interrupted if how == "raises Interrupted" else asyncio.CancelledError
+
+    async def stream(ctx: Context[Conversation]) -> AsyncIterator[int]:
+        yield 1
+        await end(ctx)
+
+    run = lab.do(end) if way == "do" else lab.app.run("stream", stream, thread="one")
+    with pytest.raises(RuntimeError, match=r"the agent \w+ (was cancelled|raised Interrupted)"):
+        await run
+    assert await ended(asyncio.create_task(lab.do(nothing))) == "ran"
+    assert await lab.values() == ({} if way == "do" else {"a": 1})
+
+
 async def test_background_work_of_a_run_that_raises_is_stored_however_fast_it_is(lab: Lab) -> None:
     async def work(ctx: Context[Conversation]) -> None:
         async def later() -> None:
