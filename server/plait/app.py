@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
 from plait.cluster.cluster_owners import ClusterOwners
 from plait.cluster.owners import Worker, Workers
-from plait.errors import Unavailable
+from plait.errors import PlaitError, Unavailable, escape_traceback
 from plait.instruments.combining import combine_instruments
 from plait.instruments.prometheus import Metrics
 from plait.instruments.protocol import Instruments
@@ -27,6 +28,8 @@ from plait.node.agent_host import AgentHost
 from plait.node.listing import INNER_KINDS
 from plait.node.remote_requests import Disconnect
 from plait.node.thread_host import ThreadHost
+from plait.parts.messages.part import Messages
+from plait.parts.part import find_parts
 from plait.settings import (
     SettingError,
     Settings,
@@ -59,6 +62,9 @@ from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.startup import StartupFunctions
 
 __all__ = ["Plait", "made_plaits"]
+
+log = logging.getLogger("plait")
+log.addFilter(escape_traceback)
 
 # The Plaits of this process.
 _made: Final[WeakSet["Plait"]] = WeakSet()
@@ -156,7 +162,7 @@ class Plait(AgentHost, ThreadHost):
     async def __aenter__(self) -> Self:
         if self._is_running:
             raise RuntimeError("this Plait is already running")
-        self._runs.warn_of_queues(self._kinds)
+        self._warn_of_queues()
         await self._store.__aenter__()
         try:
             await self._check_finished()
@@ -306,6 +312,17 @@ class Plait(AgentHost, ThreadHost):
         self._site.mount(path, app)
 
     # Inside
+
+    def _warn_of_queues(self) -> None:
+        """Log a warning for messages that name an agent which cannot be called for them."""
+        for kind in self._kinds:
+            for name, part in find_parts(kind.cls).items():
+                if isinstance(part, Messages) and part.agent is not None:
+                    try:
+                        self._runs.find(part.agent, kind.name).convert(msgspec.UNSET)
+                    except (ValueError, PlaitError) as error:
+                        place = f"{kind.cls.__name__}.{name}"
+                        log.warning("what is queued in %s will not be handled: %s", place, error)
 
     async def _check_finished(self) -> None:
         # Among workers, only one has the file in which that is stored. A node owns nothing before it has joined.

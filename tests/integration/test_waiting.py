@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import TIMEOUT, CallError, connected, http
+from tests.integration.test_http import error_of
 from tests.running import running
 
 from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
@@ -169,3 +170,20 @@ async def test_of_a_client_so_many_runs_wait(held: Held) -> None:
         assert sorted([(await each).status_code for each in greedy]) == [200, 200, 429]
         for call in calls[:2]:
             assert await asyncio.wait_for(asyncio.ensure_future(call), TIMEOUT) == "ended"
+
+
+async def test_of_ten_runs_at_once_of_one_client_over_http_nine_run() -> None:
+    app = Plait(Busy, store="memory:", secret="s")
+    ends = asyncio.Event()
+
+    @app.agent("wait", thread=Busy)
+    async def wait(ctx: Context[Busy]) -> None:
+        await ends.wait()
+
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        answers = [asyncio.create_task(web.post(f"{PATH}/run/wait")) for _ in range(10)]
+        done, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        assert [error_of(each.result()) for each in done] == [(429, "rate_limited")]
+        ends.set()
+        codes = sorted([(await each).status_code for each in answers])
+        assert codes == [200] * 9 + [429]

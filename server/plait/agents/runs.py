@@ -1,8 +1,7 @@
 """Runs agents: one at a time in a thread, in order of arrival, each committed when it ends."""
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -11,7 +10,6 @@ import msgspec
 
 from plait.actor.actor import Actor, find_actor
 from plait.actor.events import Events
-from plait.actor.kind import Kind
 from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
@@ -25,16 +23,11 @@ from plait.agents.run_ends import RunEnds
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session
 from plait.agents.session_names import remember_session
-from plait.errors import Busy, PlaitError, Unavailable, escape_traceback, is_outage
-from plait.parts.messages.part import Messages
-from plait.parts.part import find_parts
+from plait.errors import Busy, PlaitError, Unavailable, is_outage
 from plait.spelling import find_nearest
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Runs"]
-
-log = logging.getLogger("plait.agents")
-log.addFilter(escape_traceback)
 
 # The names of a thread's queue and mark among its parts; no attribute can have them.
 _QUEUE: Final = PerActor[Actor, RunQueue[Run]](lambda _: RunQueue())
@@ -91,17 +84,6 @@ class Runs:
         if agent.kind.name != kind:
             raise ValueError(f"the agent {name!r} runs in threads of the kind {agent.kind.name}, not {kind}")
         return agent
-
-    def warn_of_queues(self, kinds: Iterable[Kind]) -> None:
-        """Log a warning for messages that name an agent which cannot be called for them."""
-        for kind in kinds:
-            for name, part in find_parts(kind.cls).items():
-                if isinstance(part, Messages) and part.agent is not None:
-                    try:
-                        self.find(part.agent, kind.name).convert(msgspec.UNSET)
-                    except (ValueError, PlaitError) as error:
-                        cls = kind.cls.__name__
-                        log.warning("what is queued in %s.%s will not be handled: %s", cls, name, error)
 
     # Runs, in a turn of the thread
 

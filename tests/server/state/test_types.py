@@ -4,8 +4,10 @@ import contextlib
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, TypedDict
+from datetime import UTC, datetime
+from decimal import Decimal
+from http import HTTPStatus
+from typing import Any, ClassVar, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait import Plait, Thread
 from plait.errors import InvalidState, TooLarge
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.state.history import History
@@ -354,3 +357,26 @@ def test_a_large_part_of_a_plain_state_is_refused_as_a_small_one_is(part: str) -
         new = b'{"v":[%b,"%b"]}' % (part.encode(), b"x" * size)
         with pytest.raises((InvalidState, TooLarge)):
             type_.diff((UNDECODED, b"{}"), (UNDECODED, new), DEFAULT_LIMITS, TextDiff())
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (datetime(2026, 1, 1, 12, tzinfo=UTC), "2026-01-01T12:00:00Z"),
+        (UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+        (Decimal("1.5"), "1.5"),
+        (b"ab", "YWI="),
+        (HTTPStatus.OK, 200),
+        ({1}, [1]),
+        ((1, 2), [1, 2]),
+        ({1: 2}, {"1": 2}),
+    ],
+)
+async def test_what_json_has_no_type_for_is_read_back_as_docs_say(value: Any, read: Any) -> None:
+    class Room(Thread[dict[str, Any]]):
+        initial_state: ClassVar[dict[str, Any]] = {}
+
+    async with Plait(Room, store="memory:") as app:
+        room = app.thread(Room, "one")
+        await room.set_state({"value": value})
+        assert (await room.state())["value"] == read
