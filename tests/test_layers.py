@@ -60,7 +60,7 @@ STARLETTE_TYPES = (
 # Imports in a function: of what is not always installed.
 LAZY = {
     ("plait.instruments.prometheus", "prometheus_client"),
-    ("plait.cli.serving", "watchfiles"),
+    ("plait.cli.watching", "watchfiles"),
     ("plait.store.urls", "plait.store.nats.store"),
     ("plait.store.urls", "plait.store.postgres.store"),
     ("plait.cluster.directories", "plait.cluster.nats"),

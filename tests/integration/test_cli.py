@@ -523,11 +523,40 @@ async def test_what_a_script_has_put_into_the_background_ends_with_an_interrupt(
     assert process.returncode == 0
 
 
-async def test_dev_ends_when_it_is_asked_to_and_says_nothing_of_how(folder: Path, free_port: str) -> None:
-    async with command(folder, "dev", "game:app", "--port", free_port, end=signal.SIGTERM) as process:
+# Ctrl+C in a terminal is told to all processes of its group.
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_dev_ends_with_its_server_and_without_a_traceback(
+    folder: Path, free_port: str, workers: str, end: signal.Signals, is_terminal: bool
+) -> None:
+    default = [sys.executable, "-c", "import os, signal, sys; signal.signal(1, signal.SIG_DFL); os.execv(*_)"]
+    default[-1] = default[-1].replace("*_", "sys.argv[1], sys.argv[1:]")
+    arguments = ["dev", "game:app", "--port", free_port, "--workers", workers]
+    async with command(folder, *arguments, before=default, end=end) as process:
         await address_of(process)
+        if is_terminal:
+            os.killpg(process.pid, end)
     assert process.returncode == 0
-    assert "KeyboardInterrupt" not in (folder / "command.log").read_text()
+    log = (folder / "command.log").read_text()
+    assert "Application shutdown complete" in log
+    assert "Traceback" not in log
+    assert "KeyboardInterrupt" not in log
+    async with http(f"127.0.0.1:{free_port}") as web:
+        with pytest.raises(httpx.ConnectError):
+            await web.get("/healthz")
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+async def test_dev_ends_without_a_traceback_while_the_app_is_imported(
+    folder: Path, free_port: str, end: signal.Signals
+) -> None:
+    (folder / "slow.py").write_text("import time\nprint('see http://begun now', flush=True)\ntime.sleep(60)\n")
+    async with command(folder, "dev", "slow:app", "--port", free_port, end=end) as process:
+        assert await address_of(process) == "begun"
+        os.killpg(process.pid, end)
+    assert process.returncode == 0
+    assert "Traceback" not in (folder / "command.log").read_text()
 
 
 async def test_demo_serves_its_index_page(folder: Path) -> None:

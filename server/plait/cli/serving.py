@@ -1,10 +1,7 @@
 """`plait serve`, `dev` and `demo`: serve an app on this machine."""
 
 import asyncio
-import logging
 import os
-import shlex
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +16,7 @@ from plait.app import Plait
 from plait.cli.listening import bind, check_tls, make_authority
 from plait.cli.loading import check_target, find_plaits, load
 from plait.cli.options import LoadError, Target, fail, give_up
+from plait.cli.watching import run_and_watch
 from plait.cluster.owners import Worker
 from plait.cluster.place import VARIABLES, Place
 from plait.errors import PlaitError
@@ -189,20 +187,12 @@ def dev(
 ) -> None:
     """Serve an app, and restart when a Python file in this folder changes."""
     try:
-        from watchfiles import PythonFilter, run_process  # noqa: PLC0415
-    except ImportError:
-        fail("`plait dev` needs watchfiles: pip install watchfiles")
-    try:
         check_target(target)
     except LoadError as error:
         give_up(error)
-    # Shells make background processes ignore SIGINT, and `plait serve` would inherit that from watchfiles.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # watchfiles logs the exception that stops it as a warning.
-    logging.getLogger("watchfiles.main").addFilter(lambda record: "KeyboardInterrupt" not in str(record.msg))
     command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
     command += ["--host", host, "--port", str(port), "--workers", str(workers), "--log-level", log_level]
-    run_process(".", target=shlex.join(command), target_type="command", watch_filter=PythonFilter())
+    run_and_watch(command)
 
 
 def demo(*, host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1, log_level: Level = "info") -> None:
