@@ -15,6 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.actor.kind import Kind
+from plait.actor.loop_watcher import LoopWatcher
 from plait.actor.thread import Thread
 from plait.agents.identity import ThreadIdProvider, ThreadIds
 from plait.cluster.cluster_owners import ClusterOwners
@@ -152,6 +153,7 @@ class Plait(AgentHost, ThreadHost):
         if self._cluster is not None:
             self._cluster.hooks = NodeHooks(self._context, settings.shutdown_timeout)
         told.measure_cluster(partial(measure, self._context))
+        self._watcher = LoopWatcher(told)
         self._leaving: asyncio.Task[None] | None = None
         self._is_running = False
         _made.add(self)
@@ -179,6 +181,7 @@ class Plait(AgentHost, ThreadHost):
         self.kv.start()
         self._context.start()
         self._context.heartbeat.start()
+        self._watcher.start()
         self._is_running = True
         try:
             await self._startup.run(is_first=self._is_first)
@@ -202,6 +205,7 @@ class Plait(AgentHost, ThreadHost):
             if self._cluster is not None:
                 await self._cluster.stop()
         finally:
+            self._watcher.stop()
             self._is_running = False
             await self._store.__aexit__(None, None, None)
 

@@ -105,6 +105,9 @@ class Recorder(NoInstruments):
     def limit_hit(self, limit: str) -> None:
         self.events.append(Event("limit_hit", (limit,)))
 
+    def measure_cluster(self, read: Any) -> None:
+        self.events.append(Event("measure_cluster", ()))
+
     def store_failed(self, code: str) -> None:
         self.events.append(Event("store_failed", (code,)))
 

@@ -64,6 +64,7 @@ METRICS: Final = (
     Metric("plait_turns_total", "counter", ("kind", "turn", "outcome"), "Turns: hooks, rpcs and requests"),
     Metric("plait_turn_seconds", "histogram", ("kind", "turn"), "Time that turns ran", _SECONDS),
     Metric("plait_turn_wait_seconds", "histogram", ("kind",), "Time that turns waited for others", _SECONDS),
+    Metric("plait_blocked_seconds", "histogram", ("kind", "turn"), "Time that turns blocked the event loop", _SECONDS),
     Metric("plait_turns_running", "gauge", ("kind",), "Turns that run"),
     Metric("plait_changes_total", "counter", ("kind", "outcome"), "Changes that were stored, or failed"),
     Metric("plait_change_bytes", "histogram", ("kind",), "Bytes of the operations of a change", _BYTES),
@@ -290,6 +291,9 @@ class Metrics(NoInstruments):
 
     def reader_lagged(self, kind: str) -> None:
         self._counters["plait_slow_readers_total"][kind,] += 1
+
+    def loop_blocked(self, kind: str, turn: str, seconds: float) -> None:
+        self._histograms["plait_blocked_seconds"][kind, turn].add(seconds)
 
     def limit_hit(self, limit: str) -> None:
         self._counters["plait_limits_hit_total"][limit,] += 1

@@ -134,6 +134,10 @@ class Instruments(Protocol):
         """Called when a client reads too slowly, so that changes are held back from it."""
         ...
 
+    def loop_blocked(self, kind: str, turn: str, seconds: float) -> None:
+        """Called after a turn has blocked the event loop; `kind` and `turn` are empty for code outside of turns."""
+        ...
+
     def limit_hit(self, limit: str) -> None:
         """Called when a client has exceeded a limit: a field of `Limits`."""
         ...
@@ -208,6 +212,9 @@ class NoInstruments:
         pass
 
     def reader_lagged(self, kind: str) -> None:
+        pass
+
+    def loop_blocked(self, kind: str, turn: str, seconds: float) -> None:
         pass
 
     def limit_hit(self, limit: str) -> None:

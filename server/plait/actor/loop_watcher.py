@@ -1,0 +1,148 @@
+"""Tells which turn blocks the event loop, while it does."""
+
+import asyncio
+import logging
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from types import CodeType, FrameType
+from typing import Final, NamedTuple
+
+from plait.actor.logs import about
+from plait.actor.turn import Turn
+from plait.instruments.protocol import Instruments
+
+__all__ = ["LoopWatcher"]
+
+log = logging.getLogger("plait.thread")
+
+# Seconds between two looks, and after which the loop is blocked.
+_EVERY: Final = 0.1
+_LATE: Final = 0.25
+# Where code is that is not the author's.
+_INSTALLED: Final = (
+    str(Path(__file__).parents[1]),
+    "<",
+    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
+
+
+class _Running(NamedTuple):
+    """What the loop runs: the frame that it has called, the turn, and the innermost frame of the author's code."""
+
+    called: FrameType
+    turn: Turn | None
+    frame: FrameType | None
+
+
+class LoopWatcher:
+    """An OS thread that sends the loop a beat every 0.1 s, and logs what the loop runs when it does not answer.
+
+    It is silent if it was late itself, as the process was stopped or the machine is overloaded.
+    """
+
+    def __init__(self, instruments: Instruments, *, clock: Callable[[], float] = monotonic) -> None:
+        self._instruments = instruments
+        self._clock = clock
+        self._is_ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        # When the last beat was sent, and whether the loop has answered it.
+        self._sent = 0.0
+        self._has_answered = False
+        # The code of the loop that calls what it runs; None before the first answer.
+        self._caller: CodeType | None = None
+
+    def start(self) -> None:
+        """Begin to watch the running loop."""
+        loop = asyncio.get_running_loop()
+        self._is_ended.clear()
+        self._sent, self._has_answered = self._clock(), False
+        loop.call_soon(self._answer)
+        watch = partial(self._watch, loop, threading.get_ident())
+        self._thread = threading.Thread(target=watch, daemon=True, name="plait loop watcher")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._is_ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # In the OS thread
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
+        # The id of what the loop ran at the last look; -1 if there is none, 0 after it was told.
+        seen, looked = -1, self._sent
+        while not self._is_ended.wait(_EVERY):
+            before, looked = looked, self._clock()
+            try:
+                if self._has_answered:
+                    self._sent, self._has_answered, seen = looked, False, -1
+                    loop.call_soon_threadsafe(self._answer)
+                elif looked - before > 2 * _EVERY:
+                    self._sent, seen = looked, -1
+                elif seen:
+                    seen = self._look(loop, watched, seen, is_late=looked - self._sent > _LATE)
+            except RuntimeError:  # The loop was closed.
+                return
+
+    def _look(self, loop: asyncio.AbstractEventLoop, watched: int, seen: int, *, is_late: bool) -> int:
+        """Tell what the loop runs if it is late, and return the next `seen`."""
+        running = _find_running(sys._current_frames()[watched], self._caller)
+        if running is None:
+            return -1
+        # A beat waits for one iteration of the loop: what was seen twice is still at the same step.
+        id_now = id(running.turn or running.called)
+        if not is_late or id_now != seen or self._has_answered:
+            return id_now
+        turn = running.turn
+        key = None if turn is None else turn.actor.key
+        what = "code outside of turns" if turn is None else f"{turn.name} of {key}"
+        place, advice = (running.called, "") if running.frame is None else (running.frame, ": use asyncio.to_thread")
+        where = f"{_shorten(place.f_code.co_filename)}:{place.f_lineno}"
+        log.warning("%s blocks the server at %s%s", what, where, advice, extra=about(key))
+        kind, name = ("", "") if turn is None else (turn.actor.key.kind, turn.name)
+        loop.call_soon_threadsafe(self._end_block, kind, name, self._sent)
+        return 0
+
+    # In the loop
+
+    def _answer(self) -> None:
+        self._has_answered = True
+        if self._caller is None and (caller := sys._getframe().f_back) is not None:
+            self._caller = caller.f_code
+
+    def _end_block(self, kind: str, turn: str, since: float) -> None:
+        self._instruments.loop_blocked(kind, turn, self._clock() - since)
+
+
+def _find_running(innermost: FrameType, caller: CodeType | None) -> _Running | None:
+    """Return what a loop runs, by the stack of its OS thread and the code that calls it; None if it waits."""
+    turn: Turn | None = None
+    author: FrameType | None = None
+    called: FrameType | None = None
+    each: FrameType | None = innermost
+    while each is not None:
+        code = each.f_code
+        if code is caller:
+            return None if called is None else _Running(called, turn, author)
+        if turn is None and code is Turn.run.__code__:
+            turn = each.f_locals["self"]
+        elif author is None and turn is None and not code.co_filename.startswith(_INSTALLED):
+            author = each
+        called, each = each, each.f_back
+    return None
+
+
+def _shorten(path: str) -> str:
+    """Return a path from the working directory, if it is in it."""
+    try:
+        return path.removeprefix(f"{os.getcwd()}{os.sep}")
+    except OSError:  # The directory was removed.
+        return path

@@ -1,0 +1,70 @@
+"""When a loop is said to be blocked; the integration tests show what is named."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from plait.actor.loop_watcher import LoopWatcher
+from plait.instruments.protocol import NoInstruments
+
+
+class Clock:
+    """Tells one time at each look, and then the last one."""
+
+    def __init__(self, *times: float) -> None:
+        self._times = list(times)
+        self.is_over = threading.Event()
+
+    def __call__(self) -> float:
+        if len(self._times) > 1:
+            return self._times.pop(0)
+        self.is_over.set()
+        return self._times[0]
+
+
+class Told(NoInstruments):
+    """Keeps for how long the loop was blocked."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def loop_blocked(self, kind: str, turn: str, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+async def next_iteration() -> None:
+    """Wait until the loop has done what it was asked for before."""
+    done = asyncio.Event()
+    asyncio.get_running_loop().call_soon(done.set)
+    await done.wait()
+
+
+async def find_blocks(*times: float) -> list[float]:
+    """Block the loop while the watcher looks at these times; return for how long it says that the loop was blocked."""
+    told, clock = Told(), Clock(*times)
+    watcher = LoopWatcher(told, clock=clock)
+    watcher.start()
+    try:
+        await next_iteration()  # The loop answers the first beat.
+        while not clock.is_over.is_set():
+            time.sleep(0.001)  # noqa: ASYNC251
+    finally:
+        watcher.stop()
+    await next_iteration()
+    return told.seconds
+
+
+async def test_a_loop_that_does_not_answer_is_blocked_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert await find_blocks(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7) == [pytest.approx(0.6)]
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line.startswith("code outside of turns blocks the server at tests/server/actor/test_loop_watcher.py:")
+
+
+@pytest.mark.parametrize("times", [(0.0, 0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 9.0, 9.1, 9.2), (0.0, 0.1, 9.0, 18.0, 27.0)])
+async def test_nothing_is_told_before_it_is_late_or_when_the_watcher_was_late_itself(
+    times: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await find_blocks(*times) == []
+    assert not caplog.records
