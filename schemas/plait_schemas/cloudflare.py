@@ -20,6 +20,7 @@ __all__ = [
     "StatePush",
     "decode_broken",
     "decode_client",
+    "decode_head",
     "encode",
     "encode_state",
 ]
@@ -84,12 +85,18 @@ class _LargePush(msgspec.Struct, frozen=True):
     state: msgspec.Raw
 
 
+class _Head(msgspec.Struct, frozen=True):
+    type: Literal["cf_agent_state", "rpc"]
+    id: str = ""
+
+
 # A frame of at least this many bytes is first decoded as a state. Clients send its type after the state, and decoding
 # by type would first scan the whole frame for it.
 _LARGE: Final = 1024
 
 _decoder: msgspec.json.Decoder[_Push | Call] = msgspec.json.Decoder(_Push | Call)
 _large_decoder: msgspec.json.Decoder[_LargePush] = msgspec.json.Decoder(_LargePush)
+_head_decoder: msgspec.json.Decoder[_Head] = msgspec.json.Decoder(_Head)
 _encoder = msgspec.json.Encoder()
 
 
@@ -106,6 +113,15 @@ def decode_client(data: bytes) -> ClientFrame | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return StatePush(bytes(frame.state)) if isinstance(frame, _Push) else frame
+
+
+def decode_head(data: bytes) -> ClientFrame | None:
+    """Return a frame that is too heavy to decode, without its content; None when it is an ordinary message."""
+    try:
+        head = _head_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return StatePush(b"null") if head.type == "cf_agent_state" else Call(head.id, "", [])
 
 
 def decode_broken(data: bytes) -> ClientFrame | None:

@@ -26,6 +26,7 @@ __all__ = [
     "read_large",
     "read_parts",
     "read_value",
+    "weigh",
 ]
 
 encode_json = msgspec.json.Encoder().encode
@@ -137,6 +138,20 @@ def _without_strings(data: bytes) -> bytes:
     if b"\\" in data:
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
     return b"".join(data.split(b'"')[::2])
+
+
+def weigh(data: bytes, most: int) -> int:
+    """Return the weight of JSON text: 1 for each comma, 2 for each list and 6 for each object.
+
+    It tells what the decoded value costs, in time and in memory. If it would exceed `most`, it leaves out what is in
+    strings, which takes longer.
+    """
+    weight = _count_weight(data)
+    return weight if weight <= most else _count_weight(_without_strings(data))
+
+
+def _count_weight(data: bytes) -> int:
+    return data.count(b",") + 2 * data.count(b"[") + 6 * data.count(b"{")
 
 
 def nests_deeper(data: bytes, limit: int) -> bool:

@@ -401,7 +401,9 @@ _client: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessag
 _push: msgspec.json.Decoder[_UndecodedPush] = msgspec.json.Decoder(_UndecodedPush)
 _server: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
 _encoder = msgspec.json.Encoder()
-_HEAD: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,')
+_HEAD: Final = re.compile(
+    rb'\s*\{\s*"type"\s*:\s*"(?:(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,|message"\s*,\s*"data"\s*:)'
+)
 
 
 def decode_client(data: bytes | str) -> ClientMessage:
@@ -436,13 +438,15 @@ def decode_broken(data: bytes) -> ClientMessage | None:
 
 
 def decode_head(data: bytes) -> ClientMessage | None:
-    """Return the numbered message of a frame that is nested too deep to decode, without its content.
+    """Return the push, call, send or message of a frame that is too deep or too heavy to decode, without its content.
 
-    Returns None if the frame has no number, or does not begin with its type and number.
+    Returns None for any other frame, and for one that does not begin with its type, and then its number or data.
     """
     found = _HEAD.match(data)
     if found is None:
         return None
+    if found[1] is None:
+        return Message(msgspec.Raw(b"null"))
     ref = int(found[2])
     match found[1]:
         case b"push":

@@ -34,8 +34,7 @@ _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 _WORTH_KEEPING: Final = 4096
 
 _MOST_PARTS: Final = 100_000
-_BYTES_EACH: Final = 10
-"""A list with more commas, or objects and lists, and fewer bytes for each, is replaced without splitting it."""
+"""A list with more commas is replaced without splitting it; how many objects a state has is bounded by its weight."""
 
 _OPENING: Final = (b"{", b"[")
 
@@ -92,7 +91,7 @@ class TextDiff:
                     # An object has two members of the same name: check the first, too, which the diff would skip.
                     read(new, path)
                 self._diff_objects(before, members, path, read, ops)
-            case b"[[" if _is_crowded(old) or _is_crowded(new):
+            case b"[[" if max(old.count(b","), new.count(b",")) > _MOST_PARTS:
                 ops.append(Op("replace", path, read(new, path)))
             case b"[[":
                 self._diff_arrays(self._old(old, path, _elements), new, path, read, ops)
@@ -286,14 +285,6 @@ def _id_of(identity: Any) -> Id | None:
         if type(value) is str or type(value) is int:
             return value
     return None
-
-
-def _is_crowded(text: bytes) -> bool:
-    """Tell whether a list has so many small elements that taking it apart costs too much."""
-    if len(text) <= 2 * _MOST_PARTS:
-        return False
-    parts = max(text.count(b","), text.count(b"[") + text.count(b"{"))
-    return parts > _MOST_PARTS and len(text) < _BYTES_EACH * parts
 
 
 def _length(members: _Members) -> int:

@@ -6,13 +6,18 @@ from typing import Final
 
 import msgspec
 
+from plait.errors import TooLarge
+from plait_schemas.codec import weigh
+
 __all__ = [
     "DEFAULT_LIMITS",
     "UNLIMITED",
+    "WEIGHT_PER_BYTE",
     "Limits",
     "RateLimiter",
     "TokenBucket",
     "TokenBuckets",
+    "check_weight",
     "count_extra_messages",
     "explain_limit",
 ]
@@ -26,16 +31,18 @@ _RATES: Final = frozenset({"messages_per_second"})
 _LEAST: Final[dict[str, float]] = {
     "frame": 1_000,
     "state": 64,
+    "weight": 1_000,
     "messages_per_second": 0.001,
     "backlog": 1024,
     "write_buffer": 1_000,
     "presence": 0,
 }
 
-# A message counts as one more for each full 16 KiB.
+WEIGHT_PER_BYTE: Final = 7 / 3
+"""The most weight of JSON for each byte, which is that of empty objects."""
+
+# A message counts as one more for each full 16 KiB of its bytes and its weight together.
 _BYTES_PER_MESSAGE: Final = 16 * 1024
-# Decoding an object or a list takes about as long as this many bytes of text.
-_BYTES_PER_CONTAINER: Final = 8
 
 
 def explain_limit(name: str, value: object) -> str | None:
@@ -56,6 +63,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame: int = 1024 * 1024
     # Bytes of a state as JSON, whether a client or the server sets it.
     state: int = 1024 * 1024
+    # Commas of a message, a body or a state as JSON, plus 2 for each list and 6 for each object in it: what decoding it
+    # costs.
+    weight: int = 512 * 1024
     # How deep objects and arrays may be nested in a state or an argument.
     depth: int = 64
     # Open sockets per thread, and per address.
@@ -114,6 +124,7 @@ DEFAULT_LIMITS: Final = Limits()
 UNLIMITED: Final = Limits(
     frame=_HUGE,
     state=_HUGE,
+    weight=_HUGE,
     depth=200,
     connections_per_thread=_HUGE,
     connections_per_address=_HUGE,
@@ -128,6 +139,13 @@ UNLIMITED: Final = Limits(
     awake_threads=_HUGE,
 )
 """The meaning of `limits=None`: only the limits that keep the server itself working."""
+
+
+def check_weight(what: str, data: bytes, limits: Limits) -> None:
+    """Raise TooLarge for JSON that would cost too much when it is decoded."""
+    if len(data) * WEIGHT_PER_BYTE > limits.weight and (weight := weigh(data, limits.weight)) > limits.weight:
+        parts = "its commas, 2 for each list and 6 for each object"
+        raise TooLarge(f"the {what} has a weight of {weight} ({parts}), the limit is {limits.weight}", limit="weight")
 
 
 class TokenBucket:
@@ -228,4 +246,4 @@ def count_extra_messages(data: bytes) -> float:
     """Return how many extra messages a message counts as, for reading, decoding and comparing it."""
     if len(data) < _BYTES_PER_MESSAGE:
         return 0.0
-    return (len(data) + _BYTES_PER_CONTAINER * (data.count(b"[") + data.count(b"{"))) / _BYTES_PER_MESSAGE
+    return (len(data) + weigh(data, _HUGE)) / _BYTES_PER_MESSAGE

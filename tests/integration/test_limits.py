@@ -14,7 +14,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from tests.integration.native_client import NativeClient
+from tests.integration.native_client import NativeClient, add, joined
 from tests.integration.socket_client import (
     TIMEOUT,
     CallError,
@@ -27,7 +27,7 @@ from tests.integration.socket_client import (
 )
 from tests.running import Process, running
 
-from plait import Connection, Limits, MemoryStore, Plait, Principal, Stream, Thread, ThreadKey, rpc
+from plait import Connection, Limits, MemoryStore, Plait, Principal, Stream, Thread, ThreadKey, TooLarge, rpc
 from plait_client import connect
 
 pytestmark = pytest.mark.relayed
@@ -175,6 +175,64 @@ async def test_a_state_over_the_limit_is_rejected_and_its_sender_is_shown_the_tr
         await client.push({"n": 1})
         assert await client.call("echo", 1) == 1
         assert len(client.refusals) == 1
+
+
+HEAVY: list[Any] = [{}] * 200
+HEAVY_TEXT = json.dumps(HEAVY)
+
+
+async def test_what_is_too_heavy_is_refused_at_each_door_before_it_is_decoded() -> None:
+    async with running(serve(limits=Limits(weight=1000))) as address:
+        async with connected(address, "/threads/room/one") as client:
+            await client.push({"n": HEAVY})
+            await client.until(lambda client: len(client.states) == 2)
+            assert client.refusals == [REJECTED]
+            with pytest.raises(CallError, match="the limit is 1000"):
+                await client.call("echo", HEAVY)
+            await client.send(HEAVY_TEXT)  # A text for the author's code, which is not decoded.
+            await client.until(lambda client: HEAVY_TEXT in _texts(client))
+            assert await client.call("echo", HEAVY_TEXT) == HEAVY_TEXT
+        async with http(address) as web:
+            for answer in (
+                await web.put("/threads/room/one", json=HEAVY),
+                await web.post("/threads/room/one/rpc/echo", json={"args": [HEAVY]}),
+            ):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+                assert "its commas, 2 for each list and 6 for each object" in answer.json()["error"]["message"]
+            assert (await web.put("/threads/room/one", json=HEAVY_TEXT)).is_success
+
+
+async def test_a_state_that_would_become_too_heavy_is_refused_whoever_changes_it() -> None:
+    app = serve(limits=Limits(weight=1000))
+    async with running(app) as address, connected(address, "/threads/room/one") as client:
+        room = app.thread(Room, "one")
+        with pytest.raises(TooLarge, match="the state has a weight of 1401"):
+            await room.set_state(HEAVY)
+        await room.set_state(HEAVY[:140])
+        async with joined(address, "/threads/room/one", "native") as native:
+            for ops in ([add("/-", {})] * 2, [add("/-", {})] * 2, [{"op": "remove", "path": "/0"}]):
+                before = len(native.answers)
+                await native.push(*ops)
+                await native.until(lambda native, before=before: len(native.answers) > before)
+            assert [answer.get("code") for _, answer in native.answers] == [None, "too_large", None]
+        assert len(await room.state()) == 141
+        assert await client.call("echo", 1) == 1
+
+
+@pytest.mark.local
+async def test_a_thread_whose_stored_state_is_too_heavy_wakes_and_may_become_lighter(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/plait.db"
+    async with running(serve(store=store)) as address, http(address) as web:
+        assert (await web.put("/threads/room/one", json=HEAVY)).is_success
+    async with running(serve(store=store, limits=Limits(weight=1000))) as address:
+        async with http(address) as web:
+            assert (await web.get("/threads/room/one")).json() == HEAVY
+        async with joined(address, "/threads/room/one", "native") as native:
+            for op in (add("/-", {}), {"op": "remove", "path": "/0"}, add("/-", {})):
+                before = len(native.answers)
+                await native.push(op)
+                await native.until(lambda native, before=before: len(native.answers) > before)
+            assert [answer.get("code") for _, answer in native.answers] == ["too_large", None, "too_large"]
 
 
 async def test_a_body_over_the_limit_is_413() -> None:

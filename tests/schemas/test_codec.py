@@ -23,6 +23,7 @@ from plait_schemas.codec import (
     has_non_finite,
     nests_deeper,
     printable,
+    weigh,
 )
 from plait_schemas.patch import Op
 
@@ -53,6 +54,26 @@ def test_nests_deeper_tells_what_a_walk_over_the_document_tells(
 ) -> None:
     data = json.dumps(document, ensure_ascii=ascii_only, indent=indent).encode()
     assert nests_deeper(data, limit) == (depth(document) > limit)
+
+
+def weight(document: Any) -> int:
+    """Return the weight of a document, the plain way."""
+    match document:
+        case list():
+            return 2 + max(len(document) - 1, 0) + sum(map(weight, document))
+        case dict():
+            return 6 + max(len(document) - 1, 0) + sum(map(weight, document.values()))
+        case _:
+            return 0
+
+
+@given(DOCUMENTS, st.booleans())
+@example(["\\", ",", '"['], True)
+def test_the_weight_is_that_of_the_document_whatever_is_in_its_strings(document: Any, ascii_only: bool) -> None:
+    data = json.dumps(document, ensure_ascii=ascii_only).encode()
+    assert weigh(data, 0) == weight(document)
+    assert weight(document) <= weigh(data, len(data) * 6)
+    assert weight(document) <= len(data) * 7 / 3 + 2
 
 
 @given(DOCUMENTS)

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits, RateLimiter, TokenBucket, TokenBuckets, count_extra_messages
+from plait.errors import TooLarge
+from plait.limits import (
+    DEFAULT_LIMITS,
+    UNLIMITED,
+    Limits,
+    RateLimiter,
+    TokenBucket,
+    TokenBuckets,
+    check_weight,
+    count_extra_messages,
+)
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 200.0])
 BURSTS = st.integers(1, 20)
@@ -153,4 +163,44 @@ def test_without_a_limit_requests_are_not_counted() -> None:
 def test_a_large_message_is_charged_by_its_bytes_and_by_what_is_in_it() -> None:
     assert count_extra_messages(b"[]" * 4_000) == 0
     assert count_extra_messages(b"x" * 64 * 1024) == 4
-    assert count_extra_messages(b"[]" * 32 * 1024) == 4 + 8 * 32 * 1024 / (16 * 1024)
+    assert count_extra_messages(b"[]" * 32 * 1024) == 4 + 2 * 32 * 1024 / (16 * 1024)
+    assert count_extra_messages(b"{}" * 32 * 1024) == 4 + 6 * 32 * 1024 / (16 * 1024)
+
+
+MIB = 1024 * 1024
+POINT = {"type": "Point", "coordinates": [13.4050, 52.5200]}
+
+
+def repeat(element: object) -> bytes:
+    """Return a list of 1 MiB."""
+    one = msgspec.json.encode(element)
+    return b"[%b]" % b",".join([one] * ((MIB - 1) // (len(one) + 1)))
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        pytest.param(7, id="digits"),
+        pytest.param([13.4050, 52.5200], id="points"),
+        pytest.param({"type": "Feature", "geometry": POINT, "properties": {"name": "Berlin"}}, id="GeoJSON"),
+        pytest.param({"row": 17, "column": 4, "value": "=A1"}, id="cells"),
+        pytest.param({"id": "m17", "role": "user", "content": "Hello, how are you?"}, id="chats"),
+        pytest.param("[{,}]" * 1000, id="texts full of brackets"),
+    ],
+)
+def test_1_mib_of_what_people_store_is_not_too_heavy(element: object) -> None:
+    data = repeat(element)
+    assert MIB - 10_000 < len(data) <= MIB
+    check_weight("state", data, DEFAULT_LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("element", "count"), [({}, 100_000), ([], 180_000), ([[]], 110_000), ({"a": {}}, 45_000)], ids=repr
+)
+def test_many_tiny_objects_and_lists_are_too_heavy(element: object, count: int) -> None:
+    data = msgspec.json.encode([element] * count)
+    assert len(data) < MIB
+    with pytest.raises(TooLarge, match="the state has a weight of") as caught:
+        check_weight("state", data, DEFAULT_LIMITS)
+    assert caught.value.limit == "weight"
+    check_weight("state", data, UNLIMITED)

@@ -6,7 +6,7 @@ next push after these, so that is rebased over the result (as in Jupiter: Nichol
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,11 +34,6 @@ __all__ = ["AcceptedPush", "Charge", "Merger", "Proposal"]
 
 Charge = Callable[[float], None]
 """Charges work to a client, as a number of messages."""
-
-
-# A state with more objects and lists, and fewer bytes for each, takes too long to decode and encode.
-_MOST_CONTAINERS: Final = 100_000
-_BYTES_EACH: Final = 10
 
 
 class Proposal(NamedTuple):
@@ -129,10 +124,8 @@ class Merger(Pipeline):
         history, policy = self.history, self._policy
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
-        if any(map(_is_costly, (base.require_json(), json, encoded))):
-            raise Conflict(
-                "the state has too many objects and lists, or too long integers, to merge a change made on it"
-            )
+        if any(map(has_long_integers, (base.require_json(), json, encoded))):
+            raise Conflict("the state has too long integers to merge a change made on it")
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
         theirs = self._read_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
         ops = self._read_ops(encoded)  # The values of a diff may be objects of a type.
@@ -266,8 +259,3 @@ def _encode_ops(ops: Sequence[Op]) -> bytes:
     if any(op.path == "" and encode_json(op.value)[:1] in (b"{", b"[") for op in ops):
         raise Conflict("too much has changed at once to merge; get the current state and make the change again")
     return encode_json(ops)
-
-
-def _is_costly(text: bytes) -> bool:
-    count = text.count(b"[") + text.count(b"{")
-    return (count > _MOST_CONTAINERS and len(text) < _BYTES_EACH * count) or has_long_integers(text)

@@ -4,13 +4,14 @@ Output of a thread waits for the changes made before it (an output gate): `after
 durable, and otherwise when the last change made so far is.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from plait.errors import Conflict, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
-from plait.limits import Limits
+from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.applying import apply_ops, apply_value, check_op, drop_unpaired_moves, measure_op
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
@@ -21,7 +22,7 @@ from plait.state.transaction import Transaction, find_transaction, innermost, re
 from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_size, encode_value
 from plait.store.protocol import ClientRow, Record, Store
 from plait.store.records import check_record
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json, encode_json, weigh
 from plait_schemas.diff import replace
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, decode_ops, find, parse, splice
@@ -327,6 +328,8 @@ class Pipeline(CommitQueue):
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
         if not after.size:
             after.size = self.current.size + sum(map(measure_op, ops))
+            if after.size * WEIGHT_PER_BYTE > self._limits.weight:  # What came as JSON has been weighed.
+                self._weigh(after)
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
         if self._transaction is not None and (transaction := self.find_own_transaction()) is not None:
@@ -339,6 +342,17 @@ class Pipeline(CommitQueue):
             return self._put(records, source)
         client = accept() if accept is not None else None
         return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
+
+    def _weigh(self, after: Revision) -> None:
+        """Raise TooLarge if a change has made the state too heavy; one that is too heavy already may become lighter."""
+        before, most = self.current, self._limits.weight
+        if before.weight is None:
+            before.weight = weigh(before.json or b"", most)
+        after.weight = before.weight + math.ceil((after.size - before.size) * WEIGHT_PER_BYTE)
+        if after.weight > most:
+            after.weight = weigh(after.require_json(), most)
+            if after.weight > before.weight:
+                check_weight("state", after.require_json(), self._limits)
 
     def _put(self, records: Sequence[Record], source: Source) -> Commit:
         """Store records without a change of the state, if there are any."""

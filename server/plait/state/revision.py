@@ -26,6 +26,7 @@ class Revision:
         "size",
         "snapshot_size",
         "version",
+        "weight",
     )
 
     def __init__(
@@ -46,6 +47,8 @@ class Revision:
         self.is_stored = True
         # Bytes of the JSON, or an upper bound until the JSON is made.
         self.size = len(json) if json is not None else 0
+        # An upper bound of the weight of the JSON, see `Limits.weight`; None until a large state has been weighed.
+        self.weight: int | None = None
         # Bytes of the log since the last snapshot, and of that snapshot.
         self.log_size = 0
         self.snapshot_size = 0

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import inspect
 
 from plait.errors import InvalidState, TooLarge
-from plait.limits import Limits
+from plait.limits import Limits, check_weight
 from plait.state.fields import check_fields, make_plan
 from plait.state.texts import find_texts
 from plait_schemas.codec import (
@@ -104,6 +104,7 @@ class StateType:
         A plain state is left UNDECODED; its new parts are checked when it is compared with the previous state. Unknown
         fields are refused, or dropped with `drops_unknown`. Raises InvalidState or TooLarge.
         """
+        check_weight("state", data, limits)
         if self.is_plain:
             data = data.strip()
             if data[:1] not in self._openings:

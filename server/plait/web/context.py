@@ -19,7 +19,7 @@ from plait.actor.connection import Principal
 from plait.agents.runs import Runs
 from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
-from plait.limits import Limits, TokenBucket, TokenBuckets, count_extra_messages
+from plait.limits import Limits, TokenBucket, TokenBuckets, check_weight, count_extra_messages
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
 from plait.session.leases import Lease, Leases
@@ -81,7 +81,8 @@ class Requests:
             raise TooMany(many, retry_after=wait, limit="messages_per_second")
 
     def charge(self, request: Request, principal: Principal | None, body: bytes) -> None:
-        """Charge a request for its body, as for a message on a socket."""
+        """Charge a request for its body, as for a message on a socket. Raises TooLarge for one that is too heavy."""
+        check_weight("body", body, self._limits)
         self.charge_messages(request, principal, count_extra_messages(body))
 
     def charge_messages(self, request: Request, principal: Principal | None, count: float) -> None:

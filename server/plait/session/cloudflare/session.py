@@ -16,8 +16,9 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, PlainWire
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
-from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooMany
+from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
+from plait.limits import check_weight
 from plait.session.cloudflare.calls import CloudflareCalls
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
@@ -35,6 +36,7 @@ from plait_schemas.cloudflare import (
     StatePush,
     decode_broken,
     decode_client,
+    decode_head,
     encode,
     encode_state,
 )
@@ -181,9 +183,13 @@ class CloudflareSession:
         actor.instruments.joined(actor.key.kind, "cloudflare", sent)
 
     def _take(self, data: bytes, is_text: bool) -> None:
+        heavy: TooLarge | None = None
         try:
+            check_weight("message", data, self._actor.limits)
             frame = decode_client(data) if is_text else None
             broken = decode_broken(data) if is_text and frame is None else None
+        except TooLarge as excess:
+            heavy, frame, broken = excess, None, decode_head(data) if is_text else None
         except RecursionError:
             self._connection.close(BAD_FRAME, "the JSON is nested too deeply")
             return
@@ -193,7 +199,7 @@ class CloudflareSession:
         if self._limiter is not None:
             self._limiter.charge_message(data)
         if broken is not None:
-            self._refuse_broken(broken)
+            self._refuse_broken(broken, heavy)
             return
         match frame:
             case StatePush():
@@ -203,16 +209,16 @@ class CloudflareSession:
             case None:
                 self._actor.sockets.receive(self._connection, data.decode() if is_text else data)
 
-    def _refuse_broken(self, frame: StatePush | Call) -> None:
-        """Refuse a message that only JavaScript accepts as JSON."""
+    def _refuse_broken(self, frame: StatePush | Call, heavy: TooLarge | None) -> None:
+        """Refuse a message that is too heavy to decode, or that only JavaScript accepts as JSON."""
         match frame:
             case StatePush():
                 self._seen.follow()
                 self._connection.begin_message("push", self._actor.instruments, self._actor.key)
-                error = InvalidState(f"the state is not JSON: {HALF_PAIR}", path="")
+                error = heavy or InvalidState(f"the state is not JSON: {HALF_PAIR}", path="")
                 self._reject(REJECTED, error, self._connection.trace)
             case Call():
-                wrong = InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
+                wrong = heavy or InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
                 self._connection.refuse_message("call", wrong, self._actor.instruments, self._actor.key)
                 self._calls.fail(frame, str(wrong))
 

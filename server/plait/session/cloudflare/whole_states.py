@@ -113,6 +113,8 @@ class WholeStates:
 
 def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:
     """Return `wrote` with the fields that were not `sent` as they were `shown`; the same object if none were."""
+    if wrote == sent:  # Compared at once, as most parts of a state have all their fields.
+        return wrote
     match wrote, sent, shown:
         case dict(), dict(), dict():
             members = {

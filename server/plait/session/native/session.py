@@ -9,6 +9,7 @@ from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
+from plait.limits import check_weight
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
 from plait.session.native.opened import OpenedParts
@@ -151,16 +152,17 @@ class PlaitSession:
                 self._actor.sockets.receive(self._connection, data)
             return
         try:
+            check_weight("message", data, self._actor.limits)
             message = self._decode(data)
-        except NOT_JSON as error:
-            is_deep = isinstance(error, RecursionError)
-            broken = decode_head(data) if is_deep else decode_broken(data)
+        except (*NOT_JSON, TooLarge) as error:
+            excess = self._make_deep() if isinstance(error, RecursionError) else error
+            broken = decode_head(data) if isinstance(excess, TooLarge) else decode_broken(data)
             if broken is None:
                 self._fail(str(error))
             elif not self._is_limited(broken):
                 if self._limiter is not None:
                     self._limiter.charge_message(data)
-                self._refuse_broken(broken, self._make_deep() if is_deep else None)
+                self._refuse_broken(broken, excess if isinstance(excess, TooLarge) else None)
             return
         if not self._is_limited(message):
             if self._limiter is not None:
@@ -205,22 +207,22 @@ class PlaitSession:
     def _make_deep(self) -> TooLarge:
         return TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep", limit="depth")
 
-    def _refuse_broken(self, message: messages.ClientMessage, deep: TooLarge | None) -> None:
-        """Refuse a message that is nested too deep to decode, or that only JavaScript accepts as JSON."""
+    def _refuse_broken(self, message: messages.ClientMessage, excess: TooLarge | None) -> None:
+        """Refuse a message that is too deep or too heavy to decode, or that only JavaScript accepts as JSON."""
         match message:
             case messages.Push():
                 self._follower.catch_up()
-                self._pushes.refuse(message, deep or InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
+                self._pushes.refuse(message, excess or InvalidState(f"the push is not JSON: {HALF_PAIR}", path=""))
             case messages.Call():
-                error = deep or InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
+                error = excess or InvalidArguments(f"the call is not JSON: {HALF_PAIR}")
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._tell(error, message.ref)
             case messages.Send():
-                self._find_sends().refuse(message, deep or InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
+                self._find_sends().refuse(message, excess or InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
             case messages.Message() if not self._messages.take():
                 pass  # The client sends it again, after an earlier message that is missing.
             case messages.Message() | messages.Presence() | messages.Auth():
-                error = InvalidArguments(f"the frame is not JSON: {HALF_PAIR}")
+                error = excess or InvalidArguments(f"the frame is not JSON: {HALF_PAIR}")
                 if isinstance(message, messages.Message):
                     self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 self._tell(error)

@@ -1,5 +1,6 @@
 """Messages that clients send: once, in order, with their sender."""
 
+import json
 from typing import Any
 
 import pytest
@@ -229,6 +230,26 @@ async def test_a_message_is_refused_at_each_depth_at_which_it_may_still_be_decod
         depth = 900 + ref
         guest.session.receive((text % (ref, "[" * depth + "]" * depth)).encode(), is_text=True)
     assert [each["code"] for each in await answers(guest, 100)] == ["too_large"] * 100
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('{"type":"send","ref":1,"part":"messages","content":"a","key":"k","metadata":%s}', ("unsent", "too_large")),
+        ('{"type":"send","ref":1,"part":"messages","content":"a","key":"k","attachments":%s}', ("unsent", "too_large")),
+        ('{"type":"push","ref":1,"base":["e",0],"ops":[{"op":"add","path":"/a","value":%s}]}', ("nack", "too_large")),
+        ('{"type":"call","ref":1,"method":"x","args":%s}', ("error", "too_large")),
+        ('{"type":"message","data":%s}', ("error", "too_large")),
+        ('{"type":"event","data":%s}', ("error", "bad_frame")),
+    ],
+)
+async def test_a_frame_that_is_too_heavy_is_refused_without_its_content(
+    troubled: MessagesLab, text: str, answer: tuple[str, str]
+) -> None:
+    guest = await joined(await chat(troubled), "ada")
+    guest.session.receive((text % json.dumps([{}] * 100_000)).encode(), is_text=True)
+    found = await guest.transport.next()
+    assert (found["type"], found["code"]) == answer
 
 
 @pytest.mark.parametrize("type", ["push", "call"])
