@@ -1,6 +1,6 @@
 """A copy of a state that can be changed in place: the changes are recorded as operations."""
 
-from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
 from typing import Any, Final, SupportsIndex
 
 import msgspec
@@ -195,6 +195,48 @@ class DraftObject(Draft, MutableMapping[str, Any]):
         if name not in self._container:
             raise AttributeError(f"there is no {name!r} in this object")
         del self[name]
+
+
+class _Method:
+    """A method of an object that has a member of the same name; for any use but a call, that member was meant."""
+
+    __slots__ = ("_method", "_name")
+
+    def __init__(self, name: str, method: Callable[..., Any]) -> None:
+        self._name = name
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._method(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self._explain())
+
+    def _refuse(self, *_: Any) -> Any:
+        raise TypeError(self._explain())
+
+    __getitem__ = __setitem__ = __delitem__ = __iter__ = __len__ = __contains__ = __iadd__ = _refuse
+
+    def _explain(self) -> str:
+        return f"`{self._name}` is a method of dicts: write draft[{self._name!r}] for the member of this name"
+
+
+class _MethodOfDict:
+    """Finds a method of an object, as a `_Method` if there is a member of the same name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._function = getattr(DraftObject, name)
+
+    def __get__(self, instance: DraftObject | None, owner: type) -> Any:
+        method = self._function.__get__(instance, owner)
+        if instance is None or self._name not in instance._container:
+            return method
+        return _Method(self._name, method)
+
+
+for _name in ("clear", "get", "items", "keys", "pop", "popitem", "setdefault", "splice", "update", "values"):
+    setattr(DraftObject, _name, _MethodOfDict(_name))
 
 
 class DraftList(Draft, MutableSequence[Any]):

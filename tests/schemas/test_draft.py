@@ -649,3 +649,32 @@ def test_a_list_that_is_reversed_moves_its_elements() -> None:
     made: Any = draft([{"n": 1}, {"n": 2}])
     made.reverse()
     assert recorded(made) == [Op("remove", "/0"), Op("add", "/1", {"n": 1}, moved=True)]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda draft: draft.items["x"],
+        lambda draft: draft.items.x,
+        lambda draft: draft.items.__setitem__("x", 2),
+        lambda draft: draft.items.append(2),
+        lambda draft: list(draft.items),
+        lambda draft: len(draft.items),
+    ],
+)
+def test_a_member_with_the_name_of_a_method_is_named_by_its_key(use: Callable[[Any], object]) -> None:
+    with pytest.raises((AttributeError, TypeError), match=r"`items` is a method of dicts: write draft\['items'\]"):
+        use(draft({"items": {"x": 1}}))
+
+
+def test_methods_work_beside_members_of_their_names() -> None:
+    document = {"items": {"x": 1}, "get": 1, "pop": 2}
+
+    def change(draft: Any) -> None:
+        assert [name for name, _ in draft.items()] == ["items", "get", "pop"]
+        assert draft.get("get") == 1
+        assert draft.pop("pop") == 2
+        draft["items"]["x"] = 3
+        draft.get = 4
+
+    assert changed(document, change)[0] == {"items": {"x": 3}, "get": 4}

@@ -11,6 +11,7 @@ from plait.actor.declaration import check_attributes, check_hooks, warn_of_near_
 from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
+from plait.spelling import find_misspelt
 from plait.state.conflicts import Policy, Resolve
 from plait.state.migrations import find_migrations
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
@@ -19,6 +20,8 @@ __all__ = ["Kind", "check_name", "kebab_case"]
 
 log = logging.getLogger("plait.kind")
 
+# Longer names of methods are not compared with others.
+_LONG: Final = 64
 # Control characters, and halves of surrogate pairs.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -89,7 +92,9 @@ class Kind:
             method = self._inner_methods.get(name)
         if method is None:
             is_there = name not in self._inner_methods and not name.startswith("_") and hasattr(self.cls, name)
-            raise MethodNotFound(f"Method {name} {'is not callable' if is_there else 'does not exist'}")
+            near = find_misspelt(name, self.methods, inflected=True) if len(name) < _LONG else None
+            hint = f"; did you mean {near}?" if near else ""
+            raise MethodNotFound(f"Method {name} {'is not callable' if is_there else 'does not exist'}{hint}")
         return method
 
     def initial_state(self) -> Any:

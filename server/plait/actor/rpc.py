@@ -51,6 +51,9 @@ def rpc(
     with a parameter annotated `Stream` sends chunks through that parameter. Streams run concurrently with other turns.
     """
 
+    if isinstance(function, str):
+        raise TypeError(f"@rpc({function!r}): the name is a keyword, @rpc(name={function!r})")
+
     def mark(function: F) -> F:
         setattr(function, _MARK, _Options(name, concurrent, clients))
         return function
@@ -200,9 +203,18 @@ def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]
                     f"{cls.__name__}.{attribute} is an attribute of Thread and cannot be an rpc: give the method "
                     f"another name, and @rpc(name={attribute!r}) if clients should call it by this name"
                 )
+            _check_self(f"{cls.__name__}.{attribute}", cls, function)
             method = Method(options.name or attribute, attribute, function, concurrent=options.concurrent)
             method.is_for_clients = options.clients
             if method.name in found:
                 raise TypeError(f"{cls.__name__} has two rpcs named {method.name!r}")
             found[method.name] = method
     return found
+
+
+def _check_self(name: str, cls: type, function: Callable[..., Any]) -> None:
+    """Raise TypeError for an rpc without `self`: its first parameter, if any, is of another type."""
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    hint = None if first is None or first.name == "self" else get_type_hints(function).get(first.name)
+    if first is None or (isinstance(hint, type) and not issubclass(cls, hint)):
+        raise TypeError(f"{name} is an rpc, so its first parameter is the thread: def {function.__name__}(self, …)")

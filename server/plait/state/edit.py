@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from plait.errors import Conflict, InvalidState
 from plait.state.budget import Budget
@@ -15,6 +15,8 @@ from plait_schemas.patch import Op
 
 __all__ = ["Edit"]
 
+_USE: Final = "change the draft of its block, `with self.edit() as draft: …`"
+
 
 class Edit:
     """Turns the edits of a draft in a block into one change, or into none when the block raises.
@@ -25,6 +27,22 @@ class Edit:
     """
 
     __slots__ = ("_base", "_change_log", "_draft", "_older", "_pipeline", "_was_durable", "commit")
+
+    # Type checkers refuse these uses of an edit by themselves.
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name not in Edit.__slots__:
+                raise AttributeError(f"an edit has no {name!r}: {_USE}")
+            object.__setattr__(self, name, value)
+
+        def __getattr__(self, name: str) -> None:
+            raise AttributeError(f"an edit has no {name!r}: {_USE}")
+
+        def __setitem__(self, *_: object) -> None:
+            raise TypeError(f"an edit has no items: {_USE}")
+
+        __getitem__ = __delitem__ = __setitem__
 
     def __init__(self, pipeline: Pipeline, change_log: ChangeLog) -> None:
         self._pipeline = pipeline

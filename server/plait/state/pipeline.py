@@ -7,9 +7,9 @@ durable, and otherwise when the last change made so far is.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from plait.errors import Conflict, PlaitError, StoreError
+from plait.errors import Conflict, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.applying import apply_ops, apply_value, check_op, drop_unpaired_moves, measure_op
@@ -30,6 +30,11 @@ from plait_schemas.patch import Op, PatchError, decode_ops, find, parse, splice
 __all__ = ["Pipeline"]
 
 T = TypeVar("T")
+
+_IS_NONE: Final = (
+    "the next state is None: a function that is passed to `set_state` must return it, as in "
+    '`lambda state: {**state, "n": 1}`'
+)
 
 
 class Pipeline(CommitQueue):
@@ -132,9 +137,11 @@ class Pipeline(CommitQueue):
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(*parts, source)
             return self._set_whole(current, *type_.from_value(value, self._limits), source)
-        except BaseException:
+        except BaseException as error:
             # The function may have changed the state in place: discard that, too.
             self.current.discard_edits()
+            if value is None and isinstance(error, InvalidState):
+                raise InvalidState(_IS_NONE) from error
             raise
 
     def put(self, data: bytes, source: Client) -> Commit:

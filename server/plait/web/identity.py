@@ -12,6 +12,7 @@ from plait.actor.connection import Principal
 from plait.actor.outcome import maybe_await
 from plait.errors import Forbidden, Unauthenticated
 from plait.session.leases import EXPIRED, find_seconds_left
+from plait.state.storable import accepts_arguments
 from plait.store.protocol import ThreadKey
 from plait.web.hosts import find_header
 
@@ -31,7 +32,7 @@ Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bo
 class Identity:
     """Checks requests. Without `authenticate`, clients are anonymous. Without `authorize`, `by_default` decides.
 
-    Raises ValueError for an invalid origin.
+    Raises ValueError for an invalid origin, and TypeError for a function that does not accept its arguments.
     """
 
     def __init__(
@@ -43,6 +44,12 @@ class Identity:
         by_default: Authorize = lambda *_: True,
     ) -> None:
         self.allowed_origins = frozenset(map(_origin, allowed_origins))
+        for name, function, parameters in (
+            ("authenticate", authenticate, ("request",)),
+            ("authorize", authorize, ("principal", "thread", "action")),
+        ):
+            if function is not None and not accepts_arguments(function, len(parameters)):
+                raise TypeError(f"{name} must accept these arguments: {name}({', '.join(parameters)})")
         self._authenticate = authenticate
         self._authorize = authorize or by_default
         self.has_rules = authorize is not None

@@ -8,9 +8,10 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pytest
 
+from plait import Plait
 from plait.actor.rpc import Method, Stream, find_methods, rpc
 from plait.actor.thread import Thread
-from plait.errors import InvalidArguments
+from plait.errors import InvalidArguments, MethodNotFound
 
 DEPTH = 8
 
@@ -275,3 +276,57 @@ def test_nothing_can_be_said_on_a_stream_that_has_ended(end: Callable[[Stream], 
     with pytest.raises(RuntimeError, match="ended"):
         stream.error("late")
     assert len(said) == 1
+
+
+# Mistakes
+
+
+def test_rpc_names_the_keyword_when_it_gets_a_name() -> None:
+    with pytest.raises(TypeError, match=r"the name is a keyword, @rpc\(name='go'\)"):
+        rpc("go")  # type: ignore[call-overload]
+
+
+def _no_parameter() -> None: ...
+
+
+def _no_self(number: int) -> None: ...
+
+
+def _no_self_but_names(*, number: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_no_parameter, _no_self, _no_self_but_names])
+def test_an_rpc_without_self_is_an_error_of_its_class(function: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"Room\.go is an rpc, so its first parameter is the thread: def \w+\(self, …\)"
+    ):
+        type("Room", (Thread,), {"go": rpc(function)})
+
+
+def test_the_thread_may_have_another_name_than_self() -> None:
+    class Room(Thread[None]):
+        @rpc
+        def plain(room) -> None: ...
+
+        @rpc
+        def typed(room: Thread[Any]) -> None: ...  # type: ignore[misc]
+
+    assert Room is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("addPlayer", "; did you mean add_player?"), ("add_plyaer", "; did you mean add_player?"), ("leave", "")],
+)
+async def test_an_unknown_rpc_is_told_with_the_name_that_was_meant(name: str, hint: str) -> None:
+    class Room(Thread[None]):
+        @rpc
+        def add_player(self) -> None: ...
+
+        @rpc(clients=False)
+        def leave_all(self) -> None: ...
+
+    async with Plait(Room, store="memory:") as app:
+        with pytest.raises(MethodNotFound) as caught:
+            await app.thread(Room, "one").call(name)
+    assert str(caught.value) == f"Method {name} does not exist{hint}"

@@ -507,3 +507,27 @@ async def test_an_edit_is_brought_past_a_large_part_that_the_same_transaction_ha
             thread.set_state({"title": "", "cards": [], "votes": {}, "numbers": numbers})
             draft["title"] = "edited"
         assert await handle.state() == {"title": "edited", "cards": [], "votes": {}, "numbers": numbers}
+
+
+@pytest.mark.parametrize("use", ["attribute", "item", "read", "read item"])
+async def test_an_edit_outside_of_its_block_says_how_it_is_used(use: str) -> None:
+    async with open_house(Board) as house:
+        edit: Any = (await house.actor(Board)).thread.edit()
+        with pytest.raises((AttributeError, TypeError), match="change the draft of its block"):  # noqa: PT012
+            match use:
+                case "attribute":
+                    edit.title = "new"
+                case "item":
+                    edit["title"] = "new"
+                case "read":
+                    edit.title  # noqa: B018
+                case _:
+                    edit["title"]
+
+
+async def test_a_function_that_returns_none_is_told_to_return_the_next_state() -> None:
+    async with open_house(Board) as house:
+        thread: Any = (await house.actor(Board)).thread
+        with pytest.raises(InvalidState, match="a function that is passed to `set_state` must return it"):
+            thread.set_state(lambda state: state.update(title="new"))
+        assert thread.state["title"] == "x" * 200

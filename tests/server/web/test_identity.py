@@ -160,3 +160,24 @@ async def test_authorize_decides_about_each_action(is_async: bool) -> None:
         with pytest.raises(Forbidden, match="room/one"):
             await identity.check(ADA, KEY, action)
     assert asked[0] == (ADA, KEY, "read")
+
+
+# Functions of the app
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("authenticate", lambda: None),
+        ("authenticate", lambda request, more: None),
+        ("authorize", lambda principal, thread: True),
+        ("authorize", lambda: True),
+    ],
+)
+def test_a_function_that_does_not_accept_its_arguments_is_an_error_at_the_start(name: str, function: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must accept these arguments"):
+        make_identity(**{name: function})
+
+
+def test_functions_may_accept_more_than_their_arguments() -> None:
+    make_identity(authenticate=lambda *_: None, authorize=lambda principal, thread, action, more=None: True)
