@@ -60,6 +60,12 @@ def test_an_attempt_of_the_same_process_has_not_ended_it() -> None:
     assert begun.recover_at(queued(1), 7, THERE) == Attempts(due=7, oldest=1, crashes=1, until=1)
 
 
+def test_an_attempt_does_not_wait_for_a_clock_that_was_ahead() -> None:
+    failed = Attempts(due=1_000_000_000, oldest=1, failures=1)
+    assert failed.recover_at(queued(1), 7, HERE) == msgspec.structs.replace(failed, due=7)
+    assert failed.recover_at(queued(1), 700_000_000, HERE) == failed
+
+
 def test_an_attempt_that_ended_its_process_may_have_taken_everything() -> None:
     crashed = Attempts().follow(1, 5).begin_at(1, THERE).recover_at(queued(1, 2, 3), 7, HERE)
     assert crashed.until == 3

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.attempts import Tries
+from plait.parts.attempts import PAUSES, Tries
 from plait.parts.messages.message import Message, decode_message
 from plait.parts.messages.sent_keys import SentKeys
 from plait.store.protocol import Record
@@ -93,8 +93,8 @@ class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):
 
     def recover_at(self, queue: Sequence[Message], now: int, process: str) -> Self:
         """End an attempt whose end was not stored: as a crash, unless it ran in this process."""
-        if not self.process:
-            return self
+        if not self.process:  # A clock that was ahead may have set its time.
+            return self.rest(now) if self.due > now + PAUSES.most * 1e6 else self
         oldest, last = (queue[0].position, queue[-1].position) if queue else (0, 0)
         if self.process == process:
             return self.rest(self.due).end(oldest)
