@@ -36,8 +36,9 @@ class Clock:
 
     def read_due(self) -> int:
         """Return the time for due times: the time of day, or a later one after the wall clock was set back."""
-        steady = self._steady()
-        self._base = max(self._base, self._wall() - steady)
+        # In this order: whatever time passes between the two, the base does not grow by it.
+        ahead = self._wall() - (steady := self._steady())
+        self._base = max(self._base, ahead)
         return (steady + self._base) // 1000
 
     def find_offset(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.chains import MODULES
 from tests.clocks import Clock
 
+from plait.clock import Clock as ClockOfProcess
 from plait.clock import ClockWatch, read_due_clock, read_wall_clock
 
 HOUR = 3600
@@ -70,6 +71,21 @@ def test_due_times_follow_the_wall_clock_forward_and_never_back(clock: Clock) ->
     assert (read_wall_clock(), read_due_clock()) == (begin - (HOUR - 10) * SECOND, begin + (HOUR + 10) * SECOND)
     clock.jump(3 * HOUR)
     assert read_due_clock() == read_wall_clock() == begin + (2 * HOUR + 10) * SECOND
+
+
+def test_time_that_passes_while_the_clocks_are_read_is_no_jump() -> None:
+    # The seconds that pass at each look at one of the clocks.
+    now, passing = 1_000 * SECOND * 1000, iter([0, 0, 0, 10])
+
+    def look() -> int:
+        nonlocal now
+        now += next(passing, 0) * SECOND * 1000
+        return now
+
+    clock = ClockOfProcess()
+    clock.use(look, look)
+    clock.read_due()
+    assert clock.read_due() == clock.read_wall() == 1_010 * SECOND
 
 
 def test_a_jump_is_noticed_once_and_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
