@@ -146,7 +146,7 @@ class Plait(AgentHost, ThreadHost):
         # Whether no process of this server has started before.
         self._is_first = worker is None or worker.is_first
         self._startup = StartupFunctions()
-        self._node.calls.reports = self._site.reports
+        self._node.calls.read_metrics = self._site.read_metrics
         self._node.calls.disconnect = self._context.leases.disconnect
         self._owner = Owner(self._context, self._site.asgi)
         self._openers.update(self._owner.openers)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from plait.cluster.directory import Directory, NodeRecord, View
 from plait.cluster.gate import LeaseGate
-from plait.cluster.lease import boot_time
+from plait.cluster.lease import LEASE, boot_time
 from plait.cluster.member import SINGLE, Member, Moves
 from plait.cluster.owners import NodeId, NotOwner
 from plait.errors import StoreError, Unavailable, operator_message
@@ -163,7 +163,7 @@ class ClusterOwners:
         return {
             "plait_shards": len(member.owned),
             "plait_shards_taken_total": member.taken,
-            "plait_lease_age_seconds": member.lease.age,
+            "plait_lease_age_seconds": LEASE - member.lease.rest,
             "plait_beats_failed_total": member.failed_beats,
         }
 

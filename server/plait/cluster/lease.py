@@ -43,11 +43,6 @@ class Lease:
         """Seconds until the lease ends; zero or less if it has ended."""
         return self._until - self._clock()
 
-    @property
-    def age(self) -> float:
-        """Seconds since the last successful beat began."""
-        return LEASE - self.rest
-
     def extend(self, began: float) -> None:
         """Serve until `LEASE` seconds after a beat that began at this time of the clock, and has succeeded."""
         self._until = max(self._until, began + LEASE)

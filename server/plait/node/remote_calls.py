@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from plait.node.remote_requests import (
     Interrupt,
     ListThreads,
     OfThread,
-    ReadReport,
+    ReadMetrics,
     ReadState,
     Request,
     RunAgent,
@@ -94,8 +94,8 @@ class RemoteCalls:
     def __init__(self, node: OwnThreads, chains: Chains) -> None:
         self._node = node
         self._chains = chains
-        # What the process tells about itself, by name.
-        self.reports: Mapping[str, Callable[[], Awaitable[bytes]]] = {}
+        # Returns the metrics of the process.
+        self.read_metrics: Callable[[], bytes] = bytes
         # Closes what is open for a user or with a connection id, and returns how much that is.
         self.disconnect: Callable[[tuple[str | None, str | None]], int] = lambda _: 0
 
@@ -150,16 +150,16 @@ class RemoteCalls:
                 kind, limits = self._node.find_any_kind(request.key.kind), self._node.limits
                 await self._node.fork_thread(Fork(kind, request.source, request.key.name, at=request.at, limits=limits))
                 return b""
-            case ReadReport() | Disconnect():
+            case ReadMetrics() | Disconnect():
                 return await self._do_with_process(request)
             case ListThreads():
                 return _encode([listed async for listed in self._node.list_own(request)])
             case _:
                 return await self._do_with_thread(request)
 
-    async def _do_with_process(self, request: ReadReport | Disconnect) -> bytes:
-        if isinstance(request, ReadReport):
-            return await self.reports[request.name]()
+    async def _do_with_process(self, request: ReadMetrics | Disconnect) -> bytes:
+        if isinstance(request, ReadMetrics):
+            return self.read_metrics()
         return _encode(self.disconnect((request.user, request.connection_id)))
 
     async def _do_with_thread(self, request: Splice | AppendText | Terminate | Interrupt) -> bytes:

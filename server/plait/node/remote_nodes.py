@@ -12,7 +12,7 @@ from plait.actor.turn import Turn, current_turn
 from plait.cluster.owners import NodeId, Owners
 from plait.errors import PlaitError, Unavailable
 from plait.node.remote_chain import Chains
-from plait.node.remote_requests import Listed, ListThreads, ReadReport, Request, encode_envelope
+from plait.node.remote_requests import Listed, ListThreads, ReadMetrics, Request, encode_envelope
 from plait.store.protocol import ThreadKey
 
 __all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "To", "Upload"]
@@ -108,10 +108,10 @@ class RemoteNodes:
         """Iterate over what a node sends for a request."""
         return self._find_peers().stream(self._make(to, request, reads=reads))
 
-    async def report(self, name: str) -> dict[NodeId, bytes | None]:
-        """Return what the others of this server tell about themselves; None for one that is silent for 2 seconds."""
+    async def read_metrics(self) -> dict[NodeId, bytes | None]:
+        """Return the metrics of the others of this server; None for one that is silent for 2 seconds."""
         others = [node for node in self.owners.server if node != self.owners.node]
-        found = await asyncio.gather(*(self._report(node, name) for node in others))
+        found = await asyncio.gather(*(self._read_metrics(node) for node in others))
         return dict(zip(others, found, strict=True))
 
     async def list(self, node: NodeId, query: ListThreads) -> AsyncIterator[Listed]:
@@ -127,10 +127,10 @@ class RemoteNodes:
             query = replace(query, after=found[-1].row)
             left = None if left is None else left - limit
 
-    async def _report(self, node: NodeId, name: str) -> bytes | None:
+    async def _read_metrics(self, node: NodeId) -> bytes | None:
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT):
-                return await self.ask(node, ReadReport(name), reads=True)
+                return await self.ask(node, ReadMetrics(), reads=True)
         except (PlaitError, TimeoutError):
             return None
 

@@ -22,7 +22,7 @@ __all__ = [
     "ListThreads",
     "Listed",
     "OfThread",
-    "ReadReport",
+    "ReadMetrics",
     "ReadState",
     "Request",
     "RunAgent",
@@ -151,10 +151,8 @@ class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     has_sessions: bool = False
 
 
-class ReadReport(msgspec.Struct, frozen=True, array_like=True, tag="report"):
-    """Return what the process tells about itself, by name."""
-
-    name: str
+class ReadMetrics(msgspec.Struct, frozen=True, array_like=True, tag="metrics"):
+    """Return the metrics of the process."""
 
 
 class Disconnect(msgspec.Struct, frozen=True, array_like=True, tag="disconnect"):
@@ -186,7 +184,7 @@ Request = (
     | ImportThread
     | ForkThread
     | ListThreads
-    | ReadReport
+    | ReadMetrics
     | Disconnect
 )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -38,8 +38,6 @@ __all__ = ["Site"]
 _CLIENT: Final = ("client.js", "messages.js")
 
 
-# The name of a report.
-_METRICS: Final = "metrics"
 # Seconds after which the engine of a shared store is taken to give no answer.
 _CHECK: Final = 1.0
 
@@ -135,11 +133,6 @@ class Site:
     def _is_run_path(self, scope: Scope) -> bool:
         return bool(self._context.runs.agents) and is_run_path(scope)
 
-    @property
-    def reports(self) -> Mapping[str, Callable[[], Awaitable[bytes]]]:
-        """What this process tells the other nodes about itself."""
-        return {_METRICS: self._report_metrics}
-
     async def _get_readiness(self, request: Request) -> Response:
         if (refusal := await self._find_refusal()) is not None:
             return JSONResponse(error_body(*refusal), 503)
@@ -172,13 +165,14 @@ class Site:
         self._metrics_hosts.check(request)
         nodes, workers = self._context.node.everywhere.nodes, None
         if len(server := nodes.owners.server) > 1:
-            found = await nodes.report(_METRICS)
+            found = await nodes.read_metrics()
             workers = {server[node]: None if data is None else _decode_families(data) for node, data in found.items()}
             workers[server[nodes.owners.node]] = metrics.snapshot()
         text, content_type = metrics.read(request.headers.get("accept", ""), workers=workers)
         return Response(text, headers={"content-type": content_type})
 
-    async def _report_metrics(self) -> bytes:
+    def read_metrics(self) -> bytes:
+        """Return what the other nodes show of this one."""
         return msgspec.msgpack.encode([] if self._metrics is None else self._metrics.snapshot())
 
 

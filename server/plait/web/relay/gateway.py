@@ -66,7 +66,6 @@ class RelayedSocket:
         "_until",
     )
 
-    is_socket = True
     _socket: OpenSocket
     _number: int
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from plait.cluster.cluster_owners import ClusterOwners
 from plait.web.context import ServerContext
+from plait.web.relay.gateway import RelayedSocket
 
 __all__ = ["measure"]
 
@@ -15,7 +16,7 @@ def measure(context: ServerContext) -> Mapping[str, float]:
         "plait_links": len(links.linked),
         "plait_link_bytes_sent_total": links.count("bytes_sent"),
         "plait_link_bytes_received_total": links.count("bytes_received"),
-        "plait_relayed_sockets": context.relays.sockets,
+        "plait_relayed_sockets": context.relays.count(RelayedSocket),
         "plait_held": links.held,
     }
     if isinstance(owners, ClusterOwners):

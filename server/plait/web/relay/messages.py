@@ -224,8 +224,7 @@ def _encode_session(session: Any) -> bytes | None:
     """Return a session as JSON; None if there is none that JSON has."""
     if not isinstance(session, dict):
         return None
-    if hasattr(session, "mark_accessed"):  # For Starlette, the answer depends on it.
-        session.mark_accessed()
+    getattr(session, "mark_accessed", bool)()  # For Starlette, the answer depends on it.
     try:
         return msgspec.json.encode(session)
     except (TypeError, ValueError):

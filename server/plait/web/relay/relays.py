@@ -10,11 +10,6 @@ __all__ = ["Relays"]
 class Relay(Protocol):
     """A relayed socket or request."""
 
-    @property
-    def is_socket(self) -> bool:
-        """Which of the two it is."""
-        ...
-
     def leave(self) -> None:
         """Ask the owner to end it, if it would not end by itself."""
         ...
@@ -35,10 +30,9 @@ class Relays:
     def __contains__(self, relay: Relay) -> bool:
         return relay in self._relays
 
-    @property
-    def sockets(self) -> int:
-        """How many sockets there are."""
-        return sum(each.is_socket for each in tuple(self._relays))
+    def count(self, kind: type[Relay]) -> int:
+        """Return how many there are of a kind."""
+        return sum(isinstance(each, kind) for each in tuple(self._relays))
 
     def add(self, relay: Relay) -> None:
         """Add one."""

@@ -93,8 +93,6 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
 class _RelayedRequest:
     """One request at its gateway."""
 
-    is_socket = False
-
     def __init__(self, link: Link, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         self._link = link
         self._scope = scope
