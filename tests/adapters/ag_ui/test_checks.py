@@ -221,6 +221,13 @@ async def test_the_state_and_forwarded_props_come_as_they_were_sent() -> None:
             assert stream.events[-1]["result"] == [{"a": None}, {"b": [1]}, {"b": [1]}]
 
 
+@pytest.mark.parametrize("member", ["state", "forwardedProps", "unknown"])
+async def test_a_body_of_too_much_weight_is_refused_before_it_is_decoded(served: Served, member: str) -> None:
+    answer = await served.web.post("/ag-ui/adder/one", json={**body(), member: [{}] * 100_000})
+    assert error_of(answer) == (413, "too_large")
+    assert "weight" in answer.json()["error"]["message"]
+
+
 async def test_requests_are_counted() -> None:
     async with serving(limits=Limits(messages_per_second=0.001, message_burst=3)) as served:
         answers = [await served.web.get("/ag-ui/adder/none/events") for _ in range(4)]

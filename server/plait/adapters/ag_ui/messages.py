@@ -108,6 +108,7 @@ async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> Sna
         if id != _make_id(each.item["id"]):  # Another message has the client's id.
             fields = _FORMAT.take({key: value for key, value in each.item.items() if key != "id"})
         messages.inject(**fields, id=id)
+        await asyncio.sleep(0)  # Each may be large.
     return await _make_snapshot(messages)
 
 
@@ -161,6 +162,7 @@ async def _make_snapshot(messages: ThreadMessages) -> Snapshot:
     while has_more and len(ids) < _SHOWN and size < _SHOWN_BYTES:
         page = await messages.list(_PAGE, order="desc", include_silent=False, before=before)
         has_more = page.has_more
+        await asyncio.sleep(0)
         for message in page.messages:
             item = _show(message)
             data = _ITEM.dump_json(_ITEM.validate_python(item), by_alias=True)
