@@ -25,11 +25,8 @@ log = logging.getLogger("plait.thread")
 _EVERY: Final = 0.1
 _LATE: Final = 0.25
 # Where code is that is not the author's.
-_INSTALLED: Final = (
-    str(Path(__file__).parents[1]),
-    "<",
-    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-)
+_LIBRARIES: Final = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_INSTALLED: Final = ("<", *(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *_LIBRARIES)))
 
 
 class _Running(NamedTuple):

@@ -3,9 +3,13 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import plait
 from plait.actor.loop_watcher import LoopWatcher
 from plait.instruments.protocol import NoInstruments
 
@@ -41,15 +45,19 @@ async def next_iteration() -> None:
     await done.wait()
 
 
-async def find_blocks(*times: float) -> list[float]:
+def wait(clock: Clock) -> None:
+    while not clock.is_over.is_set():
+        time.sleep(0.001)
+
+
+async def find_blocks(*times: float, work: Callable[[Clock], object] = wait) -> list[float]:
     """Block the loop while the watcher looks at these times; return for how long it says that the loop was blocked."""
     told, clock = Told(), Clock(*times)
     watcher = LoopWatcher(told, clock=clock)
     watcher.start()
     try:
         await next_iteration()  # The loop answers the first beat.
-        while not clock.is_over.is_set():
-            time.sleep(0.001)  # noqa: ASYNC251
+        work(clock)
     finally:
         watcher.stop()
     await next_iteration()
@@ -60,6 +68,18 @@ async def test_a_loop_that_does_not_answer_is_blocked_and_told_once(caplog: pyte
     assert await find_blocks(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7) == [pytest.approx(0.6)]
     (line,) = [each.getMessage() for each in caplog.records]
     assert line.startswith("code outside of turns blocks the server at tests/server/actor/test_loop_watcher.py:")
+
+
+async def test_code_in_a_folder_whose_name_begins_like_that_of_plait_is_the_authors(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = f"{Path(plait.__file__).parent}_rooms/rooms.py"
+    names: dict[str, Any] = {}
+    exec(compile("def work(clock):\n    while not clock.is_over.is_set():\n        pass", path, "exec"), names)
+    assert await find_blocks(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, work=names["work"])
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert "plait_rooms/rooms.py:" in line
+    assert line.endswith(": use asyncio.to_thread")
 
 
 @pytest.mark.parametrize("times", [(0.0, 0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 9.0, 9.1, 9.2), (0.0, 0.1, 9.0, 18.0, 27.0)])
