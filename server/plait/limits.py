@@ -78,8 +78,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # Bytes of a connection's messages whose turns have not ended, plus 1 KiB for each of these turns. Above it, further
     # messages, calls and pushes are refused.
     backlog: int = 4 * 1024 * 1024
-    # Turns, and runs of agents, of one connection (over HTTP: of one principal or address) that may wait in a thread.
+    # Turns that may wait in a thread, of one principal, and of one address without a principal; and runs of agents.
     waiting_turns: int = 256
+    waiting_turns_per_address: int = 1_000
     waiting_runs: int = 8
     # Bytes that may wait for a peer that does not read. Above it, the socket is closed with 1013.
     write_buffer: int = 4 * 1024 * 1024
@@ -132,6 +133,7 @@ UNLIMITED: Final = Limits(
     message_burst=_HUGE,
     backlog=64 * 1024 * 1024,
     waiting_turns=_HUGE,
+    waiting_turns_per_address=_HUGE,
     waiting_runs=_HUGE,
     write_buffer=64 * 1024 * 1024,
     presence=_HUGE,

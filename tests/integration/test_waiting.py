@@ -1,7 +1,8 @@
 """One client cannot fill the queues of a thread that others use, too."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -12,13 +13,14 @@ from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import TIMEOUT, CallError, connected, http
 from tests.integration.test_http import error_of
 from tests.running import running
+from tests.server.session.guests import until
 
 from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
 from plait_client import connect
 
 pytestmark = pytest.mark.relayed
 
-LIMITS = Limits(waiting_turns=3, waiting_runs=2, messages_per_second=1000)
+LIMITS = Limits(waiting_turns=3, waiting_turns_per_address=5, waiting_runs=2, messages_per_second=1000)
 PATH = "/threads/busy/one"
 
 
@@ -51,6 +53,10 @@ def authenticate(request: Request) -> Principal | None:
     return Principal(request.headers.get("authorization", "guest"))
 
 
+def as_user(user: str) -> dict[str, str]:
+    return {"authorization": user}
+
+
 class Held:
     """An app whose thread is held up by a turn, and by a run, of server code."""
 
@@ -62,10 +68,21 @@ class Held:
     def release(self) -> None:
         self.thread.may_end.set()
 
+    @property
+    def waiting(self) -> int:
+        """How many turns of clients wait."""
+        return sum((self.thread._actor.turns.mailbox._waiting or {}).values())  # type: ignore[attr-defined]
+
 
 @pytest.fixture
 async def held() -> AsyncIterator[Held]:
-    app = Plait(Busy, store=MemoryStore(), secret="s", limits=LIMITS, authenticate=authenticate)
+    async with holding(authenticate=authenticate) as held:
+        yield held
+
+
+@asynccontextmanager
+async def holding(**settings: Any) -> AsyncIterator[Held]:
+    app = Plait(Busy, store=MemoryStore(), secret="s", limits=LIMITS, **settings)
 
     @app.agent("wait", thread=Busy)
     async def wait(ctx: Context[Busy]) -> str:
@@ -96,19 +113,57 @@ async def outcomes(answers: list[asyncio.Task[httpx.Response]], count: int) -> l
     raise AssertionError(len(found))
 
 
-async def test_a_socket_has_so_many_calls_waiting_and_others_go_on(held: Held) -> None:
-    async with connected(held.address, PATH) as greedy, connected(held.address, PATH) as modest:
-        calls = [await greedy.begin("note", f"greedy {n}") for n in range(5)]
-        for refused in calls[3:]:
-            with pytest.raises(CallError, match="3 of your calls and messages wait in this thread"):
-                await asyncio.wait_for(asyncio.ensure_future(refused), TIMEOUT)
+async def refusal(call: Awaitable[Any]) -> str:
+    with pytest.raises(CallError) as refused:
+        await asyncio.wait_for(asyncio.ensure_future(call), TIMEOUT)
+    return str(refused.value)
+
+
+async def test_a_principal_has_so_many_calls_waiting_on_all_its_sockets_and_others_go_on(held: Held) -> None:
+    async with (
+        connected(held.address, PATH, headers=as_user("greedy")) as one,
+        connected(held.address, PATH, headers=as_user("greedy")) as two,
+        connected(held.address, PATH, headers=as_user("modest")) as modest,
+        http(held.address) as web,
+    ):
+        for n, client in enumerate((one, two, one)):
+            await client.begin("note", f"greedy {n}")
+            await until(lambda n=n: held.waiting == n + 1)  # type: ignore[misc]
+        for client in (one, two):
+            assert "3 of your calls and messages wait in this thread" in await refusal(await client.begin("note", "no"))
+        answer = await web.post(f"{PATH}/rpc/note", json={"args": ["no"]}, headers=as_user("greedy"))
+        assert answer.status_code == 429
         last = await modest.begin("note", "modest")
         await modest.send("to be heard")
         held.release()
         assert await asyncio.wait_for(asyncio.ensure_future(last), TIMEOUT) == "modest"
         assert held.thread.state["order"] == ["greedy 0", "greedy 1", "greedy 2", "modest"]
         # What waited has ended, so others may wait.
-        assert await greedy.call("note", "again") == "again"
+        assert await two.call("note", "again") == "again"
+
+
+async def test_clients_without_a_principal_count_for_their_address_with_a_limit_of_its_own() -> None:
+    async with (
+        holding() as held,
+        connected(held.address, PATH) as one,
+        connected(held.address, PATH) as two,
+        http(held.address) as web,
+    ):
+        for n, client in enumerate((one, two, one, two, one)):
+            await client.begin("note", f"{n}")
+            await until(lambda n=n: held.waiting == n + 1)  # type: ignore[misc]
+        many = "5 calls and messages of your address wait in this thread"
+        assert many in await refusal(await two.begin("note", "no"))
+        answer = await web.post(f"{PATH}/rpc/note", json={"args": ["no"]})
+        assert (answer.status_code, many in answer.text) == (429, True)
+        # Each socket has runs of its own.
+        runs = [[await client.begin("run:wait", None) for _ in range(3)] for client in (one, two)]
+        for _, _, third in runs:
+            assert "2 of your runs wait in this thread" in await refusal(third)
+        held.release()
+        for first, second, _ in runs:
+            assert await asyncio.wait_for(asyncio.ensure_future(first), TIMEOUT) == "ended"
+            assert await asyncio.wait_for(asyncio.ensure_future(second), TIMEOUT) == "ended"
 
 
 async def test_a_native_call_is_refused_and_messages_come_again(held: Held) -> None:

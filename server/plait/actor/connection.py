@@ -14,7 +14,7 @@ from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import PresenceDiff
 
-__all__ = ["PLAIN", "Connection", "Gate", "PlainWire", "Principal", "Rights", "Source", "Wire"]
+__all__ = ["PLAIN", "Connection", "Gate", "Party", "PlainWire", "Principal", "Rights", "Source", "Wire"]
 
 Gate = Callable[[Callable[[PlaitError | None], None]], None]
 """Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
@@ -47,6 +47,13 @@ class Principal(msgspec.Struct, frozen=True):
                 raise TypeError(f"Principal.{name} must be {what}, not a {type(value).__name__}")
         if self.expires_at is not None and math.isnan(self.expires_at):
             raise ValueError("Principal.expires_at is NaN")
+
+
+class Party(NamedTuple):
+    """Who the limits charge: a principal by its id, or the address of clients without one."""
+
+    user: str | None
+    address: str = ""
 
 
 class Rights(NamedTuple):
@@ -144,8 +151,8 @@ class Connection:
         party: Hashable | None = None,
     ) -> None:
         self.id = id
-        # Who is charged for its waiting turns, if not the connection itself: the principal or address of a request.
-        self.party = party
+        # Who is charged for its waiting turns.
+        self.party: Hashable = self if party is None else party
         # The number of its join, in order of arrival, if its client uses only the last of its sockets.
         self.arrival = arrival
         self.wire = wire

@@ -331,6 +331,14 @@ class Turn:
             self._is_counted = True
 
     @property
+    def party_of_runs(self) -> Hashable | None:
+        """Who is charged for its waiting runs: a socket without a principal itself, as its address may have many."""
+        connection = self.connection
+        if not self.by_client or connection is None or connection.session is None or connection.principal is not None:
+            return self.party
+        return connection
+
+    @property
     def may_have_stored(self) -> bool:
         """Whether a change of the turn, or of a turn that it has called, is durable or may become durable."""
         return self.has_stored or self._undecided > 0

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.actor.connection import Connection, Gate
+from plait.actor.connection import Connection, Gate, Party
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
@@ -154,7 +154,7 @@ class TurnRunner:
         to its own thread are answered at once, as they can make no change.
         """
         if turn.by_client and turn.connection is not None:
-            turn.party = turn.connection.party or turn.connection
+            turn.party = turn.connection.party
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
             done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
@@ -222,12 +222,14 @@ class TurnRunner:
             self.report(error, turn.connection, turn.trace)
 
     def find_excess(self, party: Hashable) -> TooMany | None:
-        """Return why no other turn of a connection, principal or address may wait; None if it may."""
-        most = self._actor.limits.waiting_turns
-        if self.mailbox.count_waiting(party) < most:
+        """Return why no other turn of a party may wait; None if it may."""
+        is_address = isinstance(party, Party) and party.user is None
+        limit = "waiting_turns_per_address" if is_address else "waiting_turns"
+        if self.mailbox.count_waiting(party) < (most := getattr(self._actor.limits, limit)):
             return None
-        many = f"{most} of your calls and messages wait in this thread, and no more may; try again later"
-        return TooMany(many, limit="waiting_turns", retry_after=1.0)
+        whose = "calls and messages of your address" if is_address else "of your calls and messages"
+        many = f"{most} {whose} wait in this thread, and no more may; try again later"
+        return TooMany(many, limit=limit, retry_after=1.0)
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
         """Run a turn concurrently with others, even while those are held or refused."""

@@ -371,7 +371,7 @@ class Runs:
                     run,
                     max_waiting=agent.max_waiting,
                     timeout=agent.wait_timeout,
-                    party=None if turn is None else turn.party,
+                    party=None if turn is None else turn.party_of_runs,
                     most_of_party=actor.limits.waiting_runs,
                 )
             else:

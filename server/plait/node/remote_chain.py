@@ -175,9 +175,11 @@ class Chains:
 def _describe_client(turn: Turn) -> _Client:
     connection = turn.connection
     if connection is None:
-        return _Client(None, None, readonly=False, party=repr(turn.party))
+        return _Client(None, None, readonly=False, party=repr(turn.party_of_runs))
     principal = connection.principal
-    return _Client(connection.id, None if principal is None else principal.id, connection.readonly, repr(turn.party))
+    return _Client(
+        connection.id, None if principal is None else principal.id, connection.readonly, repr(turn.party_of_runs)
+    )
 
 
 def _make_connection(client: _Client) -> Connection | None:

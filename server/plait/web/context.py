@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Scope
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Principal
+from plait.actor.connection import Party, Principal
 from plait.agents.runs import Runs
 from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
@@ -100,10 +100,11 @@ def find_lease(request: Request) -> Lease:
     return lease
 
 
-def find_party(request: Request, principal: Principal | None) -> Hashable:
+def find_party(request: Request, principal: Principal | None) -> Party:
     """Return the party that the limits charge for a request: its principal, or else its address."""
-    host = request.client.host if request.client else ""
-    return (False, host) if principal is None else (True, principal.id)
+    if principal is not None:
+        return Party(principal.id)
+    return Party(None, request.client.host if request.client else "")
 
 
 class ServerContext:

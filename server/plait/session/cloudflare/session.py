@@ -350,7 +350,7 @@ class CloudflareSession:
         if self._connection.backlog >= limits.backlog:
             many = f"more than {limits.backlog} bytes of your messages wait to be handled; try again later"
             return TooMany(many, limit="backlog")
-        return self._actor.turns.find_excess(self._connection) if is_message else None
+        return self._actor.turns.find_excess(self._connection.party) if is_message else None
 
     def _refuse(self, frame: StatePush | Call | None, error: TooMany) -> None:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""

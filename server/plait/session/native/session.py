@@ -302,7 +302,7 @@ class PlaitSession:
         limits, limiter = self._actor.limits, self._limiter
         if limiter is None or not (wait := limiter.take(self._loop.time())):
             if isinstance(message, messages.Message | None) and (
-                excess := self._actor.turns.find_excess(self._connection)
+                excess := self._actor.turns.find_excess(self._connection.party)
             ):
                 self._refuse(message, _PAUSE, excess)
                 return True

@@ -23,7 +23,15 @@ from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, as_final_refusal, as_get, as_refusal, find_traceparent, with_token
+from plait.web.context import (
+    ServerContext,
+    as_final_refusal,
+    as_get,
+    as_refusal,
+    find_party,
+    find_traceparent,
+    with_token,
+)
 from plait.web.sockets.pending_join import OpenSocket, PendingJoin, Place
 from plait.web.sockets.socket import ABNORMAL
 from plait_schemas.codes import INTERNAL_ERROR
@@ -106,7 +114,8 @@ class Admission:
         actor = await self._find_actor(rights)
         if not actor.state.is_stored:  # The thread was destroyed after the check.
             await _store(actor)
-        connection = actor.sockets.make_connection(self._make_id(actor, rights), socket, rights=rights, wire=CLOUDFLARE)
+        id, party = self._make_id(actor, rights), find_party(self._request, rights.principal)
+        connection = actor.sockets.make_connection(id, socket, rights=rights, wire=CLOUDFLARE, party=party)
         session = CloudflareSession(actor, connection, socket, self._context.departures)
         socket.attach(session)
         self._hold(connection)
@@ -127,7 +136,10 @@ class Admission:
             with actor.keep_awake():
                 await actor.state.store_thread()
                 id = actor.sockets.connection_id(SUBPROTOCOL, rights.principal, join.client)
-                connection = actor.sockets.make_connection(id, socket, rights=rights, wire=PLAIT, arrival=arrival)
+                party = find_party(self._request, rights.principal)
+                connection = actor.sockets.make_connection(
+                    id, socket, rights=rights, wire=PLAIT, arrival=arrival, party=party
+                )
                 self._hold(connection)
                 renew, lease = self._find_rights_by_token, self._lease
                 tokens = Tokens(connection, lease, socket.send, renew=renew, explain=actor.explain)
