@@ -4,14 +4,15 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
 from types import FrameType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from starlette.requests import Request
 
+from plait.actor.begun import Begun
 from plait.actor.connection import Connection
 from plait.actor.outcome import Done
 from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
@@ -19,7 +20,9 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.limits import Limits
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Cause", "Turn", "TurnActor", "current_turn", "find_client_turn", "latest_turn"]
+__all__ = ["Cause", "Turn", "TurnActor", "begin_write", "current_turn", "find_client_turn", "latest_turn"]
+
+T = TypeVar("T")
 
 log = logging.getLogger("plait.thread")
 
@@ -40,6 +43,14 @@ def current_turn() -> "Turn | None":
     """Return the turn in which the calling code runs; None outside of turns."""
     turn = _turn.get()
     return turn if turn is not None and turn.is_running else None
+
+
+def begin_write(work: Coroutine[Any, Any, T]) -> Begun[T]:
+    """Begin a write in a task; the turn of the calling code ends after it, with its error if nothing awaits it."""
+    begun = Begun(work)
+    if (turn := current_turn()) is not None:
+        turn.begun = [*turn.begun, begun]
+    return begun
 
 
 def find_client_turn() -> "Turn | None":
@@ -84,6 +95,7 @@ class Turn:
         "_is_counted",
         "_undecided",
         "actor",
+        "begun",
         "by_client",
         "connection",
         "has_stored",
@@ -128,6 +140,8 @@ class Turn:
         self.number = 0
         # Called in order when it has ended, and then removed.
         self._callbacks: list[Done] = []
+        # The writes that its code has begun, before whose end it does not end.
+        self.begun: Sequence[Begun[Any]] = ()
         self.actor = actor
         self.connection = connection
         self.request = request
@@ -266,6 +280,8 @@ class Turn:
             result = self.work()
             if type(result) not in _NOT_AWAITABLE and inspect.isawaitable(result):
                 result = await result
+            if self.begun:
+                await self._finish_begun()
         except asyncio.CancelledError as cancelled:
             error = self._explain_cancelled(cancelled, task)
         except StopIteration as stop:  # A future cannot have this exception.
@@ -280,8 +296,7 @@ class Turn:
             self.task = None
             for _ in range(self._cancellations):  # Even if its code has caught the cancellations.
                 task.uncancel()
-        if error is not None or self.loss is not None:
-            error = self._find_error(error)
+        error = self._find_error(error)
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
@@ -290,6 +305,11 @@ class Turn:
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
+
+    async def _finish_begun(self) -> None:
+        while self.begun:
+            first, *self.begun = self.begun
+            await first.finish()
 
     def _find_error(self, error: BaseException | None) -> BaseException | None:
         """Return the error that the turn ends with; `error` is what its code has raised, if anything."""

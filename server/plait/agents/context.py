@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, overload
 import msgspec
 from starlette.requests import Request
 
+from plait.actor.begun import Begun
 from plait.actor.connection import Connection
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn
@@ -62,6 +63,10 @@ def _read_attribute(value: object) -> tuple[type, object]:
     if type(value) is tuple or isinstance(value, str):
         raise TypeError(f"{value!r} cannot be found by its type: give attributes with names as a dict")
     return type(value), value
+
+
+async def _wait(begun: asyncio.Future[object]) -> None:
+    await begun
 
 
 class Caller(Protocol):
@@ -201,7 +206,7 @@ class Context(Generic[ThreadT]):
         self._run.check()
         return self._caller.stream_for(self, agent, input)
 
-    def wait_until(self, work: Coroutine[Any, Any, object] | Callable[[], Awaitable[object]]) -> None:
+    def wait_until(self, work: Awaitable[object] | Callable[[], Awaitable[object]]) -> None:
         """Do work in the background after the run has ended: the thread's next run waits for it, but not the answer.
 
         It sees the stored writes of the run, and is done even if the run has raised. Its own writes are stored when it
@@ -209,6 +214,8 @@ class Context(Generic[ThreadT]):
         answer takes longer than the agent's `background_timeout`.
         """
         coroutine = work() if callable(work) else work
+        if isinstance(coroutine, Begun):
+            coroutine = _wait(coroutine.take_over())
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"wait_until takes a coroutine, or an async function without arguments, not {work!r}")
         loop, variables = asyncio.get_running_loop(), copy_context()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import reprlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol
@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.actor.turn import begin_write
 from plait.clock import read_wall_clock
 from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
@@ -73,8 +74,9 @@ class Threads(Protocol):
 class KV:
     """Durable entries by namespace and key; the first entry creates its namespace.
 
-    A write is durable when the call returns, even in a run that raises later. In a run, each call is a checkpoint. The
-    methods raise StoreError, and ValueError for an invalid name or key.
+    The methods that write begin when they are called. A write is durable when awaiting the result returns, even in a
+    run that raises later. In a run, each call is a checkpoint. The methods raise StoreError, and ValueError for an
+    invalid name or key.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class KV:
         expires_at = None if entry.expires is None else datetime.fromtimestamp(entry.expires / 1e6, UTC)
         return KVEntry(True, _decode(entry.form, data), entry.content_type, expires_at)
 
-    async def set(
+    def set(
         self,
         namespace: str,
         key: str,
@@ -117,7 +119,7 @@ class KV:
         *,
         ttl: float | msgspec.UnsetType | None = msgspec.UNSET,
         content_type: str | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Set an entry to a str, bytes, or anything that encodes as JSON.
 
         It expires after `ttl` seconds, or never with None; without `ttl`, after the namespace's default. Raises
@@ -128,8 +130,8 @@ class KV:
         if ttl is not msgspec.UNSET:
             _check_ttl(ttl)
         if content_type is not None and (not isinstance(content_type, str) or len(content_type) > _LONGEST_TYPE):
-            text = f"content_type must be a str of at most {_LONGEST_TYPE} characters"
-            raise ValueError(f"{text}, not {reprlib.repr(content_type)}")
+            shown = reprlib.repr(content_type)
+            raise ValueError(f"content_type must be a str of at most {_LONGEST_TYPE} characters, not {shown}")
         form, data = _encode(key, value)
         if len(data) > self._limits.record:
             size = f"{len(data)} bytes; the limit is {self._limits.record}"
@@ -137,14 +139,13 @@ class KV:
         label = _TYPES[form] if content_type is None else content_type
 
         given = () if ttl is msgspec.UNSET else (ttl,)
-        await self._call(
-            namespace, "write", Description(escaped, form, label, len(data)), data, read_wall_clock(), *given
-        )
+        entry = Description(escaped, form, label, len(data))
+        return self._begin(namespace, "write", entry, data, read_wall_clock(), *given)
 
-    async def delete(self, namespace: str, key: str) -> None:
+    def delete(self, namespace: str, key: str) -> Awaitable[None]:
         """Remove an entry, if it is there."""
         escaped = _check_key(key)
-        await self._call(namespace, "delete", escaped)
+        return self._begin(namespace, "delete", escaped)
 
     async def keys(self, namespace: str, prefix: str = "") -> list[str]:
         """Return the keys that begin with `prefix`, sorted."""
@@ -161,19 +162,19 @@ class KV:
         self._check()
         return sorted([unescape(name) async for name in self._threads.list_names(NAMESPACE)])
 
-    async def create_namespace(self, name: str, *, ttl: float | None = None) -> None:
+    def create_namespace(self, name: str, *, ttl: float | None = None) -> Awaitable[None]:
         """Create a namespace, or change its default `ttl`, after which entries expire that are set without one.
 
         Existing entries keep their expiry.
         """
         _check_ttl(ttl)
-        await self._call(name, "set_default", ttl)
+        return self._begin(name, "set_default", ttl)
 
-    async def delete_namespace(self, name: str) -> None:
+    def delete_namespace(self, name: str) -> Awaitable[None]:
         """Remove a namespace and all of its entries, if there is one."""
+        key = _key_of(name)
         self._check()
-        with suppress(NotFound):
-            await self._threads.destroy(_key_of(name))
+        return begin_write(self._destroy(key))
 
     # Expiry
 
@@ -214,10 +215,17 @@ class KV:
                     "expired entries of kv could not be removed and will be tried again: %s", operator_message(error)
                 )
 
-    async def _call(self, namespace: str, method: str, *args: Any) -> Any:
+    def _call(self, namespace: str, method: str, *args: Any) -> Coroutine[Any, Any, Any]:
         key = _key_of(namespace)
         self._check()
-        return await self._threads.call_part(key, "entries", method, *args)
+        return self._threads.call_part(key, "entries", method, *args)
+
+    def _begin(self, namespace: str, method: str, *args: Any) -> Awaitable[None]:
+        return begin_write(self._call(namespace, method, *args))
+
+    async def _destroy(self, key: ThreadKey) -> None:
+        with suppress(NotFound):
+            await self._threads.destroy(key)
 
 
 def _namespace_of(actor: Actor) -> Namespace:

@@ -1,9 +1,10 @@
 """The values of a user, which all threads share."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from plait.actor.thread import Thread
+from plait.actor.turn import begin_write
 from plait.kv.user_names import user_prefix
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey
@@ -26,13 +27,14 @@ class UserThread(Thread[Any]):
 class User:
     """The values of a user, which all threads share: JSON by key, together at most `Limits.record` bytes (1 MiB).
 
-    A value that is written or read is durable when the call returns, even in a run that raises later. To change a value
-    that depends on the current one, use `update` or `push`, which are atomic. In a run, each call is a checkpoint. The
-    methods raise StoreError. `id` is the user's id; an empty one raises NotFound.
+    The methods that write begin when they are called. A value is durable when awaiting the result returns, even in a
+    run that raises later. To change a value that depends on the current one, use `update` or `push`, which are atomic.
+    In a run, each call is a checkpoint. The methods raise StoreError. `id` is the user's id; an empty one raises
+    NotFound.
     """
 
     def __init__(
-        self, id: str, call_part: Callable[..., Awaitable[Any]], check: Callable[[], None] = lambda: None
+        self, id: str, call_part: Callable[..., Coroutine[Any, Any, Any]], check: Callable[[], None] = lambda: None
     ) -> None:
         self.id = id
         self._key = ThreadKey(USER, user_prefix(id))
@@ -42,76 +44,72 @@ class User:
 
     # Reading
 
-    async def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: Any = None) -> Coroutine[Any, Any, Any]:
         """Return the value of a key, or `default`."""
-        return await self._call("get", key, default)
+        return self._call("get", key, default)
 
-    async def has(self, key: str) -> bool:
+    def has(self, key: str) -> Coroutine[Any, Any, bool]:
         """Whether there is a value, which may be None, for a key."""
-        found: bool = await self._call("has", key)
-        return found
+        return self._call("has", key)
 
-    async def keys(self) -> list[str]:
+    def keys(self) -> Coroutine[Any, Any, list[str]]:
         """Return the keys, in order of insertion."""
-        found: list[str] = await self._call("keys")
-        return found
+        return self._call("keys")
 
-    async def values(self) -> list[Any]:
+    def values(self) -> Coroutine[Any, Any, list[Any]]:
         """Return the values, in the order of `keys`."""
-        found: list[Any] = await self._call("values")
-        return found
+        return self._call("values")
 
-    async def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> Coroutine[Any, Any, list[tuple[str, Any]]]:
         """Return the keys and values, in the order of `keys`."""
-        found: list[tuple[str, Any]] = await self._call("items")
-        return found
+        return self._call("items")
 
-    async def size(self) -> int:
+    def size(self) -> Coroutine[Any, Any, int]:
         """Return the number of keys."""
-        found: int = await self._call("size")
-        return found
+        return self._call("size")
 
-    async def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> Coroutine[Any, Any, dict[str, Any]]:
         """Return the metadata, `{}` if none was set."""
-        found: dict[str, Any] = await self._call("metadata")
-        return found
+        return self._call("metadata")
 
     # Writing
 
-    async def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> Awaitable[None]:
         """Set a value: anything that encodes as JSON. Raises TypeError, ValueError and TooLarge."""
-        await self._call("set", key, value)
+        return self._begin("set", key, value)
 
-    async def delete(self, key: str) -> None:
+    def delete(self, key: str) -> Awaitable[None]:
         """Remove a key, if there is one."""
-        await self._call("delete", key)
+        return self._begin("delete", key)
 
-    async def clear(self) -> None:
+    def clear(self) -> Awaitable[None]:
         """Remove all keys; the metadata stays."""
-        await self._call("clear")
+        return self._begin("clear")
 
-    async def push(self, key: str, value: Any, max_records: int | None = None) -> None:
+    def push(self, key: str, value: Any, max_records: int | None = None) -> Awaitable[None]:
         """Append to a list, creating it if needed, and keep its last `max_records` elements.
 
         Raises TypeError if the value is not a list.
         """
-        await self._call("push", key, value, max_records)
+        return self._begin("push", key, value, max_records)
 
-    async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
+    def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> Awaitable[T]:
         """Replace a value with `change(value)`, or `change(default)` if there is none, and return the new value."""
-        value: T = await self._call("update", key, change, default)
-        return value
+        return self._begin("update", key, change, default)
 
-    async def set_metadata(self, metadata: dict[str, Any]) -> None:
+    def set_metadata(self, metadata: dict[str, Any]) -> Awaitable[None]:
         """Replace the whole metadata."""
-        await self._call("set_metadata", metadata)
+        return self._begin("set_metadata", metadata)
 
     def __repr__(self) -> str:
         return f"<User {self.id!r}>"
 
     # Inside
 
-    async def _call(self, method: str, *args: Any) -> Any:
+    def _begin(self, method: str, *args: Any) -> Awaitable[Any]:
+        return begin_write(self._call(method, *args))
+
+    def _call(self, method: str, *args: Any) -> Coroutine[Any, Any, Any]:
         """Call a method of the values of the user's thread."""
         self._check()
-        return await self._call_part(self._key, "values", method, *args)
+        return self._call_part(self._key, "values", method, *args)

@@ -1,16 +1,31 @@
 """Keeps the writes of a run to the parts of its thread until they are committed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from plait.actor.begun import Begun
 from plait.actor.thread import ThreadActor
+from plait.actor.turn import begin_write
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["Draft", "Stage", "find_stage"]
+__all__ = ["Draft", "Stage", "begin_staged", "find_stage"]
+
+T = TypeVar("T")
 
 _innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", default=None)
+
+
+def begin_staged(actor: ThreadActor, work: Coroutine[Any, Any, T]) -> Begun[T]:
+    """Begin a write to a part of a thread that must read first: its run stores it, or else its turn waits for it."""
+    if actor.state.find_own_transaction() is not None:
+        work.close()
+        raise RuntimeError("what must be read first cannot be written in a transaction: read it before the block")
+    if (stage := find_stage(actor)) is None:
+        return begin_write(work)
+    stage.begun.append(begun := Begun(work))
+    return begun
 
 
 def find_stage(actor: ThreadActor) -> "Stage | None":
@@ -58,6 +73,8 @@ class Stage:
         # Called at each use of a part; raises to interrupt the run.
         self.check = check
         self.drafts: dict[Any, Draft] = {}
+        # Writes that read first.
+        self.begun: list[Begun[Any]] = []
         # Whether later writes are stored at once instead of staged.
         self.is_closed = False
         # Whether the run is an attempt of the queue.
@@ -70,7 +87,7 @@ class Stage:
     def may_be_dirty(self) -> bool:
         """Whether there are writes to store, or changes that cannot be stored."""
         try:
-            return any(draft.is_dirty for draft in self.drafts.values())
+            return bool(self.begun) or any(draft.is_dirty for draft in self.drafts.values())
         except (TypeError, ValueError):  # A value was changed in place, and is not JSON.
             return True
 
@@ -86,6 +103,8 @@ class Stage:
         is stored, and the writes stay staged until they are dropped.
         """
         while True:
+            while self.begun:
+                await self.begun.pop(0).finish()
             if self._commit is not None and not self._commit.is_done:
                 # Its writes must be stored first, or be staged again if it fails.
                 await self._commit.wait()
@@ -116,6 +135,8 @@ class Stage:
 
     def drop(self) -> None:
         """Forget the writes that are not committed."""
+        while self.begun:
+            self.begun.pop().cancel()
         for draft in self.drafts.values():
             draft.drop()
         self.drafts.clear()

@@ -9,12 +9,12 @@ import msgspec
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.parts.encoding import check_type, encode_key, encode_named
 from plait.parts.part import Part
-from plait.parts.stage import find_stage
+from plait.parts.stage import begin_staged, find_stage
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_index import HEAD
 from plait.parts.values_ops import Push
-from plait.parts.written import STAGED, Written
+from plait.parts.written import STAGED, Result, Written
 from plait.store.protocol import Record, RecordRange
 from plait_schemas.codec import decode_json
 
@@ -119,7 +119,7 @@ class ThreadValues:
         op = Push(encode_key(key), encode_named(key, value), max_records)
         return self._write(key, lambda draft: draft.push(op))
 
-    async def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> T:
+    def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> Awaitable[T]:
         """Set a value to the result of a function of the current value, or of `default`, and return the result.
 
         Concurrent updates both count: in a run, the function is called again when the run commits, if the value was
@@ -127,11 +127,19 @@ class ThreadValues:
         """
         encode_key(key)
         self._check_may_write()
-        draft = await self._loaded([key])
-        value: T
-        value, written = self._write_draft(draft, key, lambda draft: draft.update(key, change, default))
-        await written
-        return value
+        draft = self._use()
+
+        def write() -> Result[T]:
+            return Result(*self._write_draft(draft, key, lambda draft: draft.update(key, change, default)))
+
+        async def read_and_write() -> T:
+            await draft.load([key])
+            self._check_may_write()
+            return await write()
+
+        if self._actor.state.shows_current and not draft.find_unknown([key]):
+            return write()
+        return begin_staged(self._actor, read_and_write())
 
     async def read_json(self, key: str) -> bytes | None:
         """Return the JSON of a value, for `exchange`; None if there is none."""

@@ -55,18 +55,23 @@ class ValuesDraft:
         """
         while True:
             await self._head.wait_for_shown()
-            if self._view is None:
-                self._note_edits()
-                self._refresh()
-            assert self._view is not None
-            view = self._view
-            missing = view.find_unknown(view.keys() if keys is None else keys)
-            if not missing:
-                self.is_loaded = self._head.has_read = True
+            if not (missing := self.find_unknown(keys)):
                 return
+            view = self._view
             await self._head.read(missing)
-            if self._view is view and view.find_unknown(missing):
+            if self._view is view and view is not None and view.find_unknown(missing):
                 self._view = None  # Others have replaced values that were not known.
+
+    def find_unknown(self, keys: Iterable[str] | None) -> list[str]:
+        """Return which of some keys, or of all, have values that must be read before the methods that read."""
+        if self._view is None:
+            self._note_edits()
+            self._refresh()
+        assert self._view is not None
+        missing = self._view.find_unknown(self._view.keys() if keys is None else keys)
+        if not missing:
+            self.is_loaded = self._head.has_read = True
+        return missing
 
     @property
     def metadata(self) -> dict[str, Any]:

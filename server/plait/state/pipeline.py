@@ -110,6 +110,11 @@ class Pipeline(CommitQueue):
         if self._shows_durable():
             await self.wait_until_stored()
 
+    @property
+    def shows_current(self) -> bool:
+        """Whether `wait_for_shown` returns at once."""
+        return not self._shows_durable()
+
     def _shows_durable(self) -> bool:
         return len(self._pending) > 0 and self.turns is not None and self.turns.sees_durable()
 

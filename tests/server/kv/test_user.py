@@ -149,7 +149,7 @@ async def test_what_is_read_is_durable() -> None:
         user = app.user("ada")
         await user.set("n", 1)
         store.is_held = True
-        writing = asyncio.create_task(user.set("n", 2))
+        writing = asyncio.ensure_future(user.set("n", 2))
         while not store.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         reading = asyncio.gather(*(user.get("n"), user.items(), user.has("m"), user.size()), return_exceptions=True)
@@ -169,10 +169,10 @@ async def test_a_write_that_is_durable_is_told_though_a_later_one_fails() -> Non
         user = app.user("ada")
         await user.set("n", 0)
         store.is_held = True
-        first = asyncio.create_task(user.update("n", lambda n: n + 1))
+        first = asyncio.ensure_future(user.update("n", lambda n: n + 1))
         while not store.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        second = asyncio.create_task(user.update("n", lambda n: n + 1))
+        second = asyncio.ensure_future(user.update("n", lambda n: n + 1))
         for _ in range(5):
             await asyncio.sleep(0)
         store.resume(1)

@@ -376,7 +376,7 @@ async def test_a_read_of_kv_whose_link_is_lost_is_repeated(read: str) -> None:
         kv, namespace = nodes.apps[0].kv, nodes.name_of("plait-kv", 1)
         await kv.set(namespace, "key", 1)
         theirs.is_held = True
-        setting = asyncio.create_task(kv.set(namespace, "key", 2))
+        setting = asyncio.ensure_future(kv.set(namespace, "key", 2))
         (link,) = nodes.apps[0]._links._dialled.values()
         await wait_for_message(link)
         reading = asyncio.create_task(kv.get(namespace, "key") if read == "get" else getattr(kv, read)(namespace))

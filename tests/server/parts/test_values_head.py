@@ -21,6 +21,7 @@ class Room(Thread[dict[str, Any]]):
 
 async def fill(actor: Actor, count: int = MANY) -> None:
     thread = actor.thread
+    assert isinstance(thread, Room)
     with thread.transaction():
         for number in range(count):
             thread.values.set(f"key {number}", number)

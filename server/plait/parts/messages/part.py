@@ -5,6 +5,7 @@ from types import NoneType
 from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from plait.actor.actor import Actor
+from plait.actor.begun import Begun
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
@@ -24,7 +25,7 @@ from plait.parts.messages.stream import MessageStream
 from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 from plait.parts.part import Part
-from plait.parts.stage import find_stage
+from plait.parts.stage import begin_staged, find_stage
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
 from plait.store.protocol import Record, RecordRange
@@ -73,9 +74,9 @@ class ThreadMessages:
     """The messages of one thread: a history, and a queue for its agent.
 
     The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
-    and `delete` read first, so they are coroutines and cannot be used in a transaction. In a run of an agent, writes
-    are staged, and stored with the run; the history is then as the agent needs it: without pending and failed messages,
-    and with silent ones.
+    and `delete` read first, so they only begin when they are called, and cannot be used in a transaction. In a run of
+    an agent, writes are staged, and stored with the run; the history is then as the agent needs it: without pending and
+    failed messages, and with silent ones.
     """
 
     def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
@@ -258,38 +259,43 @@ class ThreadMessages:
         moves = [(each, self._writer.numbers.next_position()) for each in untaken]
         return self._write(lambda changes: changes.take(moves))
 
-    async def update(
+    def update(
         self, id: str, content: str | None = None, *, metadata: Mapping[str, Any] | None = None
-    ) -> Message:
+    ) -> Begun[Message]:
         """Change the content of a message, or add to its metadata, and return it.
 
         Raises NotFound, Conflict for a message that is being written, and what `inject` raises.
         """
         check_type("id", id, str)
         self._check_may_write()
-        before, _ = await self._reader.find_present(id)
-        self._check_may_write()
-        if before is None:
-            raise NotFound(f"there is no message {id}")
         # What is added, as it will be read.
         metadata = {} if metadata is None else metadata
-        added = _check(Message(id=id, role=before.role, content=content, metadata=metadata))
+        added = _check(Message(id=id, role="user", content=content, metadata=metadata))
+        return begin_staged(self._actor, self._update(added, self._use_draft()))
+
+    async def _update(self, added: Message, draft: MessagesDraft | None) -> Message:
+        before, _ = await self._reader.find_present(added.id)
+        self._check_may_write()
+        if before is None:
+            raise NotFound(f"there is no message {added.id}")
         after = edit_message(before, added.content, added.metadata)
-        if (draft := self._use_draft()) is not None:
+        if draft is not None:
             return draft.edit(before, added.content, added.metadata)
         is_pending = before.status == "pending"
         return await self._write(lambda changes: changes.change_pending(after) if is_pending else changes.change(after))
 
-    async def delete(self, id: str) -> bool:
+    def delete(self, id: str) -> Begun[bool]:
         """Remove a message, and the results of its tool calls; return whether it existed.
 
         A pending message is cancelled, unless a run has taken it. Raises Conflict for one that is being written.
         """
         check_type("id", id, str)
         self._check_may_write()
+        return begin_staged(self._actor, self._delete(id, self._use_draft()))
+
+    async def _delete(self, id: str, draft: MessagesDraft | None) -> bool:
         message, results = await self._reader.find_present(id)
         self._check_may_write()
-        draft = self._use_draft()
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
         if draft is not None:

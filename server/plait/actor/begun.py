@@ -1,0 +1,37 @@
+"""Writes that must read, or ask another thread, first: they begin when they are called."""
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Begun"]
+
+T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """Work that has begun in a task. It is finished even if the code that awaits it is cancelled."""
+
+    __slots__ = ("_is_awaited", "_task")
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)
+        # Whether other code waits for its end, and gets its error.
+        self._is_awaited = False
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return (yield from self.take_over().__await__())
+
+    def take_over(self) -> asyncio.Future[T]:
+        """Return its result for other code, which waits for it from here on."""
+        self._is_awaited = True
+        return asyncio.shield(self._task)
+
+    async def finish(self) -> None:
+        """Wait for its end, and raise its error, unless other code does."""
+        if not self._is_awaited:
+            await self
+
+    def cancel(self) -> None:
+        """Cancel it."""
+        self._task.cancel()

@@ -1,0 +1,209 @@
+"""The methods that write do so when they are called, whether their result is awaited or not."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from tests.server.parts.workshop import make_store, until
+
+from plait import Context, Messages, Plait, Schedule, Thread, Values, effect, rpc
+from plait.kv.kv import KV
+from plait.kv.user import User
+from plait.parts.messages.part import ThreadMessages
+from plait.parts.schedule.schedule import ThreadSchedule
+from plait.parts.values import ThreadValues
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+class Room(Thread[dict[str, Any]]):
+    initial_state = {"n": 0}  # noqa: RUF012
+    values = Values()
+    messages = Messages()
+    schedule = Schedule()
+
+    # The app of the test, and the ids of a message and a schedule.
+    app: ClassVar[Plait]
+    message = schedule_id = ""
+
+    @effect
+    def ring(self) -> None:
+        """Leave a trace."""
+        self.values.set("rang", 1)
+
+    @rpc
+    def write(self, name: str) -> str:
+        """Call a writer, and forget its result."""
+        WRITERS[name](self.find(name))
+        return "done"
+
+    @rpc
+    def write_wrongly(self, name: str) -> str:
+        """Call a writer with arguments that it refuses, and forget its result."""
+        WRONG[name](self.find(name))
+        return "done"
+
+    def find(self, name: str) -> Any:
+        """Return the owner of a writer."""
+        owner = name.partition(".")[0]
+        return {"user": Room.app.user("ada"), "kv": Room.app.kv}.get(owner) or getattr(self, owner)
+
+
+WRITERS: dict[str, Callable[[Any], Any]] = {
+    "values.set": lambda values: values.set("a", 2),
+    "values.delete": lambda values: values.delete("a"),
+    "values.clear": lambda values: values.clear(),
+    "values.push": lambda values: values.push("list", 2),
+    "values.update": lambda values: values.update("a", lambda a: a + 1),
+    "values.set_metadata": lambda values: values.set_metadata({"b": 2}),
+    "messages.inject": lambda messages: messages.inject("user", "more"),
+    "messages.queue": lambda messages: messages.queue("more"),
+    "messages.take": lambda messages: messages.take(),
+    "messages.update": lambda messages: messages.update(Room.message, "changed"),
+    "messages.delete": lambda messages: messages.delete(Room.message),
+    "schedule.after": lambda schedule: schedule.after(3600, "ring"),
+    "schedule.at": lambda schedule: schedule.at(LATER, "ring"),
+    "schedule.every": lambda schedule: schedule.every(3600, "ring"),
+    "schedule.cron": lambda schedule: schedule.cron("0 0 * * *", "ring"),
+    "schedule.queue": lambda schedule: schedule.queue("ring"),
+    "schedule.cancel": lambda schedule: schedule.cancel(Room.schedule_id),
+    "user.set": lambda user: user.set("a", 2),
+    "user.delete": lambda user: user.delete("a"),
+    "user.clear": lambda user: user.clear(),
+    "user.push": lambda user: user.push("list", 2),
+    "user.update": lambda user: user.update("a", lambda a: a + 1),
+    "user.set_metadata": lambda user: user.set_metadata({"b": 2}),
+    "kv.set": lambda kv: kv.set("names", "a", 2),
+    "kv.delete": lambda kv: kv.delete("names", "a"),
+    "kv.create_namespace": lambda kv: kv.create_namespace("new"),
+    "kv.delete_namespace": lambda kv: kv.delete_namespace("names"),
+}
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "values.update": lambda values: values.update("a", lambda _: 1 / 0),
+    "messages.update": lambda messages: messages.update("unknown", "changed"),
+    "user.set": lambda user: user.set("a", object()),
+    "user.update": lambda user: user.update("a", lambda _: 1 / 0),
+    "kv.set": lambda kv: kv.set("names", "a", object()),
+}
+OWNERS = {"values": ThreadValues, "messages": ThreadMessages, "schedule": ThreadSchedule, "user": User, "kv": KV}
+# The methods that write nothing, or are called by plait itself. A stream writes in its own block.
+OTHERS = {
+    "values": {*Values.reading, "exchange", "loaded", "dirty"},
+    "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream"},
+    "schedule": {*Schedule.reading, "current", "due", "wakes_at", "kept_until", "on_due", "load", "clear", "put"}
+    | {"terminate"},
+    "user": set(Values.reading),
+    "kv": {"get", "keys", "stats", "namespaces", "start", "stop", "sweep"},
+}
+
+
+async def open_app(store: Any) -> AsyncIterator[Plait]:
+    app = Room.app = Plait(Room, store=store)
+
+    @app.agent("do", thread=Room)
+    async def do(ctx: Context[Room], name: str) -> str:
+        WRITERS[name](ctx.thread.find(name))
+        return "done"
+
+    async with app:
+        room = app.thread(Room, "one")
+        Room.message = (await room.messages.inject("user", "hello")).id
+        Room.schedule_id = await room.schedule.after(7200, "ring")
+        await room.messages.queue("queued")
+        await room.values.set("a", 1)
+        await app.user("ada").set("a", 1)
+        await app.kv.set("names", "a", 1)
+        yield app
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Plait]:
+    async for app in open_app(make_store(request.param, tmp_path)):
+        yield app
+
+
+async def restart(app: Plait) -> None:
+    """Put all threads to sleep, so that nothing has been read."""
+    await app.__aexit__(None, None, None)
+    await app.__aenter__()
+
+
+async def read_all(app: Plait) -> list[Any]:
+    """Return whatever the room, the user and the namespaces have."""
+    room, user, kv = app.thread(Room, "one"), app.user("ada"), app.kv
+    return [
+        await room.values.items(),
+        await room.values.metadata(),
+        [(each.content, each.status) for each in (await room.messages.list()).messages],
+        [(each.name, each.every, each.cron, each.is_queued) for each in await room.schedule.list()],
+        await user.items(),
+        await user.metadata(),
+        [(name, await kv.keys(name), await kv.get(name, "a")) for name in await kv.namespaces()],
+    ]
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_all_writers_are_known_and_plain_functions(owner: str) -> None:
+    methods = {name for name in vars(OWNERS[owner]) if not name.startswith("_")}
+    assert {f"{owner}.{name}" for name in methods - OTHERS[owner]} == {
+        name for name in WRITERS if name.startswith(f"{owner}.")
+    }
+    for name in methods - OTHERS[owner]:
+        assert not inspect.iscoroutinefunction(getattr(OWNERS[owner], name)), name
+
+
+@pytest.mark.parametrize("is_asleep", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+async def test_a_write_whose_result_is_forgotten_is_stored_before_the_rpc_answers(
+    app: Plait, name: str, *, is_asleep: bool
+) -> None:
+    before = await read_all(app)
+    if is_asleep:
+        await restart(app)
+    assert await app.thread(Room, "one").write(name) == "done"
+    if name == "schedule.queue":  # Its effect runs at once.
+        await until(lambda: app.thread(Room, "one").values.has("rang"))
+    after = await read_all(app)
+    assert after != before
+    await restart(app)
+    assert await read_all(app) == after
+
+
+@pytest.mark.parametrize("is_asleep", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+async def test_a_write_whose_result_is_forgotten_is_stored_before_the_run_answers(
+    app: Plait, name: str, *, is_asleep: bool
+) -> None:
+    before = await read_all(app)
+    if is_asleep:
+        await restart(app)
+    assert await app.run("do", name, thread="one") == "done"
+    if name == "schedule.queue":  # Its effect runs at once.
+        await until(lambda: app.thread(Room, "one").values.has("rang"))
+    after = await read_all(app)
+    assert after != before
+    await restart(app)
+    assert await read_all(app) == after
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_the_error_of_a_forgotten_write_is_that_of_the_rpc(app: Plait, name: str) -> None:
+    before = await read_all(app)
+    with pytest.raises(Exception, match=r"division|unknown|not JSON|neither"):
+        await app.thread(Room, "one").write_wrongly(name)
+    assert await read_all(app) == before
+
+
+async def test_a_write_that_must_read_first_is_refused_in_a_transaction(app: Plait) -> None:
+    await restart(app)
+    room = (await app._node.actor(app.thread(Room, "one")._key)).thread
+    assert isinstance(room, Room)
+    with pytest.raises(RuntimeError, match="read it before"), room.transaction():
+        room.values.update("a", lambda a: a + 1)
+    assert dict(await room.values.items())["a"] == 1
+    with room.transaction():
+        room.values.update("a", lambda a: a + 1)
+    assert dict(await room.values.items())["a"] == 2
