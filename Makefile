@@ -19,9 +19,10 @@ demo: $(VENV)/.installed
 # Installs and builds first, then all at the same time; what each of them says comes when it has ended.
 test: system
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.installed-dev client/js/dist/index.js
+	@$(MAKE) --no-print-directory $(VENV)/.installed-docs
 	@echo "testing with `$(BIN)/python -V` ($(BIN)/python)"
-	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest adapters check client
-	@echo "tested with `$(BIN)/python -V`: pytest, the adapters, checks and the TypeScript client passed"
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest adapters check client docs
+	@echo "tested with `$(BIN)/python -V`: pytest, the adapters, checks, the TypeScript client and the docs passed"
 
 # Everything, and pytest with each newer Python that is there.
 test-all: test
