@@ -54,7 +54,7 @@ class Lists {
   readonly #next: readonly Json[];
   readonly #whole: readonly (readonly Json[])[];
   readonly #key: string | undefined;
-  #hasRepeated: boolean | undefined = undefined;
+  #hasRepeated: boolean | undefined;
 
   constructor(
     old: readonly Json[],

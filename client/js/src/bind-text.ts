@@ -38,7 +38,7 @@ class Binding {
   #held: readonly Region[] = [];
   #isComposing = false;
   // An edit is under way that the element shows, or that takes its caret along.
-  #doing: "type" | "jump" | undefined = undefined;
+  #doing: "type" | "jump" | undefined;
 
   constructor(element: TextElement, client: ThreadClient, pointer: string) {
     this.#client = client;

@@ -47,8 +47,8 @@ class Carets implements PluginValue {
   readonly #pointer: string;
   readonly #key: string;
   readonly #unsubscribe: () => void;
-  #presence: PresenceRecord | undefined = undefined;
-  #connection: string | undefined = undefined;
+  #presence: PresenceRecord | undefined;
+  #connection: string | undefined;
   // The others are told of a selection in this editor, not in another one of the page.
   #isTold = false;
   #isClosed = false;

@@ -16,9 +16,11 @@ import type { Status } from "./link.js";
 import { Listeners, ThreadListeners } from "./listeners.js";
 import type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 import { messageOf } from "./messages.js";
+import { missing } from "./options.js";
 import type { Keeper, ThreadOptions } from "./options.js";
 import { textComparison } from "./parts.js";
 import type { CompareTexts, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
+import type { PlaceIn, Sendable, ValueAt } from "./places.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
@@ -31,19 +33,12 @@ export type Unsubscribe = () => void;
 /** The methods that the options `text` and `undo` bring; without them they throw a TypeError. */
 export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> extends TextMethods, UndoMethods {}
 
-/** `subscribe` tells when one of these has changed. */
-const COMPARED = [
-  "state",
-  "confirmed",
-  "version",
-  "status",
-  "trouble",
-  "pending",
-  "connection",
-  "readonly",
-  "presence",
-] as const;
+/** `subscribe` tells when one of these has changed; what a join says of the connection changes with the status. */
+const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence"] as const;
 
+type Methods = TextMethods & UndoMethods;
+
+/** The methods that options bring. */
 const METHODS = {
   text: ["splice", "append", "goesOn", "editsBetween", "onText"],
   undo: ["undo", "redo", "canUndo", "canRedo"],
@@ -57,9 +52,6 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   /** The thread's methods as methods: `client.rpc.addPlayer("Ada")` calls `add_player`. */
   readonly rpc: RpcFace<Rpcs>;
   readonly initialState: DeepReadonly<State> | undefined;
-  /** The messages that the thread keeps; undefined without the option `messages`. */
-  readonly messages: ThreadMessages | undefined;
-
   readonly #link: Link;
   readonly #ready = new Deferred<void>();
   readonly #closed = new Deferred<void>();
@@ -68,15 +60,25 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #calls: Calls;
   readonly #listeners = new ThreadListeners((refusal) => this.#tellUnhandled(refusal));
   readonly #abandoned: ReturnType<Keeper["newQueues"]> | undefined;
-  readonly #history: History | undefined;
-  readonly #texts: TextWatchers | undefined;
+  readonly #options: ThreadOptions<State>;
+  #history: History | undefined;
+  #texts: TextWatchers | undefined;
+  #messages: ThreadMessages | undefined;
+  #methods: Partial<Record<keyof Methods, (...args: any[]) => unknown>> = {};
 
   constructor(options: ThreadOptions<State>) {
+    if (options.storage && !options.storage.newQueues) missing("the option storage", "keepIn");
     bindMethods(this, ThreadClient.prototype);
+    this.#options = options;
+    for (const [option, names] of Object.entries(METHODS))
+      for (const name of names) {
+        // That of a subclass comes first.
+        (this as Record<string, unknown>)[name] ??= (...args: any[]) =>
+          (this.#methods[name] ?? missing(name, `the option ${option}`))(...args);
+      }
     this.kind = options.kind;
     this.name = options.name;
-    this.initialState =
-      options.initialState === undefined ? undefined : (freeze(plain(options.initialState)) as DeepReadonly<State>);
+    this.initialState = options.initialState && (freeze(plain(options.initialState)) as DeepReadonly<State>);
     this.rpc = rpcFace<Rpcs>((method, args) => this.#calls.call(method, { args }));
     this.#link = new Link(options as ThreadOptions<unknown>, {
       onEvent: (event) => this.#handleEvent(event),
@@ -93,14 +95,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#abandoned = options.storage?.newQueues(options as ThreadOptions<unknown>, (event) =>
       this.#listeners.dispatch(event),
     );
-    const { text, undo } = options;
-    // Each comparison has a budget of its own.
-    const compareTexts: CompareTexts = (before, after) => textComparison(options)?.(before, after) ?? [];
-    this.#texts = text?.newWatchers(compareTexts);
-    this.#history = undo?.newHistory(() => performance.now(), options);
-    this.#add("text", this.#texts && text?.newMethods(this.#edits, this.#texts, compareTexts));
-    this.#add("undo", this.#history && undo?.newMethods(this.#edits, this.#history));
-    this.messages = options.messages?.newMessages(this.#link);
+    this.addParts();
     if (options.connect !== false) this.connect();
   }
 
@@ -187,7 +182,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Sets the state to what the function makes of a draft by changing it in place. An object that the function returns
    * without having changed the draft is the next state.
    */
-  edit(recipe: (draft: State) => unknown): Promise<number> {
+  edit<Result>(
+    recipe: (draft: State) => Result & (Result extends PromiseLike<unknown> ? never : unknown),
+  ): Promise<number> {
     return this.#edits.set((state) => edited(state as State, recipe));
   }
 
@@ -195,7 +192,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Sets the value at a JSON pointer; `-` after an array's pointer appends an element. Of a text of the thread only
    * what is different is sent, as with `set` and `edit`, so that what others write in it at the same time stays.
    */
-  update(pointer: string, value: unknown): Promise<number> {
+  update<Pointer extends string>(
+    pointer: Pointer & PlaceIn<State, Pointer>,
+    value: DeepReadonly<ValueAt<State, Pointer>>,
+  ): Promise<number> {
     return this.#edits.update(pointer, value);
   }
 
@@ -263,7 +263,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Sends a message to the thread's `on_message`, bytes as a binary one; while offline, at the next join. Throws a
    * PlaitError when it is larger than the server takes, or when the client is closed.
    */
-  send(data: unknown): void {
+  send<Data>(data: Data & Sendable<Data>): void {
     this.#checkOpen();
     const message = messageOf(data);
     this.#early.inTurn(() => {
@@ -276,10 +276,15 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
    * Sets what others see of this client; null removes it. It is sent again after a reconnect. Throws as `send` does,
    * and changes nothing then.
    */
-  setPresence(data: unknown): void {
+  setPresence<Data>(data: Data & Sendable<Data>): void {
     this.#checkOpen();
     this.#session.setPresence(plain(data));
     this.#link.pump();
+  }
+
+  /** The messages that the thread keeps. Throws a TypeError without the option `messages`. */
+  get messages(): ThreadMessages {
+    return this.#messages ?? missing("messages", "the option messages");
   }
 
   // Listeners
@@ -350,15 +355,18 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#closed.promise;
   }
 
-  /** Adds the methods of an option, or what throws in their place. */
-  #add(option: keyof typeof METHODS, methods: Partial<TextMethods & UndoMethods> = {}): void {
-    for (const name of METHODS[option]) {
-      const fail = () => {
-        throw new TypeError(`${name} needs the option ${option}, which plait-client exports`);
-      };
-      // That of a subclass comes first.
-      (this as Record<string, unknown>)[name] ??= methods[name] ?? fail;
-    }
+  /** @internal Takes up the parts among the options that the client does not have yet. */
+  addParts(): void {
+    const { text, undo, messages } = this.#options;
+    // Each comparison has a budget of its own.
+    const compareTexts: CompareTexts = (before, after) => textComparison(this.#options)?.(before, after) ?? [];
+    this.#texts ??= text?.newWatchers(compareTexts);
+    this.#history ??= undo?.newHistory(() => performance.now(), this.#options);
+    this.#messages ??= messages?.newMessages(this.#link);
+    this.#methods = {
+      ...(this.#texts && text?.newMethods(this.#edits, this.#texts, compareTexts)),
+      ...(this.#history && undo?.newMethods(this.#edits, this.#history)),
+    };
   }
 
   #checkOpen(): void {
@@ -409,10 +417,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
 /** Binds methods to their object, as after `const { subscribe } = room`. */
 function bindMethods(object: object, prototype: object): void {
-  for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(prototype))) {
-    if (name === "constructor" || typeof value !== "function") continue;
+  for (const [name, descriptor] of Object.entries(Object.getOwnPropertyDescriptors(prototype))) {
+    if (name === "constructor" || !descriptor.value) continue;
     // That of a subclass comes first.
     const method = (object as Record<string, () => unknown>)[name] as () => unknown;
-    Object.defineProperty(object, name, { value: method.bind(object), configurable: true, writable: true });
+    Object.defineProperty(object, name, { ...descriptor, value: method.bind(object) });
   }
 }

@@ -34,25 +34,25 @@ export class Conversation {
   /** Whether there are older messages than those that are known. */
   hasMore = false;
   /** Why the part cannot be opened, and why an older page cannot be read, which stops nothing else. */
-  error: Unopened | undefined = undefined;
-  olderError: Unopened | undefined = undefined;
+  error: Unopened | undefined;
+  olderError: Unopened | undefined;
   #items = new Map<string, ThreadMessage>();
   // How many code points messages have that are streaming, so that a chunk need not count them again.
   #lengths = new WeakMap<ThreadMessage, number>();
   // Of what is known; undefined before the first page, and when the history has begun again.
-  #revision: number | undefined = undefined;
-  #epoch: string | undefined = undefined;
+  #revision: number | undefined;
+  #epoch: string | undefined;
   #limit = PAGE;
   #isWanted = false;
   // Whether the socket tells of changes, and what is awaited on it.
   #isFollowing = false;
-  #awaits: "page" | "older" | undefined = undefined;
-  #older: number | undefined = undefined;
+  #awaits: "page" | "older" | undefined;
+  #older: number | undefined;
   #leaves = false;
   #held: Part[] = [];
   // When a refused Open may be sent again.
   #resumesAt = 0;
-  #shown: ThreadMessage[] | undefined = undefined;
+  #shown: ThreadMessage[] | undefined;
 
   constructor(part: string) {
     this.part = part;

@@ -3,6 +3,7 @@
 import { Conversation } from "./conversation.js";
 import type { ThreadMessage } from "./conversation.js";
 import { PlaitError } from "./errors.js";
+import type { ErrorCode } from "./errors.js";
 import type { JsonObject } from "./json.js";
 import { tooLarge } from "./messages.js";
 import type { Close, Open, Page, Part, Send, Sent, Unopened, Unsent } from "./protocol.js";
@@ -26,7 +27,7 @@ export class Conversations {
   readonly #sent = new SentMessages();
   // Messages that the server has, but that a page is still to bring.
   #answered: SentMessage[] = [];
-  #epoch: string | undefined = undefined;
+  #epoch: string | undefined;
   // What is shown of parts, until it may be different.
   readonly #shown = new Map<string, readonly ThreadMessage[]>();
   #events: PartEvent[] = [];
@@ -118,7 +119,7 @@ export class Conversations {
       const { code, message: text, path } = frame;
       if (this.#sent.delay(frame, this.#now())) return;
       const message = this.#sent.end(frame.ref);
-      if (message) this.#refuse(message, new PlaitError(code, text, { path: path ?? undefined }));
+      if (message) this.#refuse(message, new PlaitError(code as ErrorCode, text, { path: path ?? undefined }));
     } else if (this.of(frame.part).receive(frame, this.#now())) {
       this.#answered = this.#answered.filter(({ part }) => this.of(part).keepsAnswered);
       this.#tellChanged(frame.part);

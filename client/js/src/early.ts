@@ -60,7 +60,7 @@ export class InitialState {
   /** The initial state with all edits. */
   shown: Document;
   // What leads from the initial state, with the edits rebased so far, to the thread's state.
-  #over: readonly Op[] | undefined = undefined;
+  #over: readonly Op[] | undefined;
 
   constructor(document: Document) {
     this.document = this.shown = document;

@@ -13,6 +13,7 @@ import type { Document, Json } from "./json.js";
 import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
 import type { Editing, Insertion } from "./parts.js";
+import { missing } from "./options.js";
 import { PatchError, diff, find, parse, replace } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
@@ -160,7 +161,7 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
   if (keys.parts.text) return;
   for (const { op, path, value } of ops) {
     if (op === "replace" && typeof value === "string" && keys.hasText(path))
-      throw new TypeError(`${path} is a text, which needs the option text, which plait-client exports`);
+      missing(`${path} is a text, which`, "the option text");
   }
 }
 

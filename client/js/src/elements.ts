@@ -1,6 +1,6 @@
 /** What identifies the elements of lists: their ids, or without one their JSON; and where lists and texts are. */
 
-import { canonical, isObject, originOf } from "./json.js";
+import { canonical, isObject, originOf, own } from "./json.js";
 import type { Json } from "./json.js";
 import type { Parts } from "./parts.js";
 
@@ -39,7 +39,7 @@ export function idsOf(old: readonly Json[], next: readonly Json[], key: string |
 export function idOf(element: Json, key?: string): Id {
   if (!isObject(element)) return undefined;
   for (const each of key === undefined ? ID_KEYS : [key]) {
-    const id = Object.hasOwn(element, each) ? element[each] : undefined;
+    const id = own(element, each) as Json;
     if (typeof id === "string" || typeof id === "bigint" || Number.isInteger(id)) return id as Id;
   }
   return undefined;

@@ -6,24 +6,71 @@ export interface PlaitErrorOptions {
   cause?: unknown;
 }
 
+/** The codes of the server's errors. */
+type ServerCode =
+  | "bad_frame"
+  | "bad_request"
+  | "busy"
+  | "call_failed"
+  | "conflict"
+  | "corrupt_thread"
+  | "destroyed"
+  | "error"
+  | "fenced"
+  | "forbidden"
+  | "gap"
+  | "indeterminate"
+  | "internal"
+  | "invalid_arguments"
+  | "invalid_state"
+  | "method_not_found"
+  | "migration_failed"
+  | "newer_state"
+  | "not_found"
+  | "outdated"
+  | "policy_violation"
+  | "rate_limited"
+  | "readonly"
+  | "rejected"
+  | "replaced"
+  | "rolled_back"
+  | "store_error"
+  | "terminated"
+  | "too_large"
+  | "turn_timeout"
+  | "unanswerable"
+  | "unauthenticated"
+  | "unavailable";
+
 /**
- * The one error of this client, told apart by `code`: one of the server's (`rejected`, `conflict`, `invalid_arguments`,
- * …), or `disconnected` (the connection was lost), `closed`, `cancelled`, `bad_state`, `too_large`, `no_token`,
- * `no_host`, `bad_url`, `no_websocket`.
+ * What an error is: a code of the server's, or `disconnected` (the connection was lost), `closed`, `cancelled`,
+ * `bad_state`, `no_token`, `no_host`, `bad_url`, `no_websocket`. A newer server may have others.
  */
+export type ErrorCode =
+  | ServerCode
+  | "bad_state"
+  | "bad_url"
+  | "cancelled"
+  | "closed"
+  | "disconnected"
+  | "no_host"
+  | "no_token"
+  | "no_websocket";
+
+/** The one error of this client, told apart by `code`. */
 export class PlaitError extends Error {
-  readonly code: string;
+  readonly code: ErrorCode;
   /** JSON pointer or JSON path to the invalid part, where there is one. */
   readonly path: string | undefined;
   /** The WebSocket close code, where the error comes from one. */
   readonly closeCode: number | undefined;
 
-  constructor(code: string, message: string, { path, closeCode, cause }: PlaitErrorOptions = {}) {
-    super(message, cause === undefined ? undefined : { cause });
+  constructor(code: ErrorCode, message: string, options: PlaitErrorOptions = {}) {
+    super(message, options);
     this.name = "PlaitError";
     this.code = code;
-    this.path = path ?? undefined;
-    this.closeCode = closeCode;
+    this.path = options.path ?? undefined;
+    this.closeCode = options.closeCode;
   }
 }
 
@@ -43,7 +90,7 @@ export const MESSAGE_TOO_BIG = 1009;
 export const UNAUTHENTICATED = 4401;
 
 /** The codes of the errors of a client that was closed with a final code; the reason that the server gives is the message. */
-const FINAL: Record<number, string> = {
+const FINAL: Record<number, ErrorCode> = {
   1008: "policy_violation",
   4400: "bad_frame",
   4401: "unauthenticated",
@@ -62,6 +109,6 @@ export function isFinal(code: number): boolean {
 /** Returns the error of a client that was closed with a final code; undefined where it reconnects. */
 export function finalError(code: number, reason: string | undefined): PlaitError | undefined {
   if (!isFinal(code)) return undefined;
-  const message = reason || `closed by the server (${code})`;
+  const message = reason || `the connection was closed (${code})`;
   return new PlaitError(FINAL[code] ?? "closed", message, { closeCode: code });
 }

@@ -16,7 +16,7 @@ export type Places = { [Name in "list_keys" | "texts"]?: Joined[Name] | undefine
 /** Its members are read by others, and changed only here and where a storage is read. */
 export class Fold {
   /** Epoch and version of `confirmed`; undefined before the first join. */
-  at: Version | undefined = undefined;
+  at: Version | undefined;
   confirmed: Document = undefined;
   /** Frozen, as `confirmed` is; keeps its identity, part by part, as long as it is the same. */
   shown: Document = undefined;
@@ -27,22 +27,26 @@ export class Fold {
   places: Places = {};
   /** The declared members that identify elements when states of the thread are compared, and its texts. */
   keys: Keys;
-  readonly insertion: Insertion | undefined;
   // Something of the server's did not fit: what is known is shown on, but not resumed from.
   #isForgotten = false;
   readonly #parts: Parts;
+  #insertion: Insertion | undefined;
   readonly #onShown: (change: ShownChange) => void;
 
   constructor(onShown: (change: ShownChange) => void, parts: Parts = {}) {
     this.#parts = parts;
     this.keys = new Keys({}, [], parts);
-    this.insertion = parts.text?.newInsertion();
     this.#onShown = onShown;
   }
 
   /** What a join says that the client has. */
   get have(): Version | undefined {
     return this.#isForgotten ? undefined : this.at;
+  }
+
+  /** Undefined as long as there is no part for texts. */
+  get insertion(): Insertion | undefined {
+    return (this.#insertion ??= this.#parts.text?.newInsertion());
   }
 
   // Pushes

@@ -6,7 +6,7 @@ const SILENCE = 20;
 export class Heartbeat {
   #heardAt = 0;
   // A page that slept was silent through no fault of the server, so it pings before it gives up.
-  #pingedAt: number | undefined = undefined;
+  #pingedAt: number | undefined;
 
   heard(now: number): void {
     this.#heardAt = now;

@@ -59,6 +59,7 @@ export function usePickedClient(clients: SharedClients, options: ThreadOptions<a
     if (!probe.hasWarned) warn();
     probe.hasWarned = true;
   }
+  clients.addParts(client, options);
   return [client, () => setPicked(pick())];
 }
 

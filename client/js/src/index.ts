@@ -6,6 +6,7 @@ export { ThreadClient } from "./client.js";
 export type { Unsubscribe } from "./client.js";
 export { compare } from "./compare.js";
 export { PlaitError } from "./errors.js";
+export type { ErrorCode } from "./errors.js";
 export type { TextElement } from "./fields.js";
 export type { DeepReadonly, Json } from "./json.js";
 export { keepIn } from "./keep.js";

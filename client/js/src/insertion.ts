@@ -16,7 +16,7 @@ interface Range {
 
 /** The last contiguous insertion of this client, as it is in the state that is shown. */
 export class LastInsertion implements Insertion {
-  #range: Range | undefined = undefined;
+  #range: Range | undefined;
 
   /** Tells whether what is inserted at a place is right after the range, or inside it. */
   goesOn(path: string, at: number): boolean {

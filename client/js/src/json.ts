@@ -78,6 +78,11 @@ export function freeze<T>(value: T): T {
   return Object.freeze(value);
 }
 
+/** Returns an own member, never one of the prototype. */
+export function own(object: object, key: PropertyKey): unknown {
+  return Object.hasOwn(object, key) ? (object as Container)[key as string] : undefined;
+}
+
 /** Sets an own member, where an assignment could call a setter of the prototype; returns whether it is set. */
 export function setOwn(object: object, key: PropertyKey, value: unknown): boolean {
   if (Object.hasOwn(object, key)) return Reflect.set(object, key, value);
@@ -166,7 +171,7 @@ function plainContainer(depth: number, value: object, known: unknown): Json {
   const before = isObject(known) ? known : {};
   const entries: [string, Json][] = [];
   for (const [key, item] of Object.entries(value)) {
-    const old = Object.hasOwn(before, key) ? before[key] : undefined;
+    const old = own(before, key);
     if (item !== undefined) entries.push([plainText(key), plainAt(depth + 1, item, old)]);
   }
   return Object.fromEntries(entries);

@@ -37,22 +37,22 @@ export interface LinkListener {
 export class Link {
   readonly session: Session;
   /** Why the link was closed, unless by `close`. */
-  error: PlaitError | undefined = undefined;
+  error: PlaitError | undefined;
   /** Why the last connection was lost or failed; undefined while the thread is joined. */
-  trouble: PlaitError | undefined = undefined;
+  trouble: PlaitError | undefined;
   readonly #options: ThreadOptions<unknown>;
   readonly #listener: LinkListener;
-  #socket: Socket | undefined = undefined;
-  #slot: Slot | undefined = undefined;
+  #socket: Socket | undefined;
+  #slot: Slot | undefined;
   #status: Status = "connecting";
   // The token that the server has.
-  #token: string | undefined = undefined;
+  #token: string | undefined;
   #isStarted = false;
   #isClosing = false;
   #isClosed = false;
   // Ends a closing link that waits for too long.
-  #closeTimer: ReturnType<typeof setTimeout> | undefined = undefined;
-  #timer: ReturnType<typeof setTimeout> | undefined = undefined;
+  #closeTimer: ReturnType<typeof setTimeout> | undefined;
+  #timer: ReturnType<typeof setTimeout> | undefined;
   #timerAt = Infinity;
 
   /** Throws a PlaitError for an invalid address, and a TypeError where the thread is missing. */
@@ -61,7 +61,7 @@ export class Link {
     if (hasHost(options)) socketUrl(options);
     this.#options = options;
     this.#listener = listener;
-    this.session = new (options.messages?.extend(Session) ?? Session)({
+    this.session = new Session({
       client: options.client ?? randomId(),
       now,
       schema: options.schema,

@@ -7,15 +7,13 @@ import type { JsonObject } from "./json.js";
 import type { Outgoing } from "./messages.js";
 import type { ServerMessage } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
-import type { Session, SessionOptions } from "./session.js";
+import type { Session } from "./session.js";
 import { ThreadMessages } from "./thread-messages.js";
 import type { Carrier } from "./thread-messages.js";
 
 /** What gives a client messages. */
 export interface MessagesPart {
-  /** Returns a class of sessions that have conversations, too. */
-  extend(Base: typeof Session): typeof Session;
-  /** Returns the messages of a client with such a session. */
+  /** Returns the messages of a client, which may have joined already. */
   newMessages(carrier: Carrier): ThreadMessages;
 }
 
@@ -29,12 +27,19 @@ export interface ConversationSession extends Session {
 }
 
 export const messages: MessagesPart = {
-  extend: (Base) => extend(Base),
   newMessages(carrier) {
-    const session = carrier.session as ConversationSession;
+    const session = withConversations(carrier.session as Session, () => performance.now() / 1000);
     return new ThreadMessages(carrier, session, "messages");
   },
 };
+
+/** Gives conversations to a session, which may have joined already; returns it. */
+export function withConversations(session: Session, now: () => number): ConversationSession {
+  // Its class is changed, not wrapped: those that hold the session hold this one, too.
+  const talking = Object.setPrototypeOf(session, extend(session.constructor as typeof Session).prototype) as Talking;
+  talking.begin(new Conversations(now));
+  return talking;
+}
 
 const PART_FRAMES = new Set<string>(["page", "part", "unopened", "sent", "unsent"] satisfies PartFrame["type"][]);
 
@@ -42,20 +47,26 @@ function isPartFrame(frame: ServerMessage): frame is PartFrame {
   return PART_FRAMES.has(frame.type);
 }
 
-function extend(Base: typeof Session): new (options: SessionOptions) => ConversationSession {
-  return class extends Base implements ConversationSession {
-    readonly conversations: Conversations;
-    onPart: ConversationSession["onPart"] = () => undefined;
-    #maxFrame = Infinity;
-    #frames: Outgoing[] = [];
+interface Talking extends ConversationSession {
+  /** In place of the constructor, which has run. */
+  begin(conversations: Conversations): void;
+}
 
-    constructor(options: SessionOptions) {
-      super(options);
-      this.conversations = new Conversations(options.now);
+function extend(Base: typeof Session): { prototype: Talking } {
+  return class extends Base implements Talking {
+    declare conversations: Conversations;
+    declare onPart: ConversationSession["onPart"];
+    declare frames: Outgoing[];
+
+    begin(conversations: Conversations): void {
+      this.conversations = conversations;
+      this.onPart = () => undefined;
+      this.frames = [];
+      if (this.epoch !== undefined && this.phase === "joined") conversations.join(this.epoch);
     }
 
     post(part: string, content: string, key: string, attachments: readonly JsonObject[] = []): SentMessage {
-      return this.conversations.send(part, content, key, attachments, this.#maxFrame);
+      return this.conversations.send(part, content, key, attachments, this.maxFrame);
     }
 
     override get isSending(): boolean {
@@ -64,7 +75,7 @@ function extend(Base: typeof Session): new (options: SessionOptions) => Conversa
 
     override takeFrames(): Outgoing[] {
       this.flush();
-      return [...super.takeFrames(), ...this.#frames.splice(0)];
+      return [...super.takeFrames(), ...this.frames.splice(0)];
     }
 
     override tick(): void {
@@ -74,7 +85,7 @@ function extend(Base: typeof Session): new (options: SessionOptions) => Conversa
 
     /** Sends what may be sent by now. */
     flush(): void {
-      if (this.phase === "joined") this.#frames.push(...this.conversations.take(this.#maxFrame));
+      if (this.phase === "joined") this.frames.push(...this.conversations.take(this.maxFrame));
     }
 
     override takeEvents(): ReturnType<Session["takeEvents"]> {
@@ -85,7 +96,7 @@ function extend(Base: typeof Session): new (options: SessionOptions) => Conversa
 
     override open(token?: string): void {
       this.conversations.reset();
-      this.#frames = [];
+      this.frames = [];
       super.open(token);
     }
 
@@ -103,7 +114,6 @@ function extend(Base: typeof Session): new (options: SessionOptions) => Conversa
       if (!isPartFrame(frame)) {
         super.receive(frame);
         if (frame.type !== "joined" || this.phase !== "joined") return;
-        this.#maxFrame = frame.max_frame ?? Infinity;
         this.conversations.join(frame.epoch);
       } else if (this.phase === "joined") {
         this.heard();

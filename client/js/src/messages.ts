@@ -15,9 +15,9 @@ export type Outgoing = ClientMessage | Bytes;
 
 /** Returns a message with a copy of `data`. Throws a TypeError for a value that JSON cannot hold. */
 export function messageOf(data: unknown): Message | Bytes {
-  if (data instanceof ArrayBuffer) return { type: "bytes", data: new Uint8Array(data).slice() };
-  if (!ArrayBuffer.isView(data)) return { type: "message", data: plain(data) };
-  return { type: "bytes", data: new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice() };
+  if (!(data instanceof ArrayBuffer || ArrayBuffer.isView(data))) return { type: "message", data: plain(data) };
+  const { buffer = data, byteOffset, byteLength } = data as ArrayBufferView;
+  return { type: "bytes", data: new Uint8Array(buffer as ArrayBuffer, byteOffset, byteLength).slice() };
 }
 
 /** Tells whether a frame has more bytes than `limit`. */

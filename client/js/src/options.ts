@@ -54,6 +54,11 @@ export interface Keeper {
   ): { send(): Promise<void>; close(): void };
 }
 
+/** Throws a TypeError that names what is missing. */
+export function missing(what: string, needed: string): never {
+  throw new TypeError(`${what} needs ${needed}, which plait-client exports`);
+}
+
 type Address = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" | "url">;
 
 /** Throws a TypeError where the options have neither a kind and a name nor a url. */
@@ -64,7 +69,7 @@ export function checkNamed({ kind, name, url }: Partial<Address>): void {
 
 /** Tells whether the host is known, from the options or from the page. */
 export function hasHost({ host, url }: Partial<Address>): boolean {
-  return url !== undefined || host !== undefined || globalThis.location !== undefined;
+  return (url ?? host ?? globalThis.location) !== undefined;
 }
 
 /** Returns the address of a thread's socket. Throws a PlaitError where it has none. */

@@ -21,7 +21,7 @@ export class Outbox {
   // How many pings on this socket have no pong yet. Pongs and errors come in the order of what they answer.
   #pings = 0;
   /** The earliest time to send refused messages again; undefined where none was refused. */
-  resumesAt: number | undefined = undefined;
+  resumesAt: number | undefined;
 
   /** Whether a message is not known to be taken. */
   get isBusy(): boolean {
@@ -101,7 +101,7 @@ export class Outbox {
 
 /** Frames on one socket that replace each other: the last one is sent as soon as the server takes it. */
 export class Latest<Frame> {
-  #frame: Frame | undefined = undefined;
+  #frame: Frame | undefined;
   #isWaiting = false;
   #freeAt = 0;
   #spacing = 0;

@@ -1,7 +1,7 @@
 /** Makes and applies JSON Patch (RFC 6902) operations `add`, `remove` and `replace`, and `splice` in a text. */
 
 import type { Keys } from "./elements.js";
-import { freeze, isObject, isWellFormed } from "./json.js";
+import { freeze, isObject, isWellFormed, own } from "./json.js";
 import type { Document, Json, JsonObject } from "./json.js";
 import { compareLists } from "./lists.js";
 import { textComparison } from "./parts.js";
@@ -11,9 +11,7 @@ import { fits, inOrder, spliced } from "./text.js";
 import type { Region } from "./text.js";
 
 /** An operation that does not fit the document that it is applied to. */
-export class PatchError extends Error {
-  override readonly name = "PatchError";
-}
+export class PatchError extends Error {}
 
 /** Returns `key` as one part of a JSON pointer (RFC 6901). */
 export function escape(key: string): string {
@@ -206,7 +204,7 @@ export function find(document: Document, parts: readonly string[]): Document {
 
 function member(node: Document, part: string): Document {
   if (Array.isArray(node)) return isIndex(part) ? (node[Number(part)] as Document) : undefined;
-  return isObject(node) && Object.hasOwn(node, part) ? node[part] : undefined;
+  return isObject(node) ? (own(node, part) as Document) : undefined;
 }
 
 /** Returns the string at a place, undefined where there is none. */

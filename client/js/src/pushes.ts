@@ -1,6 +1,7 @@
 /** The pushes of one client: their refs, which are to be sent, and their answers. */
 
 import { PlaitError } from "./errors.js";
+import type { ErrorCode } from "./errors.js";
 import type { Applied, Refused } from "./events.js";
 import { stringify } from "./exact.js";
 import { Fold } from "./fold.js";
@@ -29,10 +30,10 @@ export class Pushes {
   /** The ref of the next push. */
   next = 1;
   // The push that was probably too large, unless the next join says that it was answered.
-  #suspect: Pending | undefined = undefined;
+  #suspect: Pending | undefined;
   /** Whether anything has changed since the pushes were kept in a storage, and the version on which they were. */
   isDirty = false;
-  keptAt: Version | undefined = undefined;
+  keptAt: Version | undefined;
 
   constructor(client: string, now: () => number, onShown: (change: ShownChange) => void, parts: Parts = {}) {
     this.client = client;
@@ -198,7 +199,7 @@ export class Pushes {
     if (push === undefined) return undefined;
     if (!isUnseen) {
       this.#answer(push, () => this.fold.refuse(push), !push.isSettled);
-      return { type: "refused", push, error: new PlaitError(frame.code, frame.message, frame) };
+      return { type: "refused", push, error: new PlaitError(frame.code as ErrorCode, frame.message, frame) };
     }
     if (frame.code === "gap") this.#sendFrom(frame.expected as number, frame.ref);
     else {

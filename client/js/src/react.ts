@@ -31,12 +31,13 @@ export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & Th
 
 /**
  * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
- * with a token of the same user share one; it has the options of the first of them, and the token of the last render.
+ * with a token of the same user share one; it has the options of the first of them, with the parts that a later one
+ * adds (`text`, `undo`, `compare`, `messages`), and the token of the last render.
  * Another kind, name, host, url, client, storage or user gives another client, and so does mounting after the shared
  * one was closed. Two tokens are of the same user when they are equal, or JWTs that
  * differ in their times only.
  */
-export function useThread<State = any, Rpcs = AnyRpcs, Events = AnyEvents>(
+export function useThread<State = unknown, Rpcs = AnyRpcs, Events = AnyEvents>(
   options: UseThreadOptions<State>,
 ): ThreadClient<State, Rpcs, Events> {
   const [client, pickAgain] = usePickedClient(clients, options);
@@ -161,7 +162,6 @@ export interface MessagesState {
  * that uses them. Throws a TypeError without the option `messages`.
  */
 export function useMessages(thread: ThreadClient<any, any, any>, part?: string): MessagesState {
-  if (!thread.messages) throw new TypeError("useMessages needs the option messages, which plait-client exports");
   const messages = part === undefined ? thread.messages : thread.messages.of(part);
   const items = useSyncExternalStore(
     messages.subscribe,

@@ -1,6 +1,7 @@
 /** What is sent on a socket, in order, and what waits until the server takes more. */
 
 import { PlaitError } from "./errors.js";
+import type { ErrorCode } from "./errors.js";
 import type { Dropped, Failed, Unsent } from "./events.js";
 import type { Pending } from "./pending.js";
 import type { Json, JsonObject } from "./json.js";
@@ -163,7 +164,7 @@ export class CallQueue {
   fail(frame: Failure): Failed | undefined {
     const { ref, code, message } = frame;
     if (typeof ref !== "number" || !this.end(ref)) return undefined;
-    return { type: "failed", ref, error: new PlaitError(code, message, frame) };
+    return { type: "failed", ref, error: new PlaitError(code as ErrorCode, message, frame) };
   }
 
   /** Returns the failures of all calls under way, which are lost with their socket. */

@@ -23,7 +23,7 @@ export class SentMessages {
   all: SentMessage[] = [];
   #nextRef = 1;
   // When messages that were refused as too fast are sent again; undefined where none was refused.
-  #resumesAt: number | undefined = undefined;
+  #resumesAt: number | undefined;
 
   /** A new socket: nothing was sent on it. */
   reset(): void {

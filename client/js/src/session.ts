@@ -40,7 +40,7 @@ export type Phase = "idle" | "joining" | "joined" | "stopped";
 export class Session {
   phase: Phase = "idle";
   /** The id by which others know this client, as the last join said. */
-  connection: string | undefined = undefined;
+  connection: string | undefined;
   /** Whether every push will be refused, as the last join said. */
   isReadonly = false;
   /** The pushes, and the states that they are made on. */
@@ -52,7 +52,7 @@ export class Session {
   #out: Outgoing[] = [];
   #events: SessionEvent[] = [];
   // What the server said of a bad frame, before it closed the socket.
-  #complaint: string | undefined = undefined;
+  #complaint: string | undefined;
   // Whether the socket's join has a token, without which who joins is read from the request alone.
   #hasToken = false;
   // The source of a change that does not name it.
@@ -117,6 +117,11 @@ export class Session {
   /** What this client shows of itself, null for nothing. */
   get ownPresence(): Json {
     return this.#presences.own;
+  }
+
+  /** How many bytes a frame may have, as the last join said. */
+  get maxFrame(): number {
+    return this.#sending.maxFrame;
   }
 
   // Output

@@ -1,6 +1,8 @@
 /** Clients that components share: one for each thread and user, closed a while after the last component released it. */
 
 import { ThreadClient } from "./client.js";
+import { Deferred } from "./deferred.js";
+import { PlaitError } from "./errors.js";
 import { isObject } from "./json.js";
 import { hasHost, socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
@@ -23,9 +25,30 @@ export interface ClientKey {
   readonly own: string;
 }
 
+/** The options that a later component may add to a client. */
+const PARTS = ["text", "undo", "compare", "messages"] as const;
+
+/** A client that connects when a component holds it, or asks when it is ready. */
+class SharedClient extends ThreadClient {
+  /** Whether it may be asked for once more: on a server, what a render makes is not there for the next one. */
+  isFound = typeof window !== "undefined";
+  readonly #never = new Deferred<void>();
+
+  /** A component that is suspended until then has no effects that would connect. */
+  override get ready(): Promise<void> {
+    if (this.isFound) {
+      this.connect();
+      return super.ready;
+    }
+    this.#never.reject(new PlaitError("disconnected", "rendering on a server opens no socket"));
+    return this.#never.promise;
+  }
+}
+
 interface Entry {
   key: string;
-  client: ThreadClient;
+  client: SharedClient;
+  options: ThreadOptions<any>;
   /** As last rendered by a component of the client. */
   token: Token;
   holders: number;
@@ -62,6 +85,15 @@ export class SharedClients {
     return entry.client;
   }
 
+  /** Gives a client the parts among the options that it does not have yet. */
+  addParts(client: ThreadClient, options: ThreadOptions<any>): void {
+    const own = this.#byClient.get(client)?.options;
+    const missing = PARTS.filter((part) => own && options[part] && !own[part]);
+    if (missing.length === 0) return;
+    Object.assign(own as object, Object.fromEntries(missing.map((part) => [part, options[part]])));
+    client.addParts();
+  }
+
   /** Makes a client use this token from here on, if it is of the same user. */
   setToken(client: ThreadClient, token: Token): void {
     const entry = this.#byClient.get(client);
@@ -79,6 +111,7 @@ export class SharedClients {
     if (shared !== entry && shared.client.status !== "closed") return undefined;
     this.#entries.set(entry.key, entry);
     entry.holders++;
+    entry.client.isFound = true;
     clearTimeout(entry.timer);
     client.connect();
     return () => {
@@ -110,14 +143,15 @@ class ObjectNumbers {
 }
 
 function newEntry(key: string, options: ThreadOptions<any>): Entry {
-  const client = new ThreadClient({
+  const own: ThreadOptions<any> = {
     ...options,
     connect: false,
     get token() {
       return entry.token;
     },
-  });
-  const entry: Entry = { key, client, token: options.token, holders: 0, timer: undefined };
+  };
+  const client = new SharedClient(own);
+  const entry: Entry = { key, client, options: own, token: options.token, holders: 0, timer: undefined };
   return entry;
 }
 

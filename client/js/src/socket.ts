@@ -32,8 +32,8 @@ export interface SocketOptions {
 
 export class Socket {
   readonly #options: SocketOptions;
-  #socket: WebSocketLike | undefined = undefined;
-  #timer: ReturnType<typeof setTimeout> | undefined = undefined;
+  #socket: WebSocketLike | undefined;
+  #timer: ReturnType<typeof setTimeout> | undefined;
   // The number of the current attempt; events of earlier ones are ignored.
   #attempt = 0;
   readonly #backoff = new Backoff();

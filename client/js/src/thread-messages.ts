@@ -5,6 +5,7 @@ import type { Conversation } from "./conversation.js";
 import type { Conversations, PartEvent } from "./conversations.js";
 import { Deferred, whenFound } from "./deferred.js";
 import { PlaitError } from "./errors.js";
+import type { ErrorCode } from "./errors.js";
 import { plain } from "./json.js";
 import type { JsonObject } from "./json.js";
 import { Listeners } from "./listeners.js";
@@ -134,7 +135,7 @@ export class ThreadMessages {
   /** Why the messages cannot be opened, or older ones not be read. */
   get error(): PlaitError | undefined {
     const error = this.#conversation.error ?? this.#conversation.olderError;
-    return error && new PlaitError(error.code, error.message);
+    return error && new PlaitError(error.code as ErrorCode, error.message);
   }
 
   /** Calls `fn` whenever one of the values above may have changed. Returns the function that ends this. */

@@ -43,10 +43,10 @@ export class UndoHistory implements History {
   readonly #undone: Chain;
   readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
   // What is under way.
-  #doing: "undo" | "redo" | undefined = undefined;
+  #doing: "undo" | "redo" | undefined;
   #pauses = 0;
   // The entry of what was changed since the pause began.
-  #paused: Entry | undefined = undefined;
+  #paused: Entry | undefined;
 
   /** The clock counts milliseconds. */
   constructor(now: () => number, parts?: Parts) {

@@ -21,11 +21,11 @@ export class SendWindow {
   /** Refs of pushes on this socket that are to be sent again: their answers are ignored. */
   #stale: number[] = [];
   // The earliest time to send pushes, where the server has asked to wait.
-  #heldUntil: number | undefined = undefined;
+  #heldUntil: number | undefined;
   // The longest wait that the server has asked for; 0 where it has not, or all that it refused is answered.
   #pace = 0;
   /** When `release` frees a call or message; undefined for at once. */
-  freeAt: number | undefined = undefined;
+  freeAt: number | undefined;
 
   constructor(now: () => number) {
     this.#now = now;

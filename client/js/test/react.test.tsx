@@ -1,5 +1,5 @@
 // @vitest-environment jsdom
-import { StrictMode, useState } from "react";
+import { StrictMode, Suspense, use, useState } from "react";
 import type { ReactNode } from "react";
 import { flushSync } from "react-dom";
 import { createRoot, hydrateRoot } from "react-dom/client";
@@ -12,6 +12,7 @@ import { keepIn } from "../src/keep.js";
 import { messages } from "../src/messages-part.js";
 import type { Joined } from "../src/protocol.js";
 import { text as texts } from "../src/text-part.js";
+import { undo } from "../src/undo.js";
 import {
   useMessages,
   usePresence,
@@ -289,7 +290,53 @@ test("messages without their option are a mistake that says so", () => {
   function Chat(): ReactNode {
     return useMessages(thread).items.length;
   }
-  expect(() => renderToString(<Chat />)).toThrow("useMessages needs the option messages");
+  expect(() => renderToString(<Chat />)).toThrow("messages needs the option messages");
+});
+
+function Early(): ReactNode {
+  const thread = useNote();
+  return `${useThreadStatus(thread)} `;
+}
+
+test("a later component adds its options to the client that an earlier one has made", async () => {
+  let room: ThreadClient<Note> | undefined;
+  function Late(): ReactNode {
+    const thread = useNote({ messages, text: texts, undo });
+    room = thread;
+    return useMessages(thread)
+      .items.map(({ content }) => content)
+      .join();
+  }
+  const { root, element } = mount([<Early key="early" />]);
+  const first = await peer({ texts: ["/list/0"] });
+  await text(element, "online ");
+  root.render([<Early key="early" />, <Late key="late" />]);
+  expect(await first.take("open")).toEqual({ type: "open", part: "messages" });
+  const item = { id: "a", role: "user" as const, content: "One", position: 1 };
+  first.send({ type: "page", part: "messages", revision: 1, items: [item], reset: true });
+  await text(element, "online One");
+  void room?.append("/list/0", "!");
+  expect((await first.take("push")).ops).toEqual([{ op: "splice", path: "/list/0", at: 1, insert: "!" }]);
+  expect([room?.state?.list, room?.canUndo()]).toEqual([["a!"], true]);
+  void room?.undo();
+  expect(room?.state?.list).toEqual(["a"]);
+  expect(server.peers.waiting).toEqual([]);
+});
+
+test("a component that is suspended until its thread is ready is shown when it is", async () => {
+  function Ready(): ReactNode {
+    const thread = useNote();
+    use(thread.ready);
+    return useThreadState(thread)?.n;
+  }
+  const { element } = mount(
+    <Suspense fallback="waiting">
+      <Ready />
+    </Suspense>,
+  );
+  await text(element, "waiting");
+  await peer({ state: { n: 7, list: [] } });
+  await text(element, "7");
 });
 
 test("a method's call is pending until it has returned or failed", async () => {

@@ -2,7 +2,7 @@
 
 import { expect } from "vitest";
 
-import { messages } from "../src/messages-part.js";
+import { withConversations } from "../src/messages-part.js";
 import type { ConversationSession } from "../src/messages-part.js";
 import type { Outgoing } from "../src/messages.js";
 import { plain } from "../src/json.js";
@@ -10,8 +10,6 @@ import { apply } from "../src/patch.js";
 import type { Document } from "../src/json.js";
 import type { Op, ServerMessage } from "../src/protocol.js";
 import { Session, diff } from "./whole.js";
-
-const Talking = messages.extend(Session);
 
 export interface Script {
   description: string;
@@ -30,7 +28,7 @@ export class Replay {
   #stopped: number | undefined = undefined;
 
   constructor(client: string) {
-    this.session = new Talking({ client, now: () => this.#now }) as ConversationSession;
+    this.session = withConversations(new Session({ client, now: () => this.#now }), () => this.#now);
     this.session.onPart = (events) => {
       for (const event of events) {
         if (event.type === "delivered") this.#outcomes[event.message.key] = `sent ${event.id}`;

@@ -1,5 +1,7 @@
-import { renderToString } from "react-dom/server";
+import { Suspense, use } from "react";
 import type { ReactNode } from "react";
+import { renderToReadableStream } from "react-dom/server.browser";
+import { renderToString } from "react-dom/server";
 import { expect, test } from "vitest";
 
 import { usePresence, useThread, useThreadState, useThreadStatus } from "../src/react.js";
@@ -22,4 +24,22 @@ test("rendering on a server opens no socket, and shares nothing between requests
   await new Promise((resolve) => setImmediate(resolve));
   expect(server.peers.waiting).toEqual([]);
   await server.stop();
+});
+
+test("a page that waits for a thread is rendered on a server with what stands in for it", async () => {
+  function Page(): ReactNode {
+    const thread = useThread<{ n: number }>({ host: "127.0.0.1:1", kind: "note", name: "a" });
+    use(thread.ready);
+    return "there";
+  }
+  const told: string[] = [];
+  const stream = await renderToReadableStream(
+    <Suspense fallback="waiting">
+      <Page />
+    </Suspense>,
+    { onError: (error) => void told.push((error as Error).message) },
+  );
+  await stream.allReady;
+  expect(await new Response(stream).text()).toContain("waiting");
+  expect(told).toEqual(["rendering on a server opens no socket"]);
 });

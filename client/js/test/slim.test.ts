@@ -61,6 +61,12 @@ test.each<[string, "text" | "undo", (client: ThreadClient<Pad>) => unknown]>([
   expect(() => use(client)).toThrow(`${method} needs the option ${option}, which plait-client exports`);
 });
 
+test("a storage that is given as it is throws a TypeError that names keepIn", () => {
+  const storage = new MemoryStorage() as never;
+  const make = () => new ThreadClient({ host: "127.0.0.1:1", kind: "note", name: "a", connect: false, storage });
+  expect(make).toThrow(new TypeError("the option storage needs keepIn, which plait-client exports"));
+});
+
 test.each<[string, (client: ThreadClient<Pad>) => Promise<number>]>([
   ["set", (client) => client.set((pad) => ({ ...pad, note: "" }))],
   ["edit", (client) => client.edit((pad) => void (pad.note = ""))],

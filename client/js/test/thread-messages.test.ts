@@ -38,7 +38,7 @@ function until(of: ThreadMessages, isSo: () => boolean): Promise<void> {
 
 async function opened(items: Page["items"], more: Partial<Page> = {}): Promise<[ThreadMessages, Peer, ThreadClient]> {
   const client = newClient();
-  const of = client.messages!;
+  const of = client.messages;
   const opening = of.open();
   const peer = await server.peer();
   await peer.join({ version: 0 });
@@ -49,7 +49,7 @@ async function opened(items: Page["items"], more: Partial<Page> = {}): Promise<[
 }
 
 test("without the option there are none", () => {
-  expect(newClient({ messages: undefined }).messages).toBeUndefined();
+  expect(() => newClient({ messages: undefined }).messages).toThrow("messages needs the option messages");
 });
 
 test("the first use opens the messages, and only the first", async () => {
@@ -58,9 +58,9 @@ test("the first use opens the messages, and only the first", async () => {
   await peer.join({ version: 0 });
   await client.ready;
   expect(peer.frames.waiting).toEqual([]);
-  expect(client.messages?.items).toEqual([]);
-  expect(client.messages?.items).toEqual([]);
-  client.messages?.subscribe(() => undefined);
+  expect(client.messages.items).toEqual([]);
+  expect(client.messages.items).toEqual([]);
+  client.messages.subscribe(() => undefined);
   await peer.take("open");
   client.send("last");
   await peer.take("message");
@@ -130,7 +130,7 @@ test("an older page that is refused rejects, and keeps what is shown", async () 
 
 test("what is sent while offline is shown, sent once the thread is joined, and resolves to its id", async () => {
   const client = newClient();
-  const of = client.messages!;
+  const of = client.messages;
   const sent = [of.send("one", { attachments: [{ url: "/a" }] }), of.send("two")];
   expect(said(of)).toEqual([
     ["one", "sending"],
@@ -193,8 +193,8 @@ test("a refused message rejects, is shown no more, and is told to listeners, or 
 
 test("a part that may not be opened rejects, and can be tried again; another part has messages of its own", async () => {
   const client = newClient();
-  const notes = client.messages!.of("notes");
-  expect(client.messages!.of("notes")).toBe(notes);
+  const notes = client.messages.of("notes");
+  expect(client.messages.of("notes")).toBe(notes);
   const refused = expect(notes.open()).rejects.toMatchObject({ code: "forbidden" });
   const peer = await server.peer();
   await peer.join({ version: 0 });
@@ -206,7 +206,7 @@ test("a part that may not be opened rejects, and can be tried again; another par
   expect(await peer.take("open")).toEqual({ type: "open", part: "notes", limit: 7 });
   peer.send(pageOf([{ id: "n", role: "user", content: "note" }], { part: "notes" }));
   expect((await again).map(({ content }) => content)).toEqual(["note"]);
-  expect(client.messages?.isReady).toBe(false);
+  expect(client.messages.isReady).toBe(false);
   notes.close();
   expect(await peer.take("close")).toEqual({ type: "close", part: "notes" });
 });
@@ -221,8 +221,8 @@ test("closing waits for messages that were sent, and those without an answer rej
   expect(await sent).toBe("m1");
   expect(() => of.send("too late")).toThrow("closed");
   const other = newClient();
-  const waiting = expect(other.messages!.send("never")).rejects.toMatchObject({ code: "closed" });
-  const opening = expect(other.messages!.open()).rejects.toMatchObject({ code: "closed" });
+  const waiting = expect(other.messages.send("never")).rejects.toMatchObject({ code: "closed" });
+  const opening = expect(other.messages.open()).rejects.toMatchObject({ code: "closed" });
   await other.close();
   await Promise.all([waiting, opening]);
 });
