@@ -1,7 +1,7 @@
 """Messages that are shown while they are written, and what clients are told."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Viewer, c
 from tests.server.parts.test_messages_queue import Gate, statuses, until_called
 from tests.server.parts.test_messages_runs import during
 
-from plait import Conflict, Context, MemoryStore, Plait, StoreError, Thread, TooLarge
+from plait import Conflict, Context, MemoryStore, Plait, PlaitError, StoreError, Thread, TooLarge
 from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import Chunk, Delete, End
 from plait.parts.messages.message import Message
@@ -60,6 +60,83 @@ async def test_many_pieces_are_few_writes(chats: MessagesLab) -> None:
     writes = (asyncio.get_running_loop().time() - began) / 0.04
     assert len(viewer.shown[0].content or "") == 100_000
     assert len([frame for frame in viewer.frames if isinstance(frame, Chunk)]) <= writes + 2
+
+
+async def test_a_write_of_a_stream_has_the_new_text_only(troubled: MessagesLab) -> None:
+    messages = await troubled.messages()
+    await messages.inject("user", "x")
+    before = len(troubled.store.submitted)
+    async with messages.stream() as m:
+        for _ in range(8):
+            m.append("0123456789" * 1_000)
+            await messages.get(m.id)  # What was written is durable.
+            await asyncio.sleep(0.05)
+        pieces = await records_of(troubled, "t/")
+        assert len(pieces) >= 5
+        assert len(await records_of(troubled, "u/")) == 0
+    written = [record for write in troubled.store.submitted[before:] for record in write.records]
+    assert sum(len(record.value or b"") for record in written) <= 80_000 * 2 + 4_000
+    assert await records_of(troubled, "t/") == []
+    assert (await messages.get(m.id)) == (await messages.list(1)).messages[0]
+    assert len((await messages.list(1)).messages[0].content or "") == 80_000
+
+
+async def records_of(lab: MessagesLab, prefix: str) -> list[Any]:
+    found: list[Any] = await lab.store.records(("chat", "one"), "messages", prefix=prefix)
+    return found
+
+
+async def test_a_reader_sees_all_of_a_text_whose_pieces_are_replaced(
+    chats: MessagesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.parts.messages.stream._INTERVAL", 0.0)
+    monkeypatch.setattr("plait.parts.messages.stream._MOST_PIECES", 3)
+    messages = await chats.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+    seen = [""]
+
+    async def read() -> None:
+        while len(seen[-1]) < 400:
+            found = (await messages.list(1)).messages
+            seen.append((found[0].content or "") if found else "")
+            await asyncio.sleep(0)
+
+    reading = asyncio.create_task(read())
+    async with messages.stream() as m:
+        for number in range(100):
+            m.append(f"{number:04}")
+            await messages.get(m.id)
+            assert len(await records_of(chats, "t/")) <= 3
+    async with asyncio.timeout(10):
+        await reading
+    text = "".join(f"{number:04}" for number in range(100))
+    assert all(text.startswith(each) for each in seen)
+    assert [len(each) for each in seen] == sorted(len(each) for each in seen)
+    assert contents(viewer.shown) == [text]
+
+
+async def test_a_thread_that_wakes_has_the_text_that_was_durable(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    async with AsyncExitStack() as apps:
+        stream = messages.stream(metadata={"x": 1})
+        await stream.__aenter__()
+        for text in ("one ", "two ", "three"):
+            stream.append(text)
+            await asyncio.sleep(0.05)
+            await until_text(messages, stream.text)
+        assert len(await records_of(chats, "t/")) == 3
+        lab = await apps.enter_async_context(open_lab(Shared(chats.store)))
+        woken = await lab.messages()
+        (found,) = await lab.all()
+        assert (found.content, found.status, found.metadata) == ("one two three", "failed", {"x": 1})
+        await woken.inject("user", "next")
+        assert await woken.get(stream.id) == found
+        assert await records_of(lab, "t/") == []
+        assert await woken.delete(stream.id)
+        assert contents(await lab.all()) == ["next"]
+        with suppress(PlaitError):
+            await stream.__aexit__(None, None, None)
 
 
 async def test_a_stream_becomes_history_with_its_run(chats: MessagesLab) -> None:

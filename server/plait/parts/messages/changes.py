@@ -1,6 +1,6 @@
 """One write to the messages of a thread: its records, and the frames for clients. No I/O."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,7 +14,18 @@ from plait.parts.messages.message import (
     queue_key,
     read_id,
 )
-from plait.parts.messages.state import HEAD, KEPT, LOG, Head, Numbers, State, StreamPlace, count_key, encode_head
+from plait.parts.messages.state import (
+    HEAD,
+    KEPT,
+    LOG,
+    Head,
+    LostStream,
+    Numbers,
+    State,
+    StreamPlace,
+    count_key,
+    encode_head,
+)
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
@@ -81,9 +92,10 @@ class Changes:
             self.frames.append(Update(self._revision, after))
         return after
 
-    def end_stream(self, message: Message) -> Message:
-        """Write the last text of a streaming message, with its final status."""
+    def end_stream(self, message: Message, pieces: Iterable[str]) -> Message:
+        """Write a streaming message with its final status, in place of the records with pieces of it."""
         self._write(message)
+        self._records.update(dict.fromkeys(pieces))
         if message.status == "completed":
             self.attempts = self.attempts.without(message.position)
         place = next((each for each in self._streams if each.position == message.position), None)
@@ -95,9 +107,13 @@ class Changes:
         """Remove a message of the history."""
         self._remove(message, message.status)
 
-    def lose_streams(self, lost: Iterable[StreamPlace]) -> None:
-        """Give up streaming messages; readers see in the head that they have failed."""
-        for place in lost:
+    def lose_streams(self, places: Iterable[StreamPlace], lost: Mapping[int, LostStream]) -> None:
+        """Store streaming messages that have no writer as failed, by their positions."""
+        for place in places:
+            if (found := lost.get(place.position)) is not None:
+                failed = replace(found.message, status="failed", taken=())
+                self._records[history_key(place.position)] = encode_json(failed)  # Even if the limit was higher then.
+                self._records.update(dict.fromkeys(found.pieces))
             self._end(place, "failed")
 
     def leave(self, message: Message, *, place: int, is_first: bool) -> None:

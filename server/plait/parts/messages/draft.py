@@ -1,6 +1,6 @@
 """The writes of a run to the messages of its thread, until they are committed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -60,11 +60,12 @@ class _Take(_Op):
 
 
 class _End(_Op):
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, pieces: Sequence[str]) -> None:
         self._message = message
+        self._pieces = pieces
 
     def apply(self, changes: Changes, bases: Bases) -> None:
-        changes.end_stream(self._message)
+        changes.end_stream(self._message, self._pieces)
 
 
 class _Edit(_Op):
@@ -163,7 +164,7 @@ class MessagesDraft:
 
     def end(self, stream: MessageStream, message: Message) -> None:
         """Add a message that was written in pieces to the history."""
-        self._ops.append(_End(message))
+        self._ops.append(_End(message, stream.pieces))
         self._streams.append(stream)
         self.view.show(message)
 

@@ -15,10 +15,11 @@ from plait.parts.messages.message import (
     history_key,
     id_key,
     measure_message,
+    piece_key,
     read_id,
     read_position,
 )
-from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, State
+from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, LostStream, State
 from plait.state.records import Records
 from plait.store.protocol import Record
 from plait_schemas.codec import decode_json
@@ -53,8 +54,30 @@ class History:
 
     async def at(self, position: int) -> Message | None:
         """Return the message at a position. Raises StoreError."""
-        data = await self._records.read(self._part, history_key(position))
-        return None if data is None else self._decode(data)
+        found = await self.read_stream(position)
+        if found is None:
+            return None
+        message = found.message
+        if message.status == "streaming" and not self._is_streaming(position):
+            return replace(message, status="failed", taken=())  # Its writer has ended without finishing it.
+        return message
+
+    async def read_stream(self, position: int) -> LostStream | None:
+        """Return the message at a position with the pieces of its text, if it is streaming. Raises StoreError."""
+        key = history_key(position)
+        data = await self._records.read(self._part, key)
+        while data is not None:
+            message = self._decode(data)
+            if message.status != "streaming":
+                return LostStream(message, ())
+            pieces: list[Record] = []
+            while page := await self._read_pieces(position, pieces[-1].key if pieces else ""):
+                pieces += page
+            before, data = data, await self._records.read(self._part, key)
+            if data == before:  # Otherwise the pieces may have been replaced while they were read.
+                texts = [message.content or "", *(decode_json(each.value or b"") for each in pieces)]
+                return LostStream(replace(message, content="".join(texts)), [each.key for each in pieces])
+        return None
 
     async def pages(
         self,
@@ -75,6 +98,9 @@ class History:
             limit = max(1, min(count, _PAGE))
             found = await self._read(reverse=reverse, after=after, before=before, limit=limit)
             messages = [self._decode(record.value or b"") for record in found]
+            if any(each.status == "streaming" for each in messages):
+                read = [await self.at(each.position) if each.status == "streaming" else each for each in messages]
+                messages = [each for each in read if each is not None]
             if found:
                 last = read_position(found[-1].key)
                 after, before = (after, last) if reverse else (last, before)
@@ -130,6 +156,9 @@ class History:
 
     # Inside
 
+    async def _read_pieces(self, position: int, after: str) -> list[Record]:
+        return await self._records.list(self._part, prefix=piece_key(position), after=after)
+
     async def _read(self, *, reverse: bool, after: int, before: int, limit: int) -> list[Record]:
         return await self._records.list(
             self._part,
@@ -168,12 +197,9 @@ class History:
 
     def _decode(self, data: bytes) -> Message:
         try:
-            message = decode_message(data)
+            return decode_message(data)
         except msgspec.DecodeError as error:
             raise CorruptThread(f"the {self._part} of a thread are damaged") from error
-        if message.status == "streaming" and not self._is_streaming(message.position):
-            return replace(message, status="failed", taken=())  # Its writer has ended without finishing it.
-        return message
 
 
 def _revision(frame: tuple[int, object]) -> int:

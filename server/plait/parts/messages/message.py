@@ -21,6 +21,7 @@ __all__ = [
     "id_key",
     "make_id",
     "measure_message",
+    "piece_key",
     "queue_key",
     "read_id",
     "read_position",
@@ -107,6 +108,11 @@ def measure_message(message: Message) -> int:
 def history_key(position: int) -> str:
     """Return the key of the record of a message of the history."""
     return f"m/{position:016x}"
+
+
+def piece_key(position: int, number: int | None = None) -> str:
+    """Return the key of the record of a piece of a streaming message; without a number, the prefix of all of them."""
+    return f"t/{position:016x}/" if number is None else f"t/{position:016x}/{number:08x}"
 
 
 def queue_key(position: int) -> str:

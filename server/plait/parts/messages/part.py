@@ -64,7 +64,7 @@ class Messages(Part["ThreadMessages"]):
         return [RecordRange(self.name, key, limit=_ALL) for key in keys]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-        self.of(actor).load(*records)
+        await self.of(actor).load(*records)
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
         return self.of(actor).clear_queue()
@@ -90,9 +90,13 @@ class ThreadMessages:
         if self._caller is not None:
             actor.timer.add(self._caller)
 
-    def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
-        """Load the stored records of a waking thread. Raises CorruptThread."""
-        self._writer.load(load_state(self._writer.part, head, queue, keys))
+    async def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
+        """Load the stored records of a waking thread. Raises StoreError."""
+        writer = self._writer
+        writer.load(load_state(writer.part, head, queue, keys))
+        for place in writer.state.head.streams:
+            if (found := await writer.history.read_stream(place.position)) is not None:
+                writer.lost[place.position] = found
         if self._caller is not None:
             self._caller.recover()
 

@@ -1,7 +1,7 @@
 """The data about a thread's messages that is kept in memory, so that writers need not read. No I/O."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ __all__ = [
     "LOG",
     "Attempts",
     "Head",
+    "LostStream",
     "Numbers",
     "State",
     "StreamPlace",
@@ -50,6 +51,13 @@ class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
     id: str
     depth: int
     silent: bool
+
+
+class LostStream(NamedTuple):
+    """A streaming message whose writer has ended, with its text, and the keys of the records with pieces of it."""
+
+    message: Message
+    pieces: Sequence[str]
 
 
 class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):

@@ -12,7 +12,8 @@ from plait.errors import PlaitError
 from plait.parts.encoding import check_type
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Chunk
-from plait.parts.messages.message import Message, Status, check_size, encode_message, history_key
+from plait.parts.messages.message import Message, Status, check_size, encode_message, history_key, piece_key
+from plait.parts.messages.state import LostStream
 from plait.parts.messages.writer import Writer
 from plait.state.commit import Commit
 from plait.store.protocol import Record
@@ -22,6 +23,8 @@ __all__ = ["MessageStream"]
 
 # Seconds between two writes, so that their cost does not grow with the number of pieces.
 _INTERVAL: Final = 0.04
+# The maximum number of records with pieces of a text; then the message is stored with its whole text.
+_MOST_PIECES: Final = 1000
 
 
 class StreamDraft(Protocol):
@@ -56,7 +59,9 @@ class MessageStream:
         self._draft = draft
         self._pieces: list[str] = []
         self._text = ""
-        # The bytes of the record, and the number of characters that clients have.
+        # The records with pieces of the text have the numbers from the first one up to the next one.
+        self._first = self._next = 0
+        # The bytes of the whole record, and the number of characters that clients have.
         self._size = len(encode_json(message)) + 16
         self._told = 0
         self._length = 0
@@ -76,6 +81,11 @@ class MessageStream:
     def position(self) -> int:
         """The position of the message in the history."""
         return self._message.position
+
+    @property
+    def pieces(self) -> list[str]:
+        """The keys of the records with pieces of the text."""
+        return [piece_key(self.position, number) for number in range(self._first, self._next)]
 
     @property
     def text(self) -> str:
@@ -138,7 +148,7 @@ class MessageStream:
         if self._draft is not None:
             self._draft.end(self, message)
             return
-        _, commit = writer.write(lambda changes: changes.end_stream(message))
+        _, commit = writer.write(lambda changes: changes.end_stream(message, self.pieces))
         writer.forget((), [self])
         await commit
 
@@ -149,10 +159,12 @@ class MessageStream:
         if self.position not in writer.streams:
             return
         with suppress(PlaitError):  # Readers see it as failed in any case, as it has no writer.
-            self._write()
-            message = self._finished("failed")
-            writer.write(lambda changes: changes.end_stream(message))
-        writer.streams.pop(self.position, None)
+            try:
+                self._write()
+            finally:
+                writer.lost[self.position] = LostStream(self._finished("streaming"), self.pieces)
+                writer.forget((), [self])
+            writer.write(lambda _: None)
 
     # Inside
 
@@ -183,24 +195,29 @@ class MessageStream:
 
     def _write(self) -> None:
         """Store and show the text that was added since the last write."""
-        start, text = self._told, self.text
+        start, text, message = self._told, self.text, self._message
         if start == len(text):
             return
-        writer = self._writer
-        message = replace(self._message, content=text)
-        data = encode_message(message, writer.actor.limits.record)
+        writer, first = self._writer, self._first
 
         def undo() -> None:
-            self._told = min(self._told, start)
+            self._told, self._first = min(self._told, start), min(self._first, first)
 
         frame = None
         if writer.is_live and not message.silent:
             revision = writer.state.head.revision
             frame = Chunk(revision, message.id, message.position, start, text[start:])
-        record = Record(writer.part, history_key(message.position), data)
+        piece = Record(writer.part, piece_key(message.position, self._next), encode_json(text[start:]))
+        records = [piece]
+        if self._next - first >= _MOST_PIECES:
+            whole = encode_message(replace(message, content=text), writer.actor.limits.record)
+            records = [Record(writer.part, key, None) for key in self.pieces]
+            records.append(Record(writer.part, history_key(message.position), whole))
+            self._first = self._next + 1
+        self._next += 1
         self._told, self._wrote_at = len(text), writer.actor.loop.time()
         try:
-            commit = self._commit = writer.write_row(record, frame, undo=undo)
+            commit = self._commit = writer.write_pieces(records, frame, undo=undo)
         except BaseException:
             undo()
             raise

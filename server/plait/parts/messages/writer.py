@@ -10,7 +10,7 @@ from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
 from plait.parts.messages.message import Message, encode_message
-from plait.parts.messages.state import Attempts, Numbers, State
+from plait.parts.messages.state import Attempts, LostStream, Numbers, State, StreamPlace
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 
@@ -39,6 +39,8 @@ class Writer:
         self.has_streamed = False
         # The messages that are being written, by position: streams.
         self.streams: dict[int, Any] = {}
+        # The streaming messages that have no writer, by position, until the next write stores them as failed.
+        self.lost: dict[int, LostStream] = {}
         # The number of writes that were rolled back.
         self.losses = 0
         # Changes whenever an existing message of the history or the queue changes.
@@ -66,8 +68,8 @@ class Writer:
         before, edits = self.state, self.edits
         limit = self.actor.limits.record
         changes = Changes(self.part, before, self.numbers, limit=limit, is_live=self.is_live)
-        if before.head.streams:
-            changes.lose_streams([each for each in before.head.streams if each.position not in self.streams])
+        lost = [each for each in before.head.streams if each.position not in self.streams]
+        changes.lose_streams(lost, self.lost)
         result = work(changes)
         if self.agent is not None:
             changes.attempts = changes.attempts.follow(changes.oldest, read_due_clock())
@@ -83,10 +85,13 @@ class Writer:
         self.state, records = changes.finish()
         self.edits += changes.is_edit
         try:
-            return result, self._write(records, changes.frames, take_back)
+            commit = self._write(records, changes.frames, take_back)
         except BaseException:
             self.state, self.edits = before, edits
             raise
+        if lost:
+            commit.then(lambda error: None if error else self._forget_lost(lost))
+        return result, commit
 
     def clear_queue(self) -> list[Record]:
         """Forget what is queued, and return the records that store this."""
@@ -98,9 +103,9 @@ class Writer:
         self.state, records = changes.finish()
         return records
 
-    def write_row(self, record: Record, frame: Frame | None, *, undo: Callable[[], None]) -> Commit:
-        """Store one record of a message that is being written, and nothing else."""
-        return self._write([record], [] if frame is None else [frame], undo)
+    def write_pieces(self, records: Sequence[Record], frame: Frame | None, *, undo: Callable[[], None]) -> Commit:
+        """Store records of a message that is being written, and nothing else."""
+        return self._write(records, [] if frame is None else [frame], undo)
 
     def forget(self, taken: Iterable[int], streams: Iterable[Any]) -> None:
         """Record that a run has released messages that it took, and that streams have ended."""
@@ -109,6 +114,10 @@ class Writer:
             self.streams.pop(stream.position, None)
 
     # Inside
+
+    def _forget_lost(self, lost: Iterable[StreamPlace]) -> None:
+        for place in lost:
+            self.lost.pop(place.position, None)
 
     def _write(self, records: Sequence[Record], frames: list[Frame], undo: Callable[[], None]) -> Commit:
         """Store records, and pass the frames that tell of them to the viewers when they are durable."""
