@@ -31,9 +31,9 @@ from plait.web.hosts import Hosts
 from plait.web.identity import Identity
 from plait.web.relay.links import Links
 from plait.web.relay.relays import Relays
+from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
-from plait.web.sockets.write_batcher import WriteBatcher
 
 __all__ = [
     "THREAD",

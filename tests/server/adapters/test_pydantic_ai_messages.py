@@ -31,6 +31,8 @@ from plait import Context, Interruption, Limits, Message, Messages, Plait, Threa
 from plait.adapters.pydantic_ai import open_run, run_agent
 from plait.adapters.pydantic_ai.format import read_messages, write_message
 from plait.parts.messages.frames import Chunk
+from plait.parts.messages.message import decode_message
+from plait_schemas.codec import encode_json
 
 
 @pytest.fixture(autouse=True)
@@ -401,7 +403,7 @@ def stored(messages: list[ModelMessage]) -> list[Message]:
                 each["metadata"]["pydantic_ai"]["of"] = first
             found.append(Message(id=str(len(found)), position=len(found), **each))
             first = first or found[-1].id
-            found[-1].check()
+            assert decode_message(encode_json(found[-1])) == found[-1]
     return found
 
 

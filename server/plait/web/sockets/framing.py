@@ -1,6 +1,7 @@
-"""Encodes and parses WebSocket frames."""
+"""Encodes and parses WebSocket frames, and has each socket write its frames once in an iteration of the loop."""
 
-from typing import Final
+import asyncio
+from typing import Final, Protocol
 
 from websockets.frames import Frame as WebSocketFrame
 from websockets.frames import Opcode
@@ -8,13 +9,14 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from plait.actor.transport import Frame
+from plait.cluster.gate import OPEN, Gate
 
 try:
     from websockets.speedups import apply_mask
 except ImportError:  # It is not built for all platforms.
     from websockets.utils import apply_mask
 
-__all__ = ["FrameParser", "is_utf8", "serialize", "serialize_pinged", "shorten"]
+__all__ = ["FrameParser", "WriteBatcher", "is_utf8", "serialize", "serialize_pinged", "shorten"]
 
 
 def serialize(frame: Frame) -> bytes:
@@ -204,3 +206,52 @@ class FrameParser:
 def _measure(size: int) -> int:
     """Return the minimum length of a client's frame with a payload of `size` bytes."""
     return 6 + size + (0 if size < 126 else 2 if size < 65536 else 8)
+
+
+class Writer(Protocol):
+    """A socket with frames to write."""
+
+    def flush(self) -> None:
+        """Write the waiting frames."""
+        ...
+
+    def drop_output(self) -> None:
+        """Forget the waiting frames."""
+        ...
+
+
+class WriteBatcher:
+    """Calls sockets to write at the end of an iteration of the loop, or later, when the gate is open."""
+
+    def __init__(self, gate: Gate = OPEN) -> None:
+        self.gate = gate
+        self._waiting: list[Writer] = []
+        # Those that had frames while the gate was closed.
+        self._held: dict[Writer, None] = {}
+
+    def add(self, socket: Writer) -> None:
+        """Call `flush` of a socket at the end of this iteration of the loop."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append(socket)
+
+    def hold(self, socket: Writer) -> None:
+        """Call `flush` of a socket when the gate is open."""
+        if not self._held:
+            self.gate.call_when_open(self._release)
+        self._held[socket] = None
+
+    def drop(self) -> None:
+        """Forget all waiting frames."""
+        for socket in (*self._waiting, *self._held):
+            socket.drop_output()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for socket in waiting:
+            socket.flush()
+
+    def _release(self) -> None:
+        held, self._held = self._held, {}
+        for socket in held:
+            socket.flush()

@@ -25,8 +25,8 @@ from websockets.utils import accept_key
 
 from plait.limits import TokenBucket
 from plait.web.fairness import FairScheduler
+from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.socket import ABNORMAL, Socket
-from plait.web.sockets.write_batcher import WriteBatcher
 
 __all__ = ["EXTENSION", "Handshake"]
 

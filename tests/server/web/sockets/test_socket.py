@@ -16,8 +16,8 @@ from plait.cluster.gate import OPEN, Gate
 from plait.errors import StoreError
 from plait.limits import TokenBucket
 from plait.web.fairness import LARGE, FairScheduler
+from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.socket import Socket
-from plait.web.sockets.write_batcher import WriteBatcher
 
 # More than is ever to be handled in one go, though one packet brings it.
 MANY = 20_000
