@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from http import HTTPStatus
-from typing import Any, ClassVar, TypedDict
+from typing import Any, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -374,7 +374,9 @@ def test_a_large_part_of_a_plain_state_is_refused_as_a_small_one_is(part: str) -
 )
 async def test_what_json_has_no_type_for_is_read_back_as_docs_say(value: Any, read: Any) -> None:
     class Room(Thread[dict[str, Any]]):
-        initial_state: ClassVar[dict[str, Any]] = {}
+        @staticmethod
+        def initial_state() -> dict[str, Any]:
+            return {}
 
     async with Plait(Room, store="memory:") as app:
         room = app.thread(Room, "one")
