@@ -10,7 +10,7 @@ from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Viewer, c
 from tests.server.parts.test_messages_queue import Gate, statuses, until_called
 from tests.server.parts.test_messages_runs import during
 
-from plait import Conflict, Context, MemoryStore, Plait, PlaitError, StoreError, Thread, TooLarge
+from plait import Conflict, Context, Limits, MemoryStore, Plait, PlaitError, StoreError, Thread, TooLarge
 from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import Chunk, Delete, End
 from plait.parts.messages.message import Message
@@ -333,6 +333,25 @@ async def test_a_failure_that_was_deleted_is_not_removed_again(chats: MessagesLa
     assert await chats.handle.delete(failed.id)
     clock.move(1)
     await chats.until(lambda found: contents(found) == ["a", "2"])
+
+
+async def test_a_text_that_is_over_a_limit_which_was_lowered_stops_no_later_write(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    async with AsyncExitStack() as apps:
+        stream = messages.stream()
+        await stream.__aenter__()
+        for _ in range(3):
+            stream.append("x" * 900)
+            await until_text(messages, stream.text)
+        lab = await apps.enter_async_context(open_lab(Shared(chats.store), limits=Limits(record=2000)))
+        woken = await lab.messages()
+        await woken.inject("user", "next")
+        (found, _) = await lab.all()
+        assert (found.content, found.status) == ("x" * 2700, "failed")
+        assert await woken.delete(stream.id)
+        assert contents(await lab.all()) == ["next"]
+        with suppress(PlaitError):
+            await stream.__aexit__(None, None, None)
 
 
 async def test_a_stream_of_an_attempt_in_a_thread_that_was_taken_over_is_removed(chats: MessagesLab) -> None:

@@ -111,9 +111,10 @@ class Changes:
         """Store streaming messages that have no writer as failed, by their positions."""
         for place in places:
             if (found := lost.get(place.position)) is not None:
-                failed = replace(found.message, status="failed", taken=())
-                self._records[history_key(place.position)] = encode_json(failed)  # Even if the limit was higher then.
-                self._records.update(dict.fromkeys(found.pieces))
+                data = encode_json(replace(found.message, status="failed", taken=()))
+                if len(data) <= self._limit:  # Otherwise it was higher then, and the pieces stay.
+                    self._records[history_key(place.position)] = data
+                    self._records.update(dict.fromkeys(found.pieces))
             self._end(place, "failed")
 
     def leave(self, message: Message, *, place: int, is_first: bool) -> None:
