@@ -1,10 +1,10 @@
 """Writes that must read, or ask another thread, first: they begin when they are called."""
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Begun"]
+__all__ = ["Begun", "keep_begun"]
 
 T = TypeVar("T")
 
@@ -27,6 +27,11 @@ class Begun(Generic[T]):
         self._is_awaited = True
         return asyncio.shield(self._task)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and other code gets its outcome."""
+        return self._is_awaited and self._task.done()
+
     async def finish(self) -> None:
         """Wait for its end, and raise its error, unless other code does."""
         if not self._is_awaited:
@@ -35,3 +40,8 @@ class Begun(Generic[T]):
     def cancel(self) -> None:
         """Cancel it."""
         self._task.cancel()
+
+
+def keep_begun(kept: Iterable[Begun[Any]], begun: Begun[Any]) -> list[Begun[Any]]:
+    """Return what was kept and is not over, and one more."""
+    return [*(each for each in kept if not each.is_over), begun]

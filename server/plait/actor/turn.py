@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from starlette.requests import Request
 
-from plait.actor.begun import Begun
+from plait.actor.begun import Begun, keep_begun
 from plait.actor.connection import Connection
 from plait.actor.outcome import Done
 from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
@@ -49,7 +49,7 @@ def begin_write(work: Coroutine[Any, Any, T]) -> Begun[T]:
     """Begin a write in a task; the turn of the calling code ends after it, with its error if nothing awaits it."""
     begun = Begun(work)
     if (turn := current_turn()) is not None:
-        turn.begun = [*turn.begun, begun]
+        turn.begun = keep_begun(turn.begun, begun)
     return begun
 
 

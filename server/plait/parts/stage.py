@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar
 
-from plait.actor.begun import Begun
+from plait.actor.begun import Begun, keep_begun
 from plait.actor.thread import ThreadActor
 from plait.actor.turn import begin_write
 from plait.state.commit import Commit
@@ -24,7 +24,8 @@ def begin_staged(actor: ThreadActor, work: Coroutine[Any, Any, T]) -> Begun[T]:
         raise RuntimeError("what must be read first cannot be written in a transaction: read it before the block")
     if (stage := find_stage(actor)) is None:
         return begin_write(work)
-    stage.begun.append(begun := Begun(work))
+    begun = Begun(work)
+    stage.begun = keep_begun(stage.begun, begun)
     return begun
 
 

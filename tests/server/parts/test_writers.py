@@ -10,10 +10,12 @@ import pytest
 from tests.server.parts.workshop import make_store, until
 
 from plait import Context, Messages, Plait, Schedule, Thread, Values, effect, rpc
+from plait.actor.turn import current_turn
 from plait.kv.kv import KV
 from plait.kv.user import User
 from plait.parts.messages.part import ThreadMessages
 from plait.parts.schedule.schedule import ThreadSchedule
+from plait.parts.stage import find_stage
 from plait.parts.values import ThreadValues
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -207,3 +209,24 @@ async def test_a_write_that_must_read_first_is_refused_in_a_transaction(app: Pla
     with room.transaction():
         room.values.update("a", lambda a: a + 1)
     assert dict(await room.values.items())["a"] == 2
+
+
+async def test_a_turn_and_a_run_forget_the_writes_that_they_have_awaited() -> None:
+    app = Plait(Room, store="memory://")
+    kept: list[int] = []
+
+    @app.agent("long", thread=Room)
+    async def long(ctx: Context[Room]) -> None:
+        message = await ctx.thread.messages.inject("user", "hello")
+        await ctx.flush()
+        for number in range(10):
+            await ctx.thread.messages.update(message.id, str(number))
+            await app.user("ada").set("a", number)
+            turn, stage = current_turn(), find_stage(ctx.thread._actor)
+            assert turn is not None
+            assert stage is not None
+            kept.extend((len(turn.begun), len(stage.begun)))
+
+    async with app:
+        await app.run("long", thread="one")
+    assert kept == [1] * 20
