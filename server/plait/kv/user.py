@@ -6,8 +6,10 @@ from typing import Any, Final, TypeVar
 from plait.actor.thread import Thread
 from plait.actor.turn import begin_write
 from plait.kv.user_names import user_prefix
+from plait.parts.encoding import encode_named
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey
+from plait_schemas.codec import decode_json
 
 __all__ = ["USER", "User", "UserThread"]
 
@@ -76,7 +78,7 @@ class User:
 
     def set(self, key: str, value: Any) -> Awaitable[None]:
         """Set a value: anything that encodes as JSON. Raises TypeError, ValueError and TooLarge."""
-        return self._begin("set", key, value)
+        return self._begin("set", key, _copy(key, value))
 
     def delete(self, key: str) -> Awaitable[None]:
         """Remove a key, if there is one."""
@@ -91,7 +93,7 @@ class User:
 
         Raises TypeError if the value is not a list.
         """
-        return self._begin("push", key, value, max_records)
+        return self._begin("push", key, _copy(key, value), max_records)
 
     def update(self, key: str, change: Callable[[Any], T], default: Any = None) -> Awaitable[T]:
         """Replace a value with `change(value)`, or `change(default)` if there is none, and return the new value."""
@@ -99,7 +101,7 @@ class User:
 
     def set_metadata(self, metadata: dict[str, Any]) -> Awaitable[None]:
         """Replace the whole metadata."""
-        return self._begin("set_metadata", metadata)
+        return self._begin("set_metadata", _copy("metadata", metadata))
 
     def __repr__(self) -> str:
         return f"<User {self.id!r}>"
@@ -113,3 +115,8 @@ class User:
         """Call a method of the values of the user's thread."""
         self._check()
         return self._call_part(self._key, "values", method, *args)
+
+
+def _copy(name: str, value: object) -> Any:
+    """Return a value as it is now, as the caller may change it before the user's thread has it."""
+    return decode_json(encode_named(name, value))

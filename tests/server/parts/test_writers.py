@@ -230,3 +230,13 @@ async def test_a_turn_and_a_run_forget_the_writes_that_they_have_awaited() -> No
     async with app:
         await app.run("long", thread="one")
     assert kept == [1] * 20
+
+
+async def test_a_user_gets_the_values_as_they_were_when_the_write_began(app: Plait) -> None:
+    user, value, metadata = app.user("bea"), [1], {"x": [1]}
+    writes = [user.set("a", value), user.push("b", value), user.set_metadata(metadata)]
+    value.append(2)
+    metadata["x"].append(2)
+    for write in writes:
+        await write
+    assert (await user.items(), await user.metadata()) == ([("a", [1]), ("b", [[1]])], {"x": [1]})
