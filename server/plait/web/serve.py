@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -30,9 +30,6 @@ __all__ = ["LogLevel", "configure_logging", "listen", "make_http_protocol", "ser
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# uvloop runs timers before it reads: after a stall, uvicorn's own would reset connections whose requests have arrived.
-# `HalfOpen` closes idle ones.
-_NEVER: Final = 24 * 60 * 60
 # With a short backlog, the kernel drops connections of a burst, and TCP retries them after a second.
 _BACKLOG = 4096
 # If a hook blocks the event loop for this many seconds, the stack of every OS thread is written to standard error.
@@ -139,7 +136,6 @@ def serve(
         proxy_headers=proxy_headers,
         forwarded_allow_ips=trusted_proxies,
         server_header=False,
-        timeout_keep_alive=_NEVER,
         timeout_graceful_shutdown=int(shutdown_timeout) + _GRACE,
         callback_notify=partial(_watch, descriptors, dumps_stacks=control is None),
         timeout_notify=5,

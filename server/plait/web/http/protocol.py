@@ -183,6 +183,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self._writer is not None:
             self._writer.flush()
         super().on_response_complete()
+        # `HalfOpen` closes idle connections. uvloop runs timers before it reads: after a stall, uvicorn's timer would
+        # reset connections although their requests have arrived; and it keeps a connection that a peer has reset.
+        self._unset_keepalive_if_required()
         if self.transport.is_closing() or (self._part == _IDLE and not self._is_answering):
             self._wait()
         if self._rest:

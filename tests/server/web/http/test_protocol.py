@@ -6,6 +6,8 @@ import json
 import re
 import signal
 import socket
+import struct
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain, repeat
@@ -20,6 +22,7 @@ from tests.running import Process, running
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from plait import Limits, MemoryStore, Plait, Thread
+from plait.web.http.protocol import HttpProtocol
 
 KIB = 1024
 HOST = b"Host: localhost\r\n"
@@ -409,6 +412,20 @@ async def test_an_event_stream_with_another_request_after_it_ends_with_its_peer(
                 if await _is_let_in(other):
                     return
     raise AssertionError("nobody is let in")
+
+
+async def test_a_connection_that_its_idle_peer_resets_is_not_kept(address: str) -> None:
+    with bare_socket(address) as bare:
+        await asyncio.get_running_loop().sock_sendall(bare, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert (await _read_answer(bare)).startswith(b"HTTP/1.1 200 ")
+        kept = weakref.WeakSet(each for each in gc.get_objects() if type(each) is HttpProtocol)
+        assert kept
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    # Less than the time for which uvicorn, by itself, keeps a connection that is idle.
+    async with asyncio.timeout(3):
+        while kept:
+            await asyncio.sleep(0.01)
+            gc.collect()
 
 
 # Inside
