@@ -36,6 +36,8 @@ class HalfOpen:
         # The next check, and when it is due.
         self._timer: asyncio.Handle | None = None
         self._due = 0.0
+        # Open connections that were refused, and whose peers are still sending.
+        self.lingering: set[WaitingConnection] = set()
         # When a bad request was logged last.
         self._logged = -_LOG_EVERY
 

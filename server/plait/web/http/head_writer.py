@@ -1,6 +1,7 @@
 """Writes the head of an answer and the beginning of its body together, as each write costs a system call."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 __all__ = ["HeadWriter"]
@@ -12,22 +13,21 @@ _LARGE: Final = 64 * 1024
 class _Transport(Protocol):
     def write(self, data: bytes) -> None: ...
 
-    def close(self) -> None: ...
-
     def is_closing(self) -> bool: ...
 
 
 class HeadWriter:
     """The transport that uvicorn gets for one answer.
 
-    It holds the first data until the next data, `flush`, or the loop's next iteration.
+    It holds the first data until the next data, `flush`, or the loop's next iteration. `close` closes the connection.
     """
 
-    __slots__ = ("_held", "_is_new", "_loop", "_transport")
+    __slots__ = ("_close", "_held", "_is_new", "_loop", "_transport")
 
-    def __init__(self, transport: _Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: _Transport, loop: asyncio.AbstractEventLoop, close: Callable[[], object]) -> None:
         self._transport = transport
         self._loop = loop
+        self._close = close
         self._is_new = True
         self._held = b""
 
@@ -53,7 +53,7 @@ class HeadWriter:
     def close(self) -> None:
         """Close the connection after everything is written."""
         self.flush()
-        self._transport.close()
+        self._close()
 
     def is_closing(self) -> bool:
         """Return whether the connection is closed or closing."""

@@ -29,9 +29,13 @@ _LARGEST_HEAD: Final = 64 * 1024
 _PIECE: Final = 1024
 # The deadline is reset after this many bytes of a body.
 _PROGRESS: Final = 4096
-# Seconds that a peer that sends too much has to read why its connection is closed, since closing a connection with
-# unread data resets it.
+# A peer that is still sending gets time to read why its connection is closed, as closing it with unread data resets it:
+# until it is silent for `_LINGER` seconds, or sends more than `_MOST_DROPPED` bytes or for `_LOOKS` times as long. Only
+# `_MOST_LINGERING` peers get time at once, as a flood of them would use up the file descriptors.
 _LINGER: Final = 1.0
+_LOOKS: Final = 5
+_MOST_DROPPED: Final = 64 * 1024 * 1024
+_MOST_LINGERING: Final = 100
 # How many times `request_timeout` a peer may take to read a part of the answer.
 _PATIENCE: Final = 6
 _IDLE, _HEAD, _BODY = range(3)
@@ -74,8 +78,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._rest = b""
         # Bytes of the body since the deadline was set.
         self._progress = 0
-        # Whether further data is ignored, and whether the connection is closed.
+        # Whether further data is dropped, how much was since the connection was refused, and whether it is closed.
         self._is_done = False
+        self._dropped = 0
         self._is_lost = False
         # The request that is being answered; `cycle` is the last one received.
         self._answered: RequestResponseCycle | None = None
@@ -91,11 +96,12 @@ class HttpProtocol(HttpToolsProtocol):
         host = self.client[0] if self.client else ""
         self.host = None if self._is_proxy(host) else host
         if not self._half_open.admit(self):
-            self._refuse(429, "rate_limited", "too many connections from this address without a request", linger=0)
+            self._refuse(429, "rate_limited", "too many connections from this address without a request")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._half_open.leave(self)
+        self._half_open.lingering.discard(self)
         super().connection_lost(exc)
         if self._answered is not None and not self._answered.response_complete:
             # uvicorn tells only the last of several requests about the disconnect.
@@ -113,6 +119,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._half_open.leave(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_done:
+            self._dropped += len(data)
+            if self._dropped > _MOST_DROPPED:
+                self.transport.close()
+            return
         part = self._part
         data, self._rest = self._rest + data if self._rest else data, b""
         at = 0
@@ -216,7 +227,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
-        self._writer = HeadWriter(self.transport, self.loop)
+        self._writer = HeadWriter(self.transport, self.loop, self._close)
         cycle.transport = cast(asyncio.Transport, self._writer)
         cycle.scope[ABORT] = self._abort  # type: ignore[typeddict-unknown-key]
         super()._start_asgi_task(cycle, app)
@@ -279,10 +290,9 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse(400, "bad_request", "a request must have one Host, which an absolute URL has, too")
                 return
             if self._head_size <= _LARGEST_HEAD:
-                self._is_done = True
                 if self._half_open.may_log():
                     self.logger.warning("Invalid HTTP request received.")
-                self.send_400_response("Invalid HTTP request received.")
+                self._refuse(400, "bad_request", "invalid HTTP request")
                 return
         if self._head_size > _LARGEST_HEAD or self._overhead >= _LARGEST_HEAD:
             is_url = self._part == _HEAD and 2 * len(self.url) > _LARGEST_HEAD
@@ -302,7 +312,7 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._is_lost:
             self._half_open.wait(self)
 
-    def _refuse(self, status: int, code: str, message: str, *, linger: float = _LINGER) -> None:
+    def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer an incomplete request with an error, and close the connection."""
         self._is_done = True
         has_begun = self._is_answering and self.cycle.response_started
@@ -310,20 +320,37 @@ class HttpProtocol(HttpToolsProtocol):
         has_begun |= self._part == _BODY and self.cycle is not None and self.cycle.response_complete
         if self._is_answering:
             self.cycle.disconnected = True
+            self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
         self._unset_keepalive_if_required()
-        if has_begun:
+        if not has_begun:
+            body = encode_json(error_body(code, message))
+            self.transport.write(_ANSWER % (status, _PHRASES[status], len(body), body))
+        self._close()
+
+    def _close(self) -> None:
+        """Close the connection after all is written; a peer that is still sending gets time to read it."""
+        is_sending = self._is_done or self._part != _IDLE or self._rest
+        self._is_done = True
+        lingering = self._half_open.lingering
+        if not is_sending or self.transport.is_closing() or len(lingering) >= _MOST_LINGERING:
             self.transport.close()
             return
-        body = encode_json(error_body(code, message))
-        self.transport.write(_ANSWER % (status, _PHRASES[status], len(body), body))
-        if not linger:
-            self.transport.close()
-            return
+        lingering.add(self)
+        self._rest = b""
+        self.pipeline.clear()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.transport.pause_reading()
-        self.loop.call_later(linger, self.transport.abort)
+        self.flow.resume_reading()
+        self.loop.call_later(_LINGER, self._look, 1, 0)
+
+    def _look(self, looks: int, dropped: int) -> None:
+        """Close the connection if its peer sends no more, or for too long."""
+        if looks < _LOOKS and dropped < self._dropped:
+            self.loop.call_later(_LINGER, self._look, looks + 1, self._dropped)
+        else:
+            self.transport.close()
+            self._wait()  # The peer may not have read all of the answer.
 
 
 def _names_host(url: bytes, host: bytes) -> bool:

@@ -34,7 +34,7 @@ async def wire() -> Wire:
 
 @pytest.fixture
 async def writer(wire: Wire) -> HeadWriter:
-    return HeadWriter(wire, asyncio.get_running_loop())
+    return HeadWriter(wire, asyncio.get_running_loop(), wire.close)
 
 
 async def test_the_head_is_written_with_the_body_that_follows_at_once(wire: Wire, writer: HeadWriter) -> None:

@@ -205,6 +205,54 @@ async def test_a_large_body_in_small_chunks_is_taken_and_its_trailers_are_no_hea
         assert (await _read_answer(bare)).endswith(b"\r\n\r\n50000 host transfer-encoding")
 
 
+# Refused while the peer is sending
+
+
+@pytest.mark.parametrize(
+    ("start", "status"),
+    [
+        pytest.param(POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % LONG, 413, id="a large body"),
+        pytest.param(b"PUT /threads/none/one HTTP/1.1\r\n" + HOST + b"Content-Length: x\r\n\r\n", 400, id="no request"),
+        pytest.param(b"GET / HTTP/1.1\r\nX: ", 431, id="large headers"),
+    ],
+)
+async def test_a_peer_that_sends_all_before_it_reads_gets_its_refusal_and_no_reset(
+    address: str, start: bytes, status: int
+) -> None:
+    assert (await _send_all_and_read(address, start)).startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_a_connection_above_the_limit_that_sends_all_before_it_reads_gets_its_429() -> None:
+    async with running(serve(limits=Limits(connections_per_address=1))) as address:
+        with bare_socket(address):
+            answer = await _send_all_and_read(address, POST + b"Content-Length: %d\r\n\r\n" % LONG)
+    assert answer.startswith(b"HTTP/1.1 429 ")
+
+
+async def test_a_refused_peer_that_never_stops_sending_is_reset(address: str) -> None:
+    loop = asyncio.get_running_loop()
+    sent = 0
+    with bare_socket(address) as bare:
+        await loop.sock_sendall(bare, b"GET / HTTP/1.1\r\nX: ")
+        try:
+            while sent < 10 * ENDLESS:
+                await loop.sock_sendall(bare, b"x" * (KIB * KIB))
+                sent += KIB * KIB
+        except ConnectionError:
+            pass
+    assert LONG < sent < ENDLESS
+
+
+async def test_a_refused_peer_that_is_slow_to_read_a_long_answer_gets_all_of_it() -> None:
+    async with running(Plait(Library, store=MemoryStore())) as address:
+        with bare_socket(address) as bare:
+            headers = b"Connection: close\r\nContent-Length: 9\r\n"
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(bare, BOOK % (b"whole", headers) + b"half")
+            await asyncio.sleep(1.5)  # Longer than the server waits for more of a body that it does not need.
+            assert len(await _read_to_end(bare)) > LONG
+
+
 # Time
 
 
@@ -479,6 +527,18 @@ async def _read_to_end(bare: socket.socket) -> bytes:
             if not data:
                 return received
             received += data
+
+
+async def _send_all_and_read(address: str, start: bytes) -> bytes:
+    """Send a long request whole, and return what comes until the connection is closed; a reset raises."""
+    loop = asyncio.get_running_loop()
+    received = b""
+    with bare_socket(address) as bare:
+        async with asyncio.timeout(TIMEOUT):
+            await loop.sock_sendall(bare, start + b"x" * LONG)
+            while data := await loop.sock_recv(bare, 65536):
+                received += data
+    return received
 
 
 async def _read_answer(bare: socket.socket) -> bytes:
