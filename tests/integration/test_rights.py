@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import TIMEOUT, CallError, connected, http, websocket
@@ -345,6 +346,40 @@ async def test_the_streams_of_a_user_are_disconnected(served: Served, name: str)
     async with streaming(served, name, "ada") as read:
         assert await served.app.disconnect("ada") == (2 if name == "ag-ui viewer" else 1)
         assert await read() == STREAMS[name].end
+
+
+async def test_what_runs_in_the_background_of_an_answer_outlives_rights_and_its_connection_serves_on() -> None:
+    came, release, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        came.set()
+        await release.wait()
+
+    async def work() -> None:
+        await wait()
+        ended.set()
+
+    async def pour() -> AsyncIterator[bytes]:
+        yield b"1"
+
+    class Page(Thread[Any]):
+        async def on_request(self, request: Request) -> Response:
+            if "stream" in request.query_params:
+                return StreamingResponse(pour(), background=BackgroundTask(work))
+            await wait()
+            return PlainTextResponse("answered")
+
+    app = Plait(Page, store=MemoryStore(), authenticate=lambda request: Principal("ada"))
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        assert (await web.get("/threads/page/one/own?stream")).text == "1"
+        await came.wait()
+        came.clear()
+        asked = asyncio.create_task(web.get("/threads/page/one/own"))
+        await came.wait()
+        await app.disconnect("ada")
+        release.set()
+        assert (await asked).text == "answered"
+        await ended.wait()
 
 
 async def test_a_client_is_disconnected_by_the_id_of_its_connection(served: Served) -> None:

@@ -161,6 +161,8 @@ async def _stream(response: Response, request: Request, send: Send, lease: Lease
     lease.open(close)
     if lease.reason is not None:
         response = error_response(make_lost(request.method, lease.reason))
+    # It is work of the server, which goes on.
+    background, response.background = getattr(response, "background", None), None
     has_begun = True
     try:
         await response(request.scope, request.receive, send)
@@ -168,6 +170,10 @@ async def _stream(response: Response, request: Request, send: Send, lease: Lease
         if lease.reason is None or (task is not None and task.uncancel()):
             raise
         abort(request.scope)
+        return
+    lease.end()
+    if background is not None:
+        await background()
 
 
 async def _fail(error: Exception, request: Request, headers: Headers) -> Response:

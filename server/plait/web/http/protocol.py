@@ -6,6 +6,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 import httptools
@@ -229,15 +230,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._answered = cycle
         self._writer = HeadWriter(self.transport, self.loop, self._close)
         cycle.transport = cast(asyncio.Transport, self._writer)
-        cycle.scope[ABORT] = self._abort  # type: ignore[typeddict-unknown-key]
+        cycle.scope[ABORT] = partial(_abort, cycle)  # type: ignore[typeddict-unknown-key]
         super()._start_asgi_task(cycle, app)
-
-    def _abort(self) -> None:
-        """Close the connection before the answer is complete; uvicorn logs nothing, as it takes the peer for gone."""
-        cycle = self._answered
-        assert cycle is not None
-        cycle.disconnected = True
-        cycle.transport.close()
 
     # Called by HalfOpen
 
@@ -351,6 +345,13 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
             self._wait()  # The peer may not have read all of the answer.
+
+
+def _abort(cycle: RequestResponseCycle) -> None:
+    """Close the connection before an answer is complete; uvicorn logs nothing, as it takes the peer for gone."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.transport.close()
 
 
 def _names_host(url: bytes, host: bytes) -> bool:
