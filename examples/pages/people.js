@@ -55,8 +55,12 @@ export class People {
     if (this.#rendered === shown) return;
     this.#rendered = shown;
     const more = everyone.length - MOST_FACES;
-    find("#faces").ariaLabel = everyone.length === 1 ? "1 person is here" : `${everyone.length} people are here`;
-    find("#faces").replaceChildren(...everyone.slice(0, MOST_FACES).map(avatar), more > 0 ? `+${more}` : "");
+    const [faces, count] = [document.createElement("span"), document.createElement("span")];
+    faces.ariaHidden = "true";
+    faces.append(...everyone.slice(0, MOST_FACES).map(avatar), more > 0 ? `+${more}` : "");
+    count.className = "visually-hidden";
+    count.textContent = everyone.length === 1 ? "1 person is here" : `${everyone.length} people are here`;
+    find("#faces").replaceChildren(faces, count);
     find("#people").replaceChildren(...everyone.map((someone) => personItem(someone, someone.id === this.#mine.id)));
   }
 

@@ -1,0 +1,43 @@
+"""The demo's pages, checked by axe: wide and narrow, light and dark."""
+
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.integration.browser import Demo
+from tests.integration.builds import CLIENT, Builds
+
+PATHS = ("", "assistant/", "chat/", "pad/", "board/", "tictactoe/", "counter/")
+WIDE = 1280
+NARROW = 390
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+FINDINGS = """async () => {
+    const { violations } = await axe.run(document);
+    return violations.flatMap(({ id, nodes }) => nodes.map(({ target, failureSummary }) =>
+        `${id}: ${target.join(" ")}: ${failureSummary}`));
+}"""
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.strip("/") or "index")
+def test_axe_finds_no_fault_in_a_page(demo: Demo, builds: Builds, path: str) -> None:
+    axe = builds.install(CLIENT) / "node_modules/axe-core/axe.min.js"
+    for width in (WIDE, NARROW):
+        page = demo.open(path, width=width, touch=width == NARROW)
+        if path in ("assistant/", "chat/") and width == WIDE:
+            _talk(page, path)
+        for scheme in SCHEMES:
+            # Loaded again, as colours would fade from one scheme to the other.
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            page.reload(wait_until="networkidle")
+            if path:
+                expect(page.locator("#status")).to_have_attribute("data-status", "online")
+            page.add_script_tag(path=axe)
+            assert page.evaluate(FINDINGS) == [], f"{path} {width} {scheme}"
+
+
+def _talk(page: Page, path: str) -> None:
+    """Send a message, and wait for the answer."""
+    page.fill("#message", "Count to 3")
+    page.press("#message", "Enter")
+    answer = ".bot .bubble" if path == "chat/" else ".answer-text"
+    expect(page.locator(answer)).to_have_text("1, 2, 3. That is 3.")
