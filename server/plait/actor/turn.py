@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from starlette.requests import Request
 
 from plait.actor.begun import Begun, keep_begun
-from plait.actor.connection import Connection
+from plait.actor.connection import Connection, Party
 from plait.actor.outcome import Done
 from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.limits import Limits
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Cause", "Turn", "TurnActor", "begin_write", "current_turn", "find_client_turn", "latest_turn"]
+__all__ = ["Cause", "Turn", "TurnActor", "begin_write", "current_turn", "find_client_turn", "find_user", "latest_turn"]
 
 T = TypeVar("T")
 
@@ -60,6 +60,15 @@ def find_client_turn() -> "Turn | None":
     """
     turn = _turn.get()
     return turn if turn is None or turn.by_client else turn.origin
+
+
+def find_user() -> str | None:
+    """Return the id of the principal that the calling code runs for; None if there is none."""
+    if (client := find_client_turn()) is not None:
+        return client.user
+    turn = _turn.get()
+    # Of the server's turns, those of hooks and `on_request` have one.
+    return None if turn is None else next((user for each in turn.chain() if (user := each.user) is not None), None)
 
 
 class TurnActor(Protocol):
@@ -349,6 +358,13 @@ class Turn:
         if self.parent is not None:
             self.parent.expect_change()
             self._is_counted = True
+
+    @property
+    def user(self) -> str | None:
+        """The id of the principal of its connection or request; None if there is none."""
+        if self.connection is not None:
+            return None if self.connection.principal is None else self.connection.principal.id
+        return self.party.user if isinstance(self.party, Party) else None
 
     @property
     def party_of_runs(self) -> Hashable | None:

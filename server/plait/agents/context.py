@@ -72,6 +72,8 @@ async def _wait(begun: asyncio.Future[object]) -> None:
 class Caller(Protocol):
     """Runs agents for other agents."""
 
+    def find_user(self, id: str | None) -> User | None: ...
+
     async def call(self, context: "Context[Any]", agent: str, input: Any) -> Any: ...
 
     def stream_for(self, context: "Context[Any]", agent: str, input: Any) -> AsyncIterator[Any]: ...
@@ -100,7 +102,7 @@ class Context(Generic[ThreadT]):
         self._run = run
         self._caller = caller
         self.thread = thread
-        self.user = user
+        self._user = user
         self.kv = kv
         self.state = state
         # The request or connection that caused the run, if any.
@@ -116,6 +118,15 @@ class Context(Generic[ThreadT]):
     def session(self) -> Session:
         """The request."""
         return self._run.session
+
+    @property
+    def user(self) -> User | None:
+        """The user of the run; if the queue has begun it, after `take()`, the sender of that, or the session's user."""
+        run = self._run.outermost
+        if self._user is not None or not run.stage.is_attempt or not run.stage.senders:
+            return self._user
+        first, *others = run.stage.senders
+        return self._caller.find_user(run.session_user if others or first is None else first)
 
     @property
     def run_id(self) -> str:
@@ -250,7 +261,7 @@ class Context(Generic[ThreadT]):
             run,
             self._caller,
             thread=self.thread,
-            user=self.user or user,
+            user=self._user or user,
             kv=self.kv,
             state=self.state,
             request=self.request,

@@ -86,6 +86,8 @@ class Run:
         self.follows_cut_off = False
         # Whether it is repeated unless it ends by itself; its writes are then dropped.
         self.is_repeated = False
+        # The id of the user whose session the thread is, if the message queue has begun the run.
+        self.session_user: str | None = None
 
     @property
     def id(self) -> str:

@@ -22,7 +22,7 @@ from plait.agents.run import Interruption, Run
 from plait.agents.run_ends import RunEnds
 from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session
-from plait.agents.session_names import remember_session
+from plait.agents.session_names import find_session, remember_session
 from plait.errors import Busy, PlaitError, Unavailable, is_outage
 from plait.spelling import find_nearest
 from plait.store.protocol import ThreadKey
@@ -158,11 +158,15 @@ class Runs:
         given = Given(input=agent.convert(msgspec.UNSET))
         begun: list[Run] = []
 
-        def note(run: Run) -> None:
-            begun.append(run)
-            run.is_repeated = run.stage.is_attempt = True
-
         async def work() -> None:
+            session = await find_session(actor.host.store, actor.key)
+            user = actor.state.history.user if session is None else session[0]
+
+            def note(run: Run) -> None:
+                begun.append(run)
+                run.is_repeated = run.stage.is_attempt = True
+                run.session_user = user
+
             if agent.is_stream:
                 async for _ in self.stream(agent, actor.thread, given, on_begin=note):
                     pass
@@ -288,7 +292,7 @@ class Runs:
         if holder is not None and calling is not None and calling._run.outermost is holder:
             calling.check_inner(given.user_id, given.attributes)
             run = Run(agent, actor, calling.session, turn=turn, outer=calling._run, caller=caller)
-            return await self._start(run, calling.make_inner(run, self._find_user(given.user_id)))
+            return await self._start(run, calling.make_inner(run, self.find_user(given.user_id)))
         session = Session(given.session_id, thread) if holder is None else holder.session
         run = Run(agent, actor, session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, thread, given)
@@ -323,7 +327,7 @@ class Runs:
         user_id = given.user_id
         if user_id is None and connection is not None and connection.principal is not None:
             user_id = connection.principal.id
-        user = self._find_user(user_id)
+        user = self.find_user(user_id)
         return Context(
             run,
             self,
@@ -336,7 +340,8 @@ class Runs:
             attributes=given.attributes,
         )
 
-    def _find_user(self, id: str | None) -> Any:
+    def find_user(self, id: str | None) -> Any:
+        """Return the `user` of a context, for an id."""
         return None if id is None else self._make_user(id)
 
     def _find_holder(self, queue: RunQueue[Run], turn: Turn | None, caller: Run | None) -> Run | None:

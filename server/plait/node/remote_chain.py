@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.connection import Connection, Party, Principal, Rights
 from plait.actor.transport import Transport
 from plait.actor.turn import Turn, current_turn, find_client_turn
 from plait.actor.turns import find_trace
@@ -44,6 +44,8 @@ class _Caller(msgspec.Struct, frozen=True, array_like=True):
     is_running: bool
     # The client that asked for the turn itself.
     client: _Client | None
+    # The id of the principal that another turn runs for, as that of a hook.
+    user: str | None = None
 
 
 class Chain(msgspec.Struct, frozen=True, array_like=True):
@@ -154,7 +156,8 @@ class Chains:
             turn.number = turn.number or next(_numbers)
             self._turns[turn.number] = turn
         client = _describe_client(turn) if turn.by_client else None
-        return _Caller(process, turn.number, turn.actor.key, turn.name, turn.is_running, client)
+        user = None if turn.by_client else turn.user
+        return _Caller(process, turn.number, turn.actor.key, turn.name, turn.is_running, client, user)
 
     def _stand_in(self, caller: _Caller) -> _RemoteTurn:
         client = caller.client
@@ -169,6 +172,8 @@ class Chains:
         turn.is_running = caller.is_running and caller.process != self._process
         if client is not None:
             turn.party = _Party(client.party)
+        elif caller.user is not None:
+            turn.party = Party(caller.user)
         return turn
 
 

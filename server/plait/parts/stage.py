@@ -80,6 +80,8 @@ class Stage:
         self.is_closed = False
         # Whether the run is an attempt of the queue.
         self.is_attempt = False
+        # The ids of the users that have sent what it took last, from one commit to the next.
+        self.senders = set[str | None]()
         # The last write.
         self._commit: Commit | None = None
         self.around = _innermost.get()

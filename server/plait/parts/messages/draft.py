@@ -141,6 +141,10 @@ class MessagesDraft:
             places[message.position] = writer.numbers.next_position()
             found.append(replace(message, position=places[message.position], status="completed", revision=0))
         if places:
+            drafts = self._stage.drafts.values()
+            if not any(isinstance(each, MessagesDraft) and each.view.taken for each in drafts):
+                self._stage.senders.clear()  # What was taken before is stored.
+            self._stage.senders.update(each.sender for each in found)
             writer.taken.update(places)
             self.view.taken.update(places)
             self.view.queued = [each for each in self.view.queued if each.position not in places]

@@ -60,6 +60,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     silent: bool = False
     metadata: Mapping[str, Any] = {}
     attachments: Sequence[Mapping[str, Any]] = ()
+    # The id of the principal that it is from, as plait knows it; clients do not get it.
+    sender: str | None = None
     # Its position in the history. A pending message has one in the queue, and gets a new one when it moves.
     position: int = 0
     status: Status = "completed"

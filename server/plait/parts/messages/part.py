@@ -6,7 +6,9 @@ from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
+from plait.actor.connection import Connection
 from plait.actor.thread import ThreadActor, check_may_write
+from plait.actor.turn import find_user
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.encoding import check_type, encode_key, read_back
@@ -180,6 +182,7 @@ class ThreadMessages:
             silent=silent,
             metadata={} if metadata is None else metadata,
             attachments=attachments,
+            sender=find_user() if role == "user" else None,
         )
         if draft is not None:
             draft.add(message)
@@ -196,19 +199,20 @@ class ThreadMessages:
         silent: bool = False,
         metadata: Mapping[str, Any] | None = None,
         attachments: Sequence[Mapping[str, Any]] = (),
-        sender: str | None = None,
+        sender: str | Connection | None = None,
     ) -> Result[Message]:
         """Add a message to the queue, from which the agent takes it: at once, or when the current run has ended.
 
         If the sender has used the `key` among the last 10,000 keys, nothing is added, and the result has the id of the
-        first message. The sender is the client that the calling code runs for, or `sender`. Raises TooMany if 1,000
-        messages are queued, and what `inject` raises.
+        first message. The sender is the client that the calling code runs for, or that of the connection `sender`; a
+        text names another one for keys. Raises TooMany if 1,000 messages are queued, and what `inject` raises.
         """
         check_type("content", content, str)
         if role == "tool":
             raise ValueError("the result of a tool cannot be queued: use `inject`")
-        check_type("sender", sender, str, NoneType)
-        id = None if key is None else make_sent_id(sender or find_sender(), encode_key(key))
+        check_type("sender", sender, str, Connection, NoneType)
+        found, user = find_sender(sender if isinstance(sender, Connection) else None)
+        id = None if key is None else make_sent_id((isinstance(sender, str) and sender) or found, encode_key(key))
         is_known = id is not None and self._writer.state.keys.has(id)
         if is_known:
             self._check_may_write()
@@ -223,6 +227,7 @@ class ThreadMessages:
             silent=silent,
             metadata={} if metadata is None else metadata,
             attachments=attachments,
+            sender=user,
             status="pending",
         )
         if is_known:
@@ -236,13 +241,13 @@ class ThreadMessages:
         stored, commit = self._queue.add(message, is_keyed=id is not None)
         return Result(stored, self._written(commit))
 
-    def find_sent(self, sender: str, key: str) -> str | None:
-        """Return the id of the message that a sender has queued with a key; None if it is not known.
+    def find_sent(self, sender: Connection, key: str) -> str | None:
+        """Return the id of the message that a client has queued with a key; None if it is not known.
 
         The message may not be durable yet. Raises Destroyed, Unavailable and StoreError.
         """
         self._actor.state.check_open()
-        id = make_sent_id(sender, key)
+        id = make_sent_id(find_sender(sender)[0], key)
         return id if self._writer.state.keys.has(id) else None
 
     def take(self, limit: int | None = None) -> Result[_Messages]:

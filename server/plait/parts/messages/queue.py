@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from plait.actor.turn import find_client_turn
+from plait.actor.connection import Connection
+from plait.actor.turn import find_client_turn, find_user
 from plait.errors import TooMany
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
@@ -59,12 +60,12 @@ class Queue:
         return stored, commit
 
 
-def find_sender() -> str:
-    """Return the party that the calling code runs for: a principal, a connection, an address, or the server."""
-    turn = find_client_turn()
-    if turn is None:
-        return "server"
-    if turn.connection is None:
-        return f"party {turn.party!r}"
-    principal = turn.connection.principal
-    return f"connection {turn.connection.id}" if principal is None else f"principal {principal.id}"
+def find_sender(connection: Connection | None = None) -> tuple[str, str | None]:
+    """Return who sends by a connection, or else by the calling code: a name for keys, and the id of the principal."""
+    if connection is None:
+        if (turn := find_client_turn()) is None:
+            return "server", find_user()
+        if (connection := turn.connection) is None:
+            return f"party {turn.party!r}", None
+    user = None if connection.principal is None else connection.principal.id
+    return f"connection {connection.id}" if user is None else f"principal {user}", user

@@ -232,8 +232,9 @@ def _place(message: Message) -> tuple[bool, int]:
 
 
 def _encode_item(message: Message) -> bytes:
-    # Clients know revisions from frames alone.
-    return encode_json(replace(message, revision=0) if message.revision else message)
+    # Clients know revisions from frames alone, and senders from the metadata that plait or the author gives.
+    is_plain = not message.revision and message.sender is None
+    return encode_json(message if is_plain else replace(message, revision=0, sender=None))
 
 
 def _encode_page(page: messages.Page, items: Sequence[Message]) -> bytes:

@@ -77,9 +77,8 @@ class Sends:
         connection = self._connection
         found = find_messages(self._actor, frame.part)
         principal = connection.principal
-        sender = f"connection {connection.id}" if principal is None else f"principal {principal.id}"
         # If the answer was lost, it is given again, even if the client may send nothing more.
-        if (known := found.find_sent(sender, frame.key)) is not None:
+        if (known := found.find_sent(connection, frame.key)) is not None:
             return known
         if not connection.rights.may_send:
             raise Forbidden("Forbidden")
@@ -95,7 +94,7 @@ class Sends:
             metadata["user"] = principal.id
         try:
             queued = found.queue(
-                frame.content, key=frame.key, sender=sender, metadata=metadata, attachments=frame.attachments
+                frame.content, key=frame.key, sender=connection, metadata=metadata, attachments=frame.attachments
             )
         except (ValueError, TypeError) as error:
             raise InvalidArguments(str(error)) from error
