@@ -31,6 +31,7 @@ SESSION_ONLY_IN_SCRIPT: Final = {
     "phase": "in Python, `status` is made of it here",
     "pushes": "for what closed tabs have left",
     "is_sending": "for a client that keeps its pushes in a storage",
+    "max_frame": "for the option `messages`, which may be added later",
     "queue": "for a storage, and for editors",
     "tell": "for a storage",
     "own_presence": "for components of one page that share a client",
@@ -45,6 +46,7 @@ ROOM_ONLY_IN_PYTHON: Final = {
     "thread": "JavaScript has the two parts `kind` and `name`, which its options have, too",
 }
 ROOM_ONLY_IN_SCRIPT: Final = {
+    "add_parts": "for components of one page that share a client",
     "call_with": "Python's `call` takes keyword arguments, and a task that calls can be cancelled",
     "can_redo": "see `undo`",
     "can_undo": "see `undo`",

@@ -212,7 +212,8 @@ async def find_idle(store: TroubledStore, cls: type[Thread[Any]]) -> int | None:
 async def test_a_thread_that_was_read_and_is_then_used_counts_from_its_use(use: str) -> None:
     store = TroubledStore()
     await opened_with(store, (key_of(Noted), ago(HOUR / 2)))
-    before = ago(0)
+    # The loop's time, from which it is known how long a thread has been idle, has whole milliseconds.
+    before = ago(0.001)
     async with open_house(Noted, store=store) as house:
         handle = house.handle(Noted)
         await read_all(handle)
