@@ -86,6 +86,7 @@ function renderTyping() {
 async function say(content) {
   showTyping(false);
   try {
+    introduce(); // After a new name that was not rendered yet.
     const sent = messages.send(content);
     goToEnd();
     await sent;
