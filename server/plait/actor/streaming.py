@@ -157,7 +157,8 @@ class StreamRunner:
         """End the stream of a run, which goes on, as others may wait for the run."""
         assert self.lose is not None
         self.lose()
-        self._done(None, CallFailed("the client reads too slowly"))
+        if not self._failed:
+            self._done(None, CallFailed("the client reads too slowly"))
         self._reader, self._sink = None, lambda what, value: lambda: None
         self._done = lambda _, error: None if error is None else self._report(error, self._connection)
 
