@@ -91,7 +91,8 @@ class LoopWatcher:
 
     def _look(self, loop: asyncio.AbstractEventLoop, watched: int, seen: int, *, is_late: bool) -> int:
         """Tell what the loop runs if it is late, and return the next `seen`."""
-        running = _find_running(sys._current_frames()[watched], self._caller)
+        frame = sys._current_frames().get(watched)  # None if the loop's thread has ended.
+        running = None if frame is None else _find_running(frame, self._caller)
         if running is None:
             return -1
         # A beat waits for one iteration of the loop: what was seen twice is still at the same step.

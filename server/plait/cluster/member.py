@@ -169,7 +169,8 @@ class Member:
                 self._die()
                 return
             await self._recall(view)
-            self.view = view.without(await self._mark_silent(view.alive()))
+            dead = await self._mark_silent(view.alive())
+            self.view = self.view.without(dead)
             if not self.is_leaving:
                 self.view = self.view.including(self.record.id)
                 await self._take_lost(self.view)
@@ -279,8 +280,11 @@ class Member:
         self._leaving |= targets.keys()
         await self._moves.vacate(targets)
         by_node: dict[str, dict[int, int]] = defaultdict(dict)
+        nodes, records = self.view.alive(), self.view.shards
         for shard, to in targets.items():
-            if shard in self._owned:  # Otherwise the node was marked as dead.
+            if not _can_take(nodes[to], records[shard].versions):  # A thread was migrated since it was chosen.
+                self._leaving.discard(shard)
+            elif shard in self._owned:  # Otherwise the node was marked as dead.
                 by_node[to][shard] = self._owned[shard]
         for to, shards in by_node.items():
             given = await self._directory.give(self.record.id, shards, to)

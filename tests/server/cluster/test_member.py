@@ -268,6 +268,31 @@ def test_shards_of_newer_code_go_to_no_older_node() -> None:
     assert len(b.member.owned) == 16
 
 
+def test_a_shard_whose_thread_is_migrated_before_it_is_given_stays() -> None:
+    clock, directory, (a,) = make("a")
+    a.finish("beat")
+    a.finish("observe")
+    assert len(a.member.owned) == SHARDS
+    b = Process("b", directory, clock, 0)
+    for each, version in ((a, 2), (b, 1)):
+        id = each.member.record.id
+        directory.nodes[id] = msgspec.structs.replace(each.member.record, versions={"note": version})
+
+    def migrate(shards: Collection[int]) -> None:
+        versions = {shard: {"note": 2} for shard in shards}
+        a.member.view = a.member.view.recorded(versions)
+        for shard in shards:
+            directory.shards[shard] = directory.shards[shard]._replace(versions=versions[shard])
+
+    a.vacate = migrate
+    clock.now += 1.0
+    b.finish("beat")
+    a.finish("beat")
+    a.finish("observe")
+    assert {each.node for each in directory.shards} == {"a-0"}
+    assert all(a.member.owns(shard) for shard in range(SHARDS))
+
+
 def test_shards_of_newer_code_that_has_gone_wait_for_it(caplog: pytest.LogCaptureFixture) -> None:
     clock, directory, (old, new) = make("old", "new")
     for each, version in ((old, 1), (new, 2)):
