@@ -27,7 +27,8 @@ Settings = dict[str, int | float | str]
 
 LOADS: dict[str, tuple[str, Settings]] = {
     "rpc": ("rpc", {"window": 256}),
-    "persist": ("rpc", {"method": "add", "window": 256}),
+    # With more in flight, states are held until older ones have their pongs.
+    "persist": ("rpc", {"method": "add", "window": 48}),
     "burst 30 B": ("burst", {"size": 30, "count": 2000}),
     "burst 30 B, plait.v1": ("burst", {"size": 30, "count": 2000, "protocol": "native"}),
     "burst 100 kB": ("burst", {"size": 100_000, "count": 150}),

@@ -82,9 +82,9 @@ ROWS = (
     ),
     add(
         "persist-pipelined",
-        "set_state by rpc, 256 in flight",
+        "set_state by rpc, 48 in flight",
         "rpc",
-        {"window": 256},
+        {"window": 48},
         cloudflare(),
         Against("sqlite-group", "bare group commit"),
     ),
