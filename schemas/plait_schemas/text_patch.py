@@ -91,7 +91,7 @@ class TextDiff:
                     # An object has two members of the same name: check the first, too, which the diff would skip.
                     read(new, path)
                 self._diff_objects(before, members, path, read, ops)
-            case b"[[" if max(old.count(b","), new.count(b",")) > _MOST_PARTS:
+            case b"[[" if _is_crowded(old) or _is_crowded(new):
                 ops.append(Op("replace", path, read(new, path)))
             case b"[[":
                 self._diff_arrays(self._old(old, path, _elements), new, path, read, ops)
@@ -285,6 +285,11 @@ def _id_of(identity: Any) -> Id | None:
         if type(value) is str or type(value) is int:
             return value
     return None
+
+
+def _is_crowded(text: bytes) -> bool:
+    """Tell whether taking a list apart costs too much. Each element has at least two bytes, with its comma."""
+    return len(text) > 2 * _MOST_PARTS and text.count(b",") > _MOST_PARTS
 
 
 def _length(members: _Members) -> int:
