@@ -256,12 +256,7 @@ class SqliteStore:
         return await self._read("the schemas", rows.load_schemas)
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
-        if self._writer is None:
-            raise StoreError("the store is closed")
-        try:
-            await self._writer.post(rows.save_schema, kind, hash, schema)
-        except sqlite3.Error as error:
-            raise StoreError(f"a schema could not be written: {error}") from error
+        await self._write_rows("a schema", rows.save_schema, kind, hash, schema)
 
     async def check_writes(self) -> None:
         if not self._batches.is_open:
@@ -304,12 +299,7 @@ class SqliteStore:
         return await self._read("the list of idle threads", listing.load_idle, kind, until, after, limit)
 
     async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        if self._writer is None:
-            raise StoreError("the store is closed")
-        try:
-            await self._writer.post(listing.mark_idle, kind, at)
-        except sqlite3.Error as error:
-            raise StoreError(f"the idle threads could not be written: {error}") from error
+        await self._write_rows("the list of idle threads", listing.mark_idle, kind, at)
 
     async def _read(
         self, what: object, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -324,6 +314,16 @@ class SqliteStore:
             if _UNDECODED in str(error):
                 raise CorruptThread(f"{what} cannot be read: its text is not valid UTF-8") from error
             raise StoreError(f"{what} cannot be read: {error}") from error
+
+    async def _write_rows(
+        self, what: str, function: Callable[Concatenate[sqlite3.Connection, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        if self._writer is None or self._work is None:
+            raise StoreError("the store is closed")
+        try:
+            await self._writer.post(self._work.write, function, *args, **kwargs)
+        except sqlite3.Error as error:
+            raise StoreError(f"{what} could not be written: {error}") from error
 
     async def _try_to_write(self) -> None:
         assert self._writer is not None

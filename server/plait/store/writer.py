@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
@@ -23,9 +23,10 @@ __all__ = ["Writer"]
 
 log = logging.getLogger("plait.store")
 
-# Seconds between two checks of the files, while transactions follow one another.
-_CHECK_EVERY: Final = 0.005
+# Seconds between two looks for a restart of the log, while transactions follow one another.
+_READ_LOG_EVERY: Final = 0.005
 
+P = ParamSpec("P")
 T = TypeVar("T", LastWrite, LogIdentity)
 
 
@@ -43,8 +44,8 @@ class Writer:
         self._counter = 0
         self._identity: FileIdentity | None = None
         self._warned: set[str] = set()
-        # When the files were last checked.
-        self._checked = 0.0
+        # When the identity of the log was last read.
+        self._log_read = 0.0
         # Whether another file is at the path, so that writes to the open file would be lost.
         self.is_lost = False
         self._is_replaced = False
@@ -93,7 +94,7 @@ class Writer:
     def commit(self, db: sqlite3.Connection, batch: Sequence[Group]) -> Sequence[Outcome]:
         """Write a batch in one transaction and return the outcome of each group."""
         # Check before the commit, too: a refused write must not get into the log, which is copied on closing.
-        if not self._is_found_lately():
+        if not self._is_found():
             return self._refuse(batch)
         if self.is_in_doubt:
             try:
@@ -106,7 +107,7 @@ class Writer:
             self.is_in_doubt = True
             raise
         self.is_in_doubt = result.is_in_doubt
-        if not self._is_found_lately():
+        if not self._is_found():
             return self._refuse(batch)
         for thread in result.deleted:
             self._stale.pop(thread, None)
@@ -123,7 +124,8 @@ class Writer:
         The file also gets a new stamp, which earlier copies of it do not have.
         """
         identity = self._identity
-        if not self.is_lost and identity is not None:
+        # SQLite may checkpoint after this write, which would make a truncated file look like the same one again.
+        if identity is not None and self._is_found():
             stamp = FileStamp(identity.own.server, identity.own.step + 1)
             schema.save_heads(db, self._stale, stamp)
             identity.own = stamp
@@ -134,7 +136,6 @@ class Writer:
         """Finish before the connections are closed, and return whether the log may be copied into the file."""
         if self._identity is None:
             return True
-        self._is_found()
         with suppress(sqlite3.Error):  # Heads only serve to detect a loss; nothing is lost without them.
             self.save_heads(db)
         try:
@@ -157,7 +158,7 @@ class Writer:
         """Remove some of the rows of deleted threads. Raises sqlite3.Error."""
         if self.is_in_doubt:
             self.try_to_write(db)
-        self.has_rest = self._is_found_lately() and remove_step(db)
+        self.has_rest = self._is_found() and remove_step(db)
 
     def try_to_write(self, db: sqlite3.Connection) -> None:
         """Make a write that changes nothing. It overwrites a write in doubt. Raises sqlite3.Error."""
@@ -169,22 +170,28 @@ class Writer:
         if not self._is_found():
             raise StoreError(_LOST)
 
-    # Inside
+    def write(
+        self,
+        db: sqlite3.Connection,
+        function: Callable[Concatenate[sqlite3.Connection, P], None],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Call a function that writes rows of the whole file. Raises StoreError, sqlite3.Error."""
+        self.check_files(db)
+        function(db, *args, **kwargs)
+        self.check_files(db)
 
-    def _is_found_lately(self) -> bool:
-        """Whether the files were in place at the last check, which is repeated after a few milliseconds."""
-        now = time.monotonic()
-        if now - self._checked < _CHECK_EVERY:
-            return not self.is_lost
-        self._checked = now
-        return self._is_found()
+    # Inside
 
     def _is_found(self) -> bool:
         if self.is_lost or self._identity is None:
             return not self.is_lost
         try:
             is_same = self._identity.has_log() and self._identity.has_file()
-            log_identity = self._identity.take_log_identity() if is_same else None
+            if is_same:
+                self._record_log_identity(self._identity)
         except OSError as error:  # An error of the file system does not mean that the file was replaced.
             self._warn_once("cannot check whether %s was deleted or replaced: %s", error)
             return True
@@ -195,9 +202,14 @@ class Writer:
                 "nothing is stored until the server is restarted",
                 self._path,
             )
-        if log_identity is not None:
-            self._record(self._lock.write_log_identity, log_identity)
         return is_same
+
+    def _record_log_identity(self, identity: FileIdentity) -> None:
+        now = time.monotonic()
+        if now - self._log_read >= _READ_LOG_EVERY:
+            self._log_read = now
+            if (found := identity.take_log_identity()) is not None:
+                self._record(self._lock.write_log_identity, found)
 
     def _has_lost(self, db: sqlite3.Connection) -> bool:
         write = self._lock.read_last_write()

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -137,6 +137,47 @@ async def test_a_file_that_is_replaced_is_not_written_and_its_log_is_moved_aside
             assert stored is not None
             assert stored.version == (3 if harm is _copy_older else 30)
             assert stored.epoch != "e1"
+
+
+@pytest.mark.parametrize("harm", [_copy_older, _move_other, _truncate])
+async def test_a_write_right_after_another_is_refused_if_the_file_was_replaced_in_between(
+    path: Path, tmp_path: Path, harm: Callable[[Path, Path], None]
+) -> None:
+    await make_store(tmp_path / "other.db", 30)
+    await make_store(path, 3)
+    shutil.copyfile(path, tmp_path / "older.db")
+    async with SqliteStore(path) as store:
+        await put(store, change(4))
+        harm(path, tmp_path)
+        there = path.read_bytes()
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            await submit(store, change(5))
+    assert path.read_bytes() == there
+
+
+@pytest.mark.parametrize("harm", [_copy_older, _move_other, _truncate])
+async def test_no_row_is_written_by_itself_into_a_file_that_was_replaced(
+    path: Path, tmp_path: Path, harm: Callable[[Path, Path], None]
+) -> None:
+    await make_store(tmp_path / "other.db", 30)
+    await make_store(path, 3)
+    shutil.copyfile(path, tmp_path / "older.db")
+    async with SqliteStore(path) as store:
+        # SQLite writes its log to the file after every transaction.
+        assert store._writer is not None
+        await store._writer.post(lambda db: db.execute("PRAGMA wal_autocheckpoint = 1"))
+        await put(store, change(4))
+        harm(path, tmp_path)
+        there = path.read_bytes()
+        with suppress(StoreError):  # What is there may not be readable.
+            await store.threads()  # It saves the heads of threads first.
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            await store.add_schema("room", "1", b"{}")
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            await store.mark_idle("room", 1)
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            await store.check_writes()
+    assert path.read_bytes() == there
 
 
 # The log of another file
