@@ -1,13 +1,20 @@
 """Reads one page of changes or records, and orders the rows of listings."""
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from plait.store.protocol import Order, ThreadRow
 
-__all__ = ["PLACES", "take_page"]
+__all__ = ["PLACES", "sort_in_steps", "take_page"]
 
+R = TypeVar("R")
 T = TypeVar("T")
+
+# Rows that are sorted, or merged, before other tasks may run.
+_AT_ONCE: Final = 5_000
 
 PLACES: Final[dict[Order, Callable[[ThreadRow], Any]]] = {
     "name": lambda row: row.key,
@@ -28,4 +35,21 @@ def take_page(rows: Iterable[T], measure: Callable[[T], int], size: int | None) 
         total += measure(row)
         if total >= size:
             break
+    return found
+
+
+async def sort_in_steps(rows: Sequence[R], make: Callable[[R], T | None], place: Callable[[T], Any]) -> list[T]:
+    """Return what `make` returns for each row, but None, in the order of their places; other tasks run in between."""
+    runs: list[list[T]] = []
+    for at in range(0, len(rows), _AT_ONCE):
+        if runs:
+            await asyncio.sleep(0)
+        entries = (make(row) for row in rows[at : at + _AT_ONCE])
+        runs.append(sorted([entry for entry in entries if entry is not None], key=place))
+    if len(runs) < 2:
+        return [entry for run in runs for entry in run]
+    merged, found = merge(*runs, key=place), list[T]()
+    while some := list(islice(merged, _AT_ONCE)):
+        found += some
+        await asyncio.sleep(0)
     return found

@@ -5,16 +5,18 @@ import secrets
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
 from plait.store.nats.stream import Stored, Stream
-from plait.store.page import PLACES
+from plait.store.page import PLACES, sort_in_steps
 from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow, Unreachable
 
 __all__ = ["Index"]
+
+T = TypeVar("T")
 
 # Heads that are read at once.
 _AT_ONCE: Final = 500
@@ -49,8 +51,8 @@ class Index:
         # The last sequence that was read, and when.
         self._sequence = 0
         self._read_at = 0.0
-        # By what it is ordered: the entries of all rows in order; those that were asked for since the last change.
-        self._sorted: dict[str, list[Any]] = {}
+        # By their order and kind: the entries of rows; those that were asked for since the last change.
+        self._sorted: dict[tuple[str, str | None], list[Any]] = {}
         # Threads that were deleted, and whose rows may not be removed yet.
         self._unclean: dict[ThreadKey, Known] = {}
 
@@ -86,12 +88,18 @@ class Index:
         found, self._unclean = list(self._unclean.values()), {}
         return found
 
-    def threads(
+    async def threads(
         self, kind: str | None, prefix: str, user: str | None, order: Order, *, after: ThreadRow | None, limit: int
     ) -> list[ThreadRow]:
         """Return the rows of `Store.threads`."""
+
+        def make(row: _Row) -> ThreadRow | None:
+            if row.due == INCOMPLETE or kind not in (None, row.key.kind):
+                return None
+            return ThreadRow(row.key, row.version, row.created_at, row.changed_at, row.user)
+
         place = PLACES[order]
-        rows = self._sort(order, _make_row, place)
+        rows = await self._sort((order, kind), make, place)
         is_reversed = order != "name"
         found: list[ThreadRow] = []
         start, step = (len(rows) - 1, -1) if is_reversed else (0, 1)
@@ -100,33 +108,31 @@ class Index:
             start = at - 1 if is_reversed else at
             while is_reversed and start >= 0 and place(rows[start]) >= place(after):
                 start -= 1
-        elif not is_reversed and kind is not None:
-            start = bisect_right(rows, (kind, ""), key=place)
         while 0 <= start < len(rows) and len(found) < limit:
             row = rows[start]
             start += step
-            if kind is not None and row.key.kind != kind:
-                if not is_reversed and row.key.kind > kind:
-                    break
-                continue
             if row.key.name.startswith(prefix) and user in (None, row.user):
                 found.append(row)
         return found
 
-    def due(self, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
+    async def due(self, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
         """Return the rows of `Store.due_threads`."""
-        rows = self._sort("due", lambda row: DueThread(row.due, row.key) if row.due else None)
+
+        def make(row: _Row) -> DueThread | None:
+            return DueThread(row.due, row.key) if row.due else None
+
+        rows = await self._sort(("due", None), make, lambda thread: thread)
         start = 0 if after is None else bisect_right(rows, after)
         return [each for each in rows[start : start + limit] if each.due <= until]
 
-    def idle(self, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
+    async def idle(self, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
         """Return the rows of `Store.idle_threads`."""
 
         def make(row: _Row) -> IdleThread | None:
             is_idle = row.idle_since is not None and row.key.kind == kind
             return IdleThread(row.idle_since, row.key.name) if is_idle and row.idle_since is not None else None
 
-        rows = self._sort(f"idle {kind}", make)
+        rows = await self._sort(("idle", kind), make, lambda thread: thread)
         start = 0 if after is None else bisect_right(rows, after)
         return [each for each in rows[start : start + limit] if each.since <= until]
 
@@ -147,9 +153,9 @@ class Index:
             self._unclean[head.key] = Known(stored.sequence, head)
         if head is None or (thread := head.thread) is None:
             if self._rows.pop(stored.subject, None) is not None:
-                self._sorted.clear()
+                self._sorted = {}
             return
-        self._sorted.clear()
+        self._sorted = {}
         self._rows[stored.subject] = _Row(
             head.key,
             thread.version,
@@ -161,14 +167,11 @@ class Index:
             stored.sequence,
         )
 
-    def _sort(self, name: str, make: Callable[[_Row], Any], place: Callable[[Any], Any] | None = None) -> list[Any]:
-        if (found := self._sorted.get(name)) is None:
-            entries = [entry for row in self._rows.values() if (entry := make(row)) is not None]
-            found = self._sorted[name] = sorted(entries, key=place)
+    async def _sort(
+        self, name: tuple[str, str | None], make: Callable[[_Row], T | None], place: Callable[[T], Any]
+    ) -> list[T]:
+        """Return the entries of all rows in order, as they are now; other tasks run in between."""
+        known = self._sorted  # Replaced by the next change, so that what is then outdated is not kept.
+        if (found := known.get(name)) is None:
+            found = known[name] = await sort_in_steps(list(self._rows.values()), make, place)
         return found
-
-
-def _make_row(row: _Row) -> ThreadRow | None:
-    if row.due == INCOMPLETE:
-        return None
-    return ThreadRow(row.key, row.version, row.created_at, row.changed_at, row.user)

@@ -285,17 +285,17 @@ class NatsStore:
         with _telling("the list of threads"):
             prefix.encode()  # Raises UnicodeEncodeError.
         await self._refresh("threads")
-        return self._index.threads(kind, prefix, user, order, after=after, limit=limit)
+        return await self._index.threads(kind, prefix, user, order, after=after, limit=limit)
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         await self._refresh("due threads")
-        return self._index.due(until, after, limit)
+        return await self._index.due(until, after, limit)
 
     async def idle_threads(
         self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
     ) -> list[IdleThread]:
         await self._refresh("idle threads")
-        return self._index.idle(kind, until, after, limit)
+        return await self._index.idle(kind, until, after, limit)
 
     async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
         await self._refresh("idle threads")
