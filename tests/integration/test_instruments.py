@@ -15,7 +15,7 @@ from tests.integration.test_event_stream import STREAM, Reader
 from tests.running import running
 from tests.server.recorder import Raising, Recorder
 
-from plait import Connection, Limits, MemoryStore, NoInstruments, Plait, Thread, rpc
+from plait import Connection, Instruments, Limits, MemoryStore, Plait, Thread, rpc
 from plait.web.sockets.handshake import Handshake
 
 PATH = "/threads/room/one"
@@ -262,7 +262,7 @@ async def test_two_clients_work_while_every_method_of_the_instruments_raises(
             await other.until_state({"n": 4})
         assert (await web.get(f"{PATH}/own")).text == "hello"
     told = {each.name for each in recorder.events}
-    methods = {name for name in vars(NoInstruments) if not name.startswith("_")}
+    methods = {name for name in vars(Instruments) if not name.startswith("_")}
     # Nothing went wrong or blocked the loop, no reader was slow, and no code of the app called a thread.
     others = {"enter_trace", "find_parent", "make_traceparent"}
     assert told == methods - others - {"change_failed", "loop_blocked", "reader_lagged", "store_failed"}

@@ -11,11 +11,11 @@ __all__ = ["combine_instruments"]
 
 log = logging.getLogger("plait.instruments")
 
-_METHODS: Final = tuple(name for name in vars(NoInstruments) if not name.startswith("_"))
+_METHODS: Final = tuple(name for name in vars(Instruments) if not name.startswith("_"))
 # The methods that get a parent as their last argument, and those that get a trace as their first.
 _WITH_PARENT: Final = frozenset({"turn_began", "change_made"})
 _WITH_TRACE: Final = frozenset(
-    name for name in _METHODS if "trace" in inspect.signature(vars(NoInstruments)[name]).parameters
+    name for name in _METHODS if "trace" in inspect.signature(vars(Instruments)[name]).parameters
 )
 
 

@@ -40,25 +40,25 @@ class Instruments(Protocol):
 
     def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
         """Called when an HTTP request for a thread arrives, and returns its trace."""
-        ...
+        return None
 
     def request_ended(self, trace: Any, status: int) -> None:
         """Called when the answer to a request is sent, or when its client has disconnected, with the status 499.
 
         The status is 500 if there is no answer for another reason, such as an exception while it was made.
         """
-        ...
+        return
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
         """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace.
 
         For a `join`, it is called when the client is authenticated and the thread is awake; not if that fails.
         """
-        ...
+        return None
 
     def message_ended(self, trace: Any, outcome: str) -> None:
         """Called when a message is answered, or when the turn that it caused has ended."""
-        ...
+        return
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
         """Called when a turn begins after it has waited for some seconds, and returns its trace.
@@ -66,165 +66,93 @@ class Instruments(Protocol):
         `turn` is the name of a hook, `rpc` and the name of a method, or `destroy`. `on_start`, `on_stop` and `on_close`
         have no parent, and neither has a turn that code outside of turns causes, unless `find_parent` returns one.
         """
-        ...
+        return None
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
         """Called when a turn has ended, by the task that began it."""
-        ...
+        return
 
     def make_traceparent(self, trace: Any) -> str | None:
         """Called when a turn calls a thread of another node; returns the W3C header for its trace, if there is one."""
-        ...
+        return None
 
     def enter_trace(self, traceparent: str) -> None:
         """Called in a new context, to make the trace of a call from another node the current one."""
-        ...
+        return
 
     def find_parent(self) -> Any:
         """Called when code outside of this app's turns uses a thread, and returns the parent of the turns it causes."""
-        ...
+        return None
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
         """Called when a change is made, before it is durable, with its bytes, and returns its trace."""
-        ...
+        return None
 
     def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
         """Called when a change is durable; `batch` is the number of writes in its transaction."""
-        ...
+        return
 
     def change_failed(self, trace: Any, code: str) -> None:
         """Called when a change could not be stored."""
-        ...
+        return
 
     def change_sent(self, trace: Any, connections: int) -> None:
         """Called when a durable change is sent, with the number of connections that follow the state.
 
         Connections that read too slowly get the change later, together with others. Its source is not counted.
         """
-        ...
+        return
 
     def socket_opened(self, protocol: str) -> None:
         """Called when a socket is open; `protocol` is `plait.v1` or `cloudflare`."""
-        ...
+        return
 
     def socket_closed(self, protocol: str, code: int) -> None:
         """Called when a socket is closed, with the code, which may be the peer's."""
-        ...
+        return
 
     def joined(self, kind: str, protocol: str, sent: str) -> None:
         """Called when a socket or an event stream (`events`) has joined.
 
         `sent` is what the client needed: `snapshot`, `changes` or `nothing`.
         """
-        ...
+        return
 
     def woke(self, kind: str, seconds: float) -> None:
         """Called when a thread has woken."""
-        ...
+        return
 
     def slept(self, kind: str) -> None:
         """Called when a thread that had woken is no longer awake."""
-        ...
+        return
 
     def push_answered(self, kind: str, outcome: str) -> None:
         """Called for each push: `accepted`, `rebased`, `repeated`, or the code of the error that refused it."""
-        ...
+        return
 
     def reader_lagged(self, kind: str) -> None:
         """Called when a client reads too slowly, so that changes are held back from it."""
-        ...
+        return
 
     def loop_blocked(self, kind: str, turn: str, seconds: float) -> None:
         """Called after a turn has blocked the event loop; `kind` and `turn` are empty for code outside of turns."""
-        ...
+        return
 
     def limit_hit(self, limit: str) -> None:
         """Called when a client has exceeded a limit: a field of `Limits`."""
-        ...
+        return
 
     def measure_cluster(self, read: Callable[[], Mapping[str, float]]) -> None:
         """A function that any OS thread may call, for the values now of the metrics of a node and its links."""
-        ...
+        return
 
     def store_failed(self, code: str) -> None:
         """Called when the store could not read or write."""
-        ...
+        return
 
 
-class NoInstruments:
+class NoInstruments(Instruments):
     """Ignores everything; the base of instruments that use some of the methods."""
-
-    def request_began(self, kind: str, name: str, method: str, traceparent: str | None) -> Any:
-        return None
-
-    def request_ended(self, trace: Any, status: int) -> None:
-        pass
-
-    def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
-        return None
-
-    def message_ended(self, trace: Any, outcome: str) -> None:
-        pass
-
-    def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
-        return None
-
-    def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
-        pass
-
-    def make_traceparent(self, trace: Any) -> str | None:
-        return None
-
-    def enter_trace(self, traceparent: str) -> None:
-        pass
-
-    def find_parent(self) -> Any:
-        return None
-
-    def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
-        return None
-
-    def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
-        pass
-
-    def change_failed(self, trace: Any, code: str) -> None:
-        pass
-
-    def change_sent(self, trace: Any, connections: int) -> None:
-        pass
-
-    def socket_opened(self, protocol: str) -> None:
-        pass
-
-    def socket_closed(self, protocol: str, code: int) -> None:
-        pass
-
-    def joined(self, kind: str, protocol: str, sent: str) -> None:
-        pass
-
-    def woke(self, kind: str, seconds: float) -> None:
-        pass
-
-    def slept(self, kind: str) -> None:
-        pass
-
-    def push_answered(self, kind: str, outcome: str) -> None:
-        pass
-
-    def reader_lagged(self, kind: str) -> None:
-        pass
-
-    def loop_blocked(self, kind: str, turn: str, seconds: float) -> None:
-        pass
-
-    def limit_hit(self, limit: str) -> None:
-        pass
-
-    def measure_cluster(self, read: Callable[[], Mapping[str, float]]) -> None:
-        pass
-
-    def store_failed(self, code: str) -> None:
-        pass
 
 
 NO_INSTRUMENTS: Final = NoInstruments()
