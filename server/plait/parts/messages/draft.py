@@ -1,7 +1,7 @@
 """The writes of a run to the messages of its thread, until they are committed."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,78 +17,13 @@ __all__ = ["MessagesDraft", "edit_message"]
 Bases = Mapping[str, Message | None]
 
 
-class _Op:
+class _Op(NamedTuple):
     """One operation of a run."""
 
+    # Carries it out, with the messages that were read.
+    apply: Callable[[Changes, Bases], object]
     # The message that must be read first, if any.
     id: str | None = None
-
-    def apply(self, changes: Changes, bases: Bases) -> None:
-        """Carry out the operation, with the messages that were read."""
-        raise NotImplementedError
-
-
-class _Add(_Op):
-    def __init__(self, message: Message) -> None:
-        self._message = message
-
-    def apply(self, changes: Changes, bases: Bases) -> None:
-        changes.add(self._message)
-
-
-class _Queue(_Op):
-    def __init__(self, message: Message, *, is_keyed: bool) -> None:
-        self._message = message
-        self._is_keyed = is_keyed
-
-    def apply(self, changes: Changes, bases: Bases) -> None:
-        if self._is_keyed:
-            if changes.keys.has(self._message.id):
-                return  # The message was also sent outside of the run.
-            changes.remember(self._message.id)
-        changes.queue_message(self._message)
-
-
-class _Take(_Op):
-    def __init__(self, places: Mapping[int, int]) -> None:
-        # The new positions, by the positions in the queue.
-        self._places = places
-
-    def apply(self, changes: Changes, bases: Bases) -> None:
-        places = self._places
-        changes.take([(each, places[each.position]) for each in changes.queue if each.position in places])
-
-
-class _End(_Op):
-    def __init__(self, message: Message, pieces: Sequence[str]) -> None:
-        self._message = message
-        self._pieces = pieces
-
-    def apply(self, changes: Changes, bases: Bases) -> None:
-        changes.end_stream(self._message, self._pieces)
-
-
-class _Edit(_Op):
-    def __init__(self, id: str, content: str | None, metadata: Mapping[str, Any]) -> None:
-        self.id = self._id = id
-        self._content = content
-        self._metadata = metadata
-
-    def apply(self, changes: Changes, bases: Bases) -> None:
-        message, is_pending = _find(self._id, changes, bases)
-        if message is not None:
-            edited = edit_message(message, self._content, self._metadata)
-            (changes.change_pending if is_pending else changes.change)(edited)
-
-
-class _Remove(_Op):
-    def __init__(self, id: str) -> None:
-        self.id = self._id = id
-
-    def apply(self, changes: Changes, bases: Bases) -> None:
-        message, is_pending = _find(self._id, changes, bases)
-        if message is not None:
-            (changes.cancel if is_pending else changes.remove)(message)
 
 
 class MessagesDraft:
@@ -117,14 +52,22 @@ class MessagesDraft:
     def add(self, message: Message) -> None:
         """Add a message to the history. Raises TooLarge and TypeError."""
         self._writer.check(message)
-        self._ops.append(_Add(message))
+        self._do(lambda changes, _: changes.add(message))
         self.view.show(message)
 
     def queue(self, message: Message, *, is_keyed: bool) -> None:
         """Add a message to the queue; only once, if it was sent with a key. Raises TooLarge and TypeError."""
         self._writer.check(message)
-        self._ops.append(_Queue(message, is_keyed=is_keyed))
         self.view.queued.append(message)
+
+        def queue(changes: Changes, _: Bases) -> None:
+            if is_keyed:
+                if changes.keys.has(message.id):
+                    return  # The message was also sent outside of the run.
+                changes.remember(message.id)
+            changes.queue_message(message)
+
+        self._do(queue)
 
     def take(self, limit: int | None) -> list[Message]:
         """Take the first queued messages that are not taken, and return them with their new positions.
@@ -148,7 +91,11 @@ class MessagesDraft:
             writer.taken.update(places)
             self.view.taken.update(places)
             self.view.queued = [each for each in self.view.queued if each.position not in places]
-            self._ops.append(_Take(places))
+            self._do(
+                lambda changes, _: changes.take(
+                    [(each, places[each.position]) for each in changes.queue if each.position in places]
+                )
+            )
         for message in found:
             self.view.show(message)
         return found
@@ -168,7 +115,8 @@ class MessagesDraft:
 
     def end(self, stream: MessageStream, message: Message) -> None:
         """Add a message that was written in pieces to the history."""
-        self._ops.append(_End(message, stream.pieces))
+        pieces = stream.pieces
+        self._do(lambda changes, _: changes.end_stream(message, pieces))
         self._streams.append(stream)
         self.view.show(message)
 
@@ -176,7 +124,14 @@ class MessagesDraft:
         """Change a message, and return it. Raises TooLarge and TypeError."""
         after = edit_message(before, content, metadata)
         self._writer.check(after)
-        self._ops.append(_Edit(before.id, content, metadata))
+
+        def edit(changes: Changes, bases: Bases) -> None:
+            message, is_pending = _find(before.id, changes, bases)
+            if message is not None:
+                edited = edit_message(message, content, metadata)
+                (changes.change_pending if is_pending else changes.change)(edited)
+
+        self._do(edit, before.id)
         if before.status == "pending":
             self.view.edited[after.position] = after
         else:
@@ -186,7 +141,14 @@ class MessagesDraft:
 
     def remove(self, message: Message) -> None:
         """Remove a message."""
-        self._ops.append(_Remove(message.id))
+        id = message.id
+
+        def remove(changes: Changes, bases: Bases) -> None:
+            found, is_pending = _find(id, changes, bases)
+            if found is not None:
+                (changes.cancel if is_pending else changes.remove)(found)
+
+        self._do(remove, id)
         self.view.removed.add(message.id)
         if message.status != "pending":
             self.view.hide(message)
@@ -241,6 +203,9 @@ class MessagesDraft:
             stream.fail()
 
     # Inside
+
+    def _do(self, apply: Callable[[Changes, Bases], object], id: str | None = None) -> None:
+        self._ops.append(_Op(apply, id))
 
     def _clear(self) -> None:
         self._ops, self._streams, self.view = [], [], View()
