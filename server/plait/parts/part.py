@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
-from plait.actor.thread import Thread, ThreadActor
+from plait.actor.thread import Thread, ThreadActor, check_may_write
 from plait.store.protocol import Record, RecordRange
 
-__all__ = ["Part", "find_parts", "find_ranges", "is_timed", "load_parts"]
+__all__ = ["Part", "check_writable", "find_parts", "find_ranges", "is_timed", "load_parts"]
 
 Bound = TypeVar("Bound")
 
@@ -74,6 +74,12 @@ class Part(PerActor[ThreadActor, Bound]):
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
         """Forget the work that waits, in a fork of the thread that does it; return the records that store this."""
         return ()
+
+
+def check_writable(actor: ThreadActor) -> None:
+    """Raise the errors of `set_state`: Readonly, and Destroyed if the thread is destroyed."""
+    check_may_write(actor.key)
+    actor.state.check_open()
 
 
 def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:

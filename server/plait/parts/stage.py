@@ -10,9 +10,10 @@ from plait.actor.turn import begin_write
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["Draft", "Stage", "begin_staged", "find_stage"]
+__all__ = ["Draft", "Stage", "begin_staged", "find_draft", "find_stage", "use_draft"]
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Draft")
 
 _innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", default=None)
 
@@ -35,6 +36,27 @@ def find_stage(actor: ThreadActor) -> "Stage | None":
     while stage is not None and (stage.actor is not actor or stage.is_closed):
         stage = stage.around
     return stage
+
+
+def find_draft(actor: ThreadActor, part: object, cls: type[D]) -> D | None:
+    """Return what the run of the calling code has staged for a part; None if that is nothing, or outside of runs."""
+    stage = find_stage(actor)
+    draft = None if stage is None else stage.drafts.get(part)
+    assert draft is None or isinstance(draft, cls)
+    return draft
+
+
+def use_draft(actor: ThreadActor, part: object, cls: type[D], make: "Callable[[Stage], D]") -> D | None:
+    """Return the draft of a part for the calling run, which `make` makes on first use; None outside of runs.
+
+    Raises Interrupted if the run is interrupted.
+    """
+    if (stage := find_stage(actor)) is None:
+        return None
+    stage.check()
+    if (draft := find_draft(actor, part, cls)) is None:
+        draft = stage.drafts[part] = make(stage)
+    return draft
 
 
 class Draft(Protocol):

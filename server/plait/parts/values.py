@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from plait.actor.thread import ThreadActor, check_may_write
+from plait.actor.thread import ThreadActor
 from plait.parts.encoding import check_type, encode_key, encode_named
-from plait.parts.part import Part
-from plait.parts.stage import begin_staged, find_stage
+from plait.parts.part import Part, check_writable
+from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_index import HEAD
@@ -126,7 +126,7 @@ class ThreadValues:
         changed outside of the run before that. The returned value is still that of the first call.
         """
         encode_key(key)
-        self._check_may_write()
+        check_writable(self._actor)
         draft = self._use()
 
         def write() -> Result[T]:
@@ -134,7 +134,7 @@ class ThreadValues:
 
         async def read_and_write() -> T:
             await draft.load([key])
-            self._check_may_write()
+            check_writable(self._actor)
             return await write()
 
         if self._actor.state.shows_current and not draft.find_unknown([key]):
@@ -152,7 +152,7 @@ class ThreadValues:
         """
         value = decode_json(encode_named(key, msgspec.Raw(after)))
         draft = await self._loaded([key])
-        self._check_may_write()
+        check_writable(self._actor)
         if (found := draft.read_json(key)) != before:
             return False, found
         await self._write_draft(draft, key, lambda draft: draft.set(key, value))[1]
@@ -184,36 +184,21 @@ class ThreadValues:
 
     def _staged(self) -> ValuesDraft | None:
         """Return the draft of the run; None outside of a run, or if the run has not used the values."""
-        stage = find_stage(self._actor)
-        draft = None if stage is None else stage.drafts.get(self)
-        assert draft is None or isinstance(draft, ValuesDraft)
-        return draft
+        return find_draft(self._actor, self, ValuesDraft)
 
     def _use(self) -> ValuesDraft:
         """Return the draft of the run, or a new one for a single use. Raises Interrupted if the run is interrupted."""
-        stage = find_stage(self._actor)
-        if stage is None:
-            return ValuesDraft(self._head)
-        stage.check()
-        draft = stage.drafts.get(self)
-        if draft is None:
-            draft = stage.drafts[self] = ValuesDraft(self._head)
-        assert isinstance(draft, ValuesDraft)
-        return draft
+        draft = use_draft(self._actor, self, ValuesDraft, lambda _: ValuesDraft(self._head))
+        return ValuesDraft(self._head) if draft is None else draft
 
     async def _loaded(self, keys: Sequence[str] | None = ()) -> ValuesDraft:
         draft = self._use()
         await draft.load(keys)
         return draft
 
-    def _check_may_write(self) -> None:
-        """Raise the errors of `set_state`: Readonly, and Destroyed if the thread is destroyed."""
-        check_may_write(self._actor.key)
-        self._actor.state.check_open()
-
     def _write(self, key: str | None, work: Callable[[ValuesDraft], None]) -> Written:
         """Do `work` on the value of a key, or on all values."""
-        self._check_may_write()
+        check_writable(self._actor)
         return self._write_draft(self._use(), key, work)[1]
 
     def _write_draft(self, draft: ValuesDraft, key: str | None, work: Callable[[ValuesDraft], T]) -> tuple[T, Written]:

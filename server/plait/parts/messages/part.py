@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, TypeVar, get_args
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
-from plait.actor.thread import ThreadActor, check_may_write
+from plait.actor.thread import ThreadActor
 from plait.actor.turn import find_user
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
@@ -26,8 +26,8 @@ from plait.parts.messages.state import HEAD, load_state
 from plait.parts.messages.stream import MessageStream
 from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
-from plait.parts.part import Part
-from plait.parts.stage import begin_staged, find_stage
+from plait.parts.part import Part, check_writable
+from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
 from plait.store.protocol import Record, RecordRange
@@ -215,7 +215,7 @@ class ThreadMessages:
         id = None if key is None else make_sent_id((isinstance(sender, str) and sender) or found, encode_key(key))
         is_known = id is not None and self._writer.state.keys.has(id)
         if is_known:
-            self._check_may_write()
+            check_writable(self._actor)
         else:
             self._check_may_add()
         draft = self._use_draft()
@@ -258,7 +258,7 @@ class ThreadMessages:
         """
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ValueError(f"limit must be a whole number of at least 1, or None, not {limit!r}")
-        self._check_may_write()
+        check_writable(self._actor)
         draft = self._use_draft()
         if draft is not None:
             return Result(draft.take(limit), STAGED)
@@ -276,7 +276,7 @@ class ThreadMessages:
         Raises NotFound, Conflict for a message that is being written, and what `inject` raises.
         """
         check_type("id", id, str)
-        self._check_may_write()
+        check_writable(self._actor)
         # What is added, as it will be read.
         metadata = {} if metadata is None else metadata
         added = _check(Message(id=id, role="user", content=content, metadata=metadata))
@@ -284,7 +284,7 @@ class ThreadMessages:
 
     async def _update(self, added: Message, draft: MessagesDraft | None) -> Message:
         before, _ = await self._reader.find_present(added.id)
-        self._check_may_write()
+        check_writable(self._actor)
         if before is None:
             raise NotFound(f"there is no message {added.id}")
         after = edit_message(before, added.content, added.metadata)
@@ -299,12 +299,12 @@ class ThreadMessages:
         A pending message is cancelled, unless a run has taken it. Raises Conflict for one that is being written.
         """
         check_type("id", id, str)
-        self._check_may_write()
+        check_writable(self._actor)
         return begin_staged(self._actor, self._delete(id, self._use_draft()))
 
     async def _delete(self, id: str, draft: MessagesDraft | None) -> bool:
         message, results = await self._reader.find_present(id)
-        self._check_may_write()
+        check_writable(self._actor)
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
         if draft is not None:
@@ -355,35 +355,19 @@ class ThreadMessages:
         """Whether the calling code is a part of a run, and is not in a transaction."""
         return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
 
-    def _find_draft(self) -> MessagesDraft | None:
-        """Return the draft of the run; None outside of runs, or if the run has written nothing."""
-        stage = find_stage(self._actor)
-        draft = None if stage is None else stage.drafts.get(self)
-        assert draft is None or isinstance(draft, MessagesDraft)
-        return draft
-
     def _find_view(self) -> View | None:
-        draft = self._find_draft()
+        draft = find_draft(self._actor, self, MessagesDraft)
         return None if draft is None else draft.view
 
     def _use_draft(self) -> MessagesDraft | None:
         """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
-        stage = find_stage(self._actor)
-        if stage is None or self._actor.state.find_own_transaction() is not None:
+        if not self._is_run():
             return None
-        stage.check()
-        if (draft := self._find_draft()) is None:
-            draft = stage.drafts[self] = MessagesDraft(self._writer, stage)
-        return draft
-
-    def _check_may_write(self) -> None:
-        """Raise the errors of `set_state`: Readonly, and Destroyed if the thread is destroyed."""
-        check_may_write(self._actor.key)
-        self._actor.state.check_open()
+        return use_draft(self._actor, self, MessagesDraft, lambda stage: MessagesDraft(self._writer, stage))
 
     def _check_may_add(self) -> None:
-        """Raise the errors of `_check_may_write`, and Terminated."""
-        self._check_may_write()
+        """Raise the errors of `check_writable`, and Terminated."""
+        check_writable(self._actor)
         self._actor.check_active()
 
     def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:

@@ -10,19 +10,19 @@ import msgspec
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
-from plait.actor.thread import Thread, ThreadActor, check_may_write
+from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import current_turn
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import CorruptThread, TooMany
 from plait.parts.encoding import check_type, encode_named, read_back
-from plait.parts.part import Part
+from plait.parts.part import Part, check_writable
 from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
 from plait.parts.schedule.effect import Effect, find_effects
 from plait.parts.schedule.rows import Row, decode_row
 from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
 from plait.parts.schedule.running import Runner
-from plait.parts.stage import find_stage
+from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
 from plait.store.protocol import Record, RecordRange
@@ -173,7 +173,7 @@ class ThreadSchedule:
 
     def cancel(self, id: str) -> Result[bool]:
         """Remove a schedule; return whether there was one. A running run continues, and is not repeated."""
-        self._check_may_write()
+        check_writable(self._actor)
         draft = self._find_draft()
         if draft is not None:
             return Result(draft.cancel(id), STAGED)
@@ -193,9 +193,8 @@ class ThreadSchedule:
     @property
     def current(self) -> EffectRun | None:
         """The run of an effect that the calling code is a part of; None outside of runs of this schedule."""
-        stage = find_stage(self._actor)
-        draft = None if stage is None else stage.drafts.get(self)
-        return draft.current if isinstance(draft, ScheduleDraft) else None
+        draft = find_draft(self._actor, self, ScheduleDraft)
+        return None if draft is None else draft.current
 
     # Called by the timer of the thread
 
@@ -302,7 +301,7 @@ class ThreadSchedule:
         return read_back(row, decode_row)
 
     def _add(self, row: Row, *, replaces: bool = False) -> Planned:
-        self._check_may_write()
+        check_writable(self._actor)
         self._actor.check_active()
         draft = self._find_draft()
         finder = self._agenda if draft is None else draft
@@ -324,28 +323,16 @@ class ThreadSchedule:
     def _written(self, rows: Mapping[str, Row | None]) -> Written:
         return Written(self.put(rows), self._actor.state.find_own_transaction())
 
-    def _check_may_write(self) -> None:
-        check_may_write(self._actor.key)
-        self._actor.state.check_open()
-
     def _find_draft(self) -> ScheduleDraft | None:
         """Return the draft of the run; None outside of a run, and in a transaction."""
-        stage = find_stage(self._actor)
-        if stage is None or self._actor.state.find_own_transaction() is not None:
+        if self._actor.state.find_own_transaction() is not None:
             return None
-        stage.check()
-        draft = stage.drafts.get(self)
-        if draft is None:
-            draft = stage.drafts[self] = ScheduleDraft(self._agenda, self.put)
-        assert isinstance(draft, ScheduleDraft)
-        return draft
+        return use_draft(self._actor, self, ScheduleDraft, lambda _: ScheduleDraft(self._agenda, self.put))
 
     def _find_rows(self) -> Sequence[Row]:
         """Return the rows as the calling code sees them."""
-        stage = find_stage(self._actor)
-        draft = None if stage is None else stage.drafts.get(self)
-        rows = self._agenda.rows
-        return [*(draft.rows if isinstance(draft, ScheduleDraft) else rows).values()]
+        draft = find_draft(self._actor, self, ScheduleDraft)
+        return [*(self._agenda.rows if draft is None else draft.rows).values()]
 
     def _show(self, row: Row) -> Scheduled:
         rule = row.rule
