@@ -99,8 +99,7 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
         addresses.enter(host)
         await stream.open(request, have)
     find_lease(request).open(stream.end, connection_id=stream.connection.id)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamedResponse(stream.lines(), media_type="text/event-stream", ended=stream.end, headers=headers)
+    return StreamedResponse(stream.lines(), media_type="text/event-stream", ended=stream.end)
 
 
 def _read_version(text: str, name: str = "since") -> Version:

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from functools import cached_property
+from typing import Final
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -14,18 +15,15 @@ from plait.web.http.lost import abort
 __all__ = ["Lines", "ResponseAborted", "StreamedResponse"]
 
 
+# No cache and no proxy holds the answer back.
+_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
 class StreamedResponse(StreamingResponse):
     """Calls `ended` when everything is sent or the client disconnects, even before the first byte."""
 
-    def __init__(
-        self,
-        content: AsyncIterator[bytes],
-        *,
-        media_type: str,
-        ended: Callable[[], None],
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(content, media_type=media_type, headers=headers)
+    def __init__(self, content: AsyncIterator[bytes], *, media_type: str, ended: Callable[[], None]) -> None:
+        super().__init__(content, media_type=media_type, headers=_HEADERS)
         self._ended = ended
         self._has_ended = False
 

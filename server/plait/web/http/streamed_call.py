@@ -44,8 +44,7 @@ class StreamedCall:
 
     def answer(self, media_type: str) -> Response:
         """Return the answer, which ends with the call."""
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamedResponse(self._lines.read(), media_type=media_type, ended=self.leave, headers=headers)
+        return StreamedResponse(self._lines.read(), media_type=media_type, ended=self.leave)
 
     def close(self, _: int, reason: str) -> None:
         """Abandon the call, and tell the reason, as the client's rights have ended."""
