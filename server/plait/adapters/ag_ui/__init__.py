@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from ag_ui.core import BaseEvent, Interrupt, RunAgentInput
@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Rights
+from plait.actor.connection import Connection, Principal
 from plait.actor.kind import check_name
 from plait.adapters.ag_ui.body import read_input, read_last_text
 from plait.adapters.ag_ui.events import Cursor
@@ -26,18 +26,15 @@ from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly
-from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, find_lease, find_party
+from plait.web.context import ServerContext, find_lease
 from plait.web.http.endpoint import Endpoint, Headers
+from plait.web.http.exchange import Exchange
 from plait.web.http.runs import read_interrupt
-from plait.web.http.streamed import Lines, StreamedResponse
-from plait.web.identity import Action
+from plait.web.http.streamed import StreamedResponse
 from plait.web.thread_urls import split_path
 
 __all__ = ["AgUi", "ask", "emit"]
-
-_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 def emit(context: Context[Any], *events: BaseEvent) -> None:
@@ -59,13 +56,14 @@ def ask(context: Context[Any], *interrupts: Interrupt) -> None:
         run.asked += interrupts
 
 
-class _AgentRequest(NamedTuple):
-    """A request to an agent in one thread."""
+class _Exchange(Exchange):
+    """One request to an agent in one thread."""
 
-    request: Request
-    agent: Agent
-    key: ThreadKey
-    principal: Any
+    def __init__(
+        self, context: ServerContext, request: Request, agent: Agent, name: str, principal: Principal | None
+    ) -> None:
+        super().__init__(context, request, ThreadKey(agent.kind.name, check_name(name)), principal)
+        self.agent = agent
 
 
 class AgUi:
@@ -113,42 +111,40 @@ class AgUi:
             case _:
                 raise NotFound("the URLs of AG-UI are POST /{agent}/{name} and GET /{agent}/{name}/events")
 
-    def _find(self, request: Request, agent: str, name: str, principal: Any) -> _AgentRequest:
+    def _find(self, request: Request, agent: str, name: str, principal: Principal | None) -> _Exchange:
         found = self._app._runs.agents.get(agent)
         if found is None:
             raise NotFound(f"there is no agent {agent!r}")
-        return _AgentRequest(request, found, ThreadKey(found.kind.name, check_name(name)), principal)
+        return _Exchange(self._context, request, found, name, principal)
 
-    async def _run(self, asked: _AgentRequest) -> Response:
+    async def _run(self, exchange: _Exchange) -> Response:
         """Begin a run, and stream its events to the client that has requested it."""
-        await self._check(asked, "call")
-        await self._check(asked, "read")
-        body = await self._read_body(asked)
+        await exchange.check("call")
+        await exchange.check("read")
+        body = await exchange.body()
         await self._context.scheduler.wait_for_slot()
         with self._context.scheduler.measure():
             given = read_input(body, self._context.limits.depth)
-        input = asked.agent.convert(self._make_input(given) if asked.agent.takes_input else None)
-        added = await self._find_added(asked, given)
-        actor, connection = await self._enter(asked)
+        input = exchange.agent.convert(self._make_input(given) if exchange.agent.takes_input else None)
+        added = await self._find_added(exchange, given)
+        actor, connection = await exchange.enter(0)
         with actor.keep_awake():
-            feed, claim = feed_of(actor), _make_claim(asked, body)
+            feed, claim = feed_of(actor), _make_claim(exchange, body)
             if (begun := feed.find_run(given.run_id, claim)) is not None:
-                return _stream(await self._open(asked, actor, run=begun, has=_read_ids(given)))
-            run = EventRun(feed, given, claim, self._find_opener(asked, added))
+                return _stream(await self._open(exchange, actor, run=begun, has=_read_ids(given)))
+            run = EventRun(feed, given, claim, self._find_opener(exchange, added))
             feed.runs[run.id] = run
             try:
-                if await actor.sockets.is_readonly(connection, asked.request):
-                    connection.readonly = True
-                viewer = await self._open(asked, actor, run=run, has=_read_ids(given))
+                viewer = await self._open(exchange, actor, run=run, has=_read_ids(given))
                 try:
                     if connection.readonly and added:
                         raise Readonly("this connection may not send messages")
-                    charge = partial(self._context.requests.charge_messages, asked.request, asked.principal)
+                    charge = partial(self._context.requests.charge_messages, exchange.request, exchange.principal)
                     await push_state(actor, given, connection, self._context.scheduler, charge)
                     await actor.state.store_thread()  # Others may watch the first run of a thread, too.
                     attributes = read_attributes((run, given))
                     start = Given(input=input, attributes=attributes, prepare=run.start)
-                    self._begin(asked, actor, connection, run, start)
+                    self._begin(exchange, actor, connection, run, start)
                 except PlaitError as error:
                     run.refuse(error)
                 except BaseException:
@@ -159,32 +155,32 @@ class AgUi:
                 raise
         return _stream(viewer)
 
-    def _begin(self, asked: _AgentRequest, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
+    def _begin(self, exchange: _Exchange, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
         """Begin a run, which waits for its turn, and continues when its viewers disconnect."""
-        method = asked.agent.kind.method(f"run:{asked.agent.name}")
+        method = exchange.agent.kind.method(f"run:{exchange.agent.name}")
         actor.turns.call(
             method,
             ([given], {}),
             run.finish,
             sink=run.take,
             connection=connection,
-            request=asked.request,
+            request=exchange.request,
             by_client=True,
         )
 
-    async def _watch(self, asked: _AgentRequest) -> Response:
+    async def _watch(self, exchange: _Exchange) -> Response:
         """Stream the events of a run to another viewer, or to one that reconnects."""
-        await self._check(asked, "read")
-        id = asked.request.headers.get("last-event-id")
+        await exchange.check("read")
+        id = exchange.request.headers.get("last-event-id")
         cursor = Cursor.parse(id, "Last-Event-ID") if id else None
-        actor = await self._context.node.stored_actor(asked.key)
+        actor = await self._context.node.stored_actor(exchange.key)
         with actor.keep_awake():
-            return _stream(await self._open(asked, actor, cursor=cursor))
+            return _stream(await self._open(exchange, actor, cursor=cursor))
 
-    async def _interrupt(self, asked: _AgentRequest) -> Response:
-        await self._check(asked, "call")
-        message = read_interrupt(await self._read_body(asked), self._context.limits.depth)
-        return JSONResponse({"interrupted": await self._app.interrupt(asked.key, message)})
+    async def _interrupt(self, exchange: _Exchange) -> Response:
+        await exchange.check("call")
+        message = read_interrupt(await exchange.body(), self._context.limits.depth)
+        return JSONResponse({"interrupted": await self._app.interrupt(exchange.key, message)})
 
     # Inside
 
@@ -196,54 +192,29 @@ class AgUi:
         except (NotFound, ValueError, KeyError):
             return None
 
-    def _has_messages(self, asked: _AgentRequest) -> bool:
-        return has_messages(asked.agent.kind.cls, self._messages)
+    def _has_messages(self, exchange: _Exchange) -> bool:
+        return has_messages(exchange.agent.kind.cls, self._messages)
 
-    async def _find_added(self, asked: _AgentRequest, given: RunAgentInput) -> list[Added]:
+    async def _find_added(self, exchange: _Exchange, given: RunAgentInput) -> list[Added]:
         """Return the messages that a client adds. Raises Forbidden and TooLarge."""
         context = self._context
-        if not self._has_messages(asked) or not given.messages or given.messages[-1].role not in ("user", "tool"):
+        if not self._has_messages(exchange) or not given.messages or given.messages[-1].role not in ("user", "tool"):
             return []
-        await self._check(asked, "send")
+        await exchange.check("send")
         await context.scheduler.wait_for_slot()
         with context.scheduler.measure():
             return read_added(given, context.limits.record)
 
-    def _find_opener(self, asked: _AgentRequest, added: list[Added]) -> MessagesOpener | None:
+    def _find_opener(self, exchange: _Exchange, added: list[Added]) -> MessagesOpener | None:
         """Return what adds messages when a run begins, and makes the frame with those of the thread."""
-        if self._messages is None or not self._has_messages(asked):
+        if self._messages is None or not self._has_messages(exchange):
             return None
         part = self._messages
         return lambda thread: open_messages(getattr(thread, part), added)
 
-    async def _check(self, asked: _AgentRequest, action: Action) -> None:
-        find_lease(asked.request).check()
-        await self._context.identity.check(asked.principal, asked.key, action)
-
-    async def _read_body(self, asked: _AgentRequest) -> bytes:
-        body = await asked.request.body()
-        self._context.requests.charge(asked.request, asked.principal, body)
-        return body
-
-    async def _enter(self, asked: _AgentRequest) -> tuple[Actor, Connection]:
-        """Return the thread, and a connection for the request. Use both before awaiting anything else."""
-        may_write = await self._context.identity.may(asked.principal, asked.key, "write")
-        find_lease(asked.request).check()
-        actor = await self._context.actor(asked.principal, asked.key)
-        assert isinstance(actor, Actor)
-        lines = Lines(self._context.limits.write_buffer)
-        connection = actor.sockets.make_connection(
-            f"http-{secrets.token_hex(8)}",
-            lines,
-            rights=Rights(asked.principal, may_write),
-            party=find_party(asked.request, asked.principal),
-        )
-        connection.trace = asked.request.scope.get(TRACE)
-        return actor, connection
-
     async def _open(
         self,
-        asked: _AgentRequest,
+        exchange: _Exchange,
         actor: Actor,
         *,
         run: FeedRun | None = None,
@@ -253,21 +224,21 @@ class AgUi:
         """Return a viewer that has joined the thread; it counts as a socket of its address."""
         if (refusal := actor.sockets.find_refusal()) is not None:
             raise refusal
-        request, addresses = asked.request, self._context.addresses
+        request, addresses = exchange.request, self._context.addresses
         host = request.client.host if request.client else ""
         id, ended = f"http-{secrets.token_hex(8)}", partial(addresses.leave, host)
-        may_open = await self._context.identity.may(asked.principal, asked.key, "messages")
-        viewer = Viewer(actor, feed_of(actor), id, asked.principal, ended=ended, may_open=may_open, has=has)
+        may_open = await self._context.identity.may(exchange.principal, exchange.key, "messages")
+        viewer = Viewer(actor, feed_of(actor), id, exchange.principal, ended=ended, may_open=may_open, has=has)
         addresses.enter(host)
         await viewer.open(request, run=run, cursor=cursor)
         find_lease(request).open(viewer.close, connection_id=id)
         return viewer
 
 
-def _make_claim(asked: _AgentRequest, body: bytes) -> tuple[object, ...]:
+def _make_claim(exchange: _Exchange, body: bytes) -> tuple[object, ...]:
     """Return what a request that is sent again has in common with the first: user, agent and body."""
-    user = None if asked.principal is None else asked.principal.id
-    return user, asked.agent.name, blake2b(body).digest()
+    user = None if exchange.principal is None else exchange.principal.id
+    return user, exchange.agent.name, blake2b(body).digest()
 
 
 def _read_ids(given: RunAgentInput) -> list[str]:
@@ -276,7 +247,7 @@ def _read_ids(given: RunAgentInput) -> list[str]:
 
 def _stream(viewer: Viewer) -> Response:
     ended = partial(viewer.close, 1000, "")
-    return StreamedResponse(viewer.frames(), media_type="text/event-stream", ended=ended, headers=_HEADERS)
+    return StreamedResponse(viewer.frames(), media_type="text/event-stream", ended=ended)
 
 
 def _read_path(scope: Scope) -> list[str]:
