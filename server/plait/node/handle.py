@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from plait.actor.kind import Kind
 from plait.agents.agent import AgentMethod
@@ -13,14 +13,6 @@ from plait.store.protocol import ThreadKey
 __all__ = ["Handle"]
 
 
-class Node(Protocol):
-    """Finds threads for handles."""
-
-    def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
-        """Return the calls of a thread: here, or at the node that owns it."""
-        ...
-
-
 class Handle:
     """Calls the rpcs of one thread as if they were its own methods; a streaming rpc returns an async iterator.
 
@@ -29,8 +21,9 @@ class Handle:
     raises, and what waking the thread can raise.
     """
 
-    def __init__(self, node: Node, kind: Kind, key: ThreadKey) -> None:
-        self._node = node
+    def __init__(self, find: Callable[[Kind, ThreadKey], ThreadCalls], kind: Kind, key: ThreadKey) -> None:
+        # Returns the calls of a thread: here, or at the node that owns it.
+        self._find = find
         self._kind = kind
         self._key = key
 
@@ -93,7 +86,7 @@ class Handle:
 
     @property
     def _calls(self) -> ThreadCalls:
-        return self._node.find(self._kind, self._key)
+        return self._find(self._kind, self._key)
 
 
 class _PartHandle:

@@ -165,7 +165,7 @@ class Node:
         if not (isinstance(thread, type) and issubclass(thread, Thread)):
             raise TypeError(f"the first argument must be a Thread class, not {thread!r}")
         kind = self.find_kind(thread)
-        return Handle(self.everywhere, kind, ThreadKey(kind.name, check_name(name)))
+        return Handle(self.everywhere.find, kind, ThreadKey(kind.name, check_name(name)))
 
     def find_any_kind(self, name: str) -> Kind:
         """Return a kind, even one that plait itself uses. Raises NotFound."""
