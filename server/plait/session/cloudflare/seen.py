@@ -135,9 +135,13 @@ class SeenTracker:
         transport.send(frame)
         return True
 
-    def note_written(self, revision: Revision, version: int) -> None:
-        """Record a state that the client wrote, which made a version, and which it shows until it reads another."""
-        self.base, self.other_base, self._written = revision, None, version
+    def note_written(self, revision: Revision, version: int, base: Revision | None) -> None:
+        """Record a state that the client wrote on `base`; it made a version, and is shown until another one is read."""
+        self._written = version
+        if base is not None and base is self.other_base:
+            self.other_base = revision  # The page has not read `self.base` yet.
+        else:
+            self.base, self.other_base = revision, None
 
     def note_shown(self, version: int) -> None:
         """Set the version that the client shows to that of its own write."""

@@ -53,7 +53,7 @@ class WholeStates:
         else:
             commit, wrote = self._write_over(base, Revision(self._type, json=json, state=state), data)
             is_as_sent = self._is_as_sent(commit, data, is_merged=True)
-        seen.note_written(commit.revision if is_as_sent else wrote, commit.version)
+        seen.note_written(commit.revision if is_as_sent else wrote, commit.version, base)
         return commit, is_as_sent
 
     # Inside

@@ -218,7 +218,7 @@ async def play_all(kind: str, *, burst: int, latency: int, is_busy: bool, toggle
     ]
     doubled, lost = sum(doubled > 0 for doubled, _ in found), sum(lost for _, lost in found)
     log.warning("%d rounds: %d doubled, %d of %d elements lost", ROUNDS, doubled, lost, 2 * burst * ROUNDS)
-    if latency and not is_busy and not toggles:
+    if latency and not toggles:
         assert lost == 0
     return doubled
 
@@ -238,4 +238,4 @@ async def test_pages_that_write_again_and_again_hardly_ever_double_a_text(
     kind: str, burst: int, latency: int, *, is_busy: bool
 ) -> None:
     doubled = await play_all(kind, burst=burst, latency=latency, is_busy=is_busy)
-    assert doubled <= ROUNDS // 10 if is_busy else doubled == 0
+    assert doubled <= ROUNDS // 20 if is_busy and not latency else doubled == 0

@@ -706,6 +706,22 @@ async def test_a_page_that_writes_twice_beside_another_client_doubles_and_loses_
         assert sorted(words) == ([] if kind == "texts" else ["a1", "a2", "x"])
 
 
+@pytest.mark.parametrize("kind", ["ids", "strings", "texts"])
+async def test_a_page_that_reads_the_state_after_its_second_write_doubles_and_loses_nothing(kind: str) -> None:
+    async with open_house(Note) as house:
+        await house.handle(Note).set_state(made_of(kind))
+        page = await join_page(house, Note)
+        first, theirs, second = made_of(kind, "a1"), made_of(kind, "x"), made_of(kind, "a1", "a2")
+        await cross(house, page, first=first, theirs=theirs, second=second)
+        page.push(made_of(kind, "a1", "a2", "a3"))
+        # The page has read theirs by now, and does not show what it wrote before that.
+        page.push(made_of(kind, "x", "a4"))
+        page.push(made_of(kind, "x", "a4", "a5"))
+        found = await stored(house, Note)
+        words = found["note"].split() + [each["id"] if kind == "ids" else each for each in found["items"]]
+        assert sorted(words) == ["a1", "a2", "a3", "a4", "a5", "x"]
+
+
 async def test_a_page_edits_what_it_has_just_added_beside_another_client() -> None:
     async with open_house(Note) as house:
         await house.handle(Note).set_state({"items": []})
