@@ -61,6 +61,12 @@ def make_app(**settings: Any) -> Plait:
         for number in range(120):
             ctx.thread.messages.inject("assistant", f"{number}")
 
+    @app.agent("flood", thread=Desk)
+    async def flood(ctx: Context[Desk]) -> None:
+        """Say as much as is searched for a call."""
+        for number in range(1000):
+            ctx.thread.messages.inject("assistant", f"{number}")
+
     @app.agent("broken", thread=Desk)
     async def broken(ctx: Context[Desk]) -> None:
         raise LookupError
@@ -162,6 +168,14 @@ async def test_a_result_of_an_old_call_is_added_and_a_made_up_one_is_not(desk: S
         await shown(desk.web, "echo", result("c1", "t1"))
     found = (await desk.app.thread(Desk, "one").messages.list(1000)).messages
     assert [each.tool_call_id for each in found if each.role == "tool"] == ["c1"]
+
+
+async def test_the_call_of_a_result_is_looked_for_in_the_newest_messages_only(desk: Served) -> None:
+    await shown(desk.web, "call", user("pay", "u1"))
+    await shown(desk.web, "flood")
+    async with begun(desk.web, "echo/one", messages=[result("c1", "t1")]) as stream:
+        assert await stream.rest() == ["RUN_ERROR"]
+    assert stream.events[0]["code"] == "invalid_arguments"
 
 
 async def test_an_old_message_that_is_sent_again_is_there_once(desk: Served) -> None:

@@ -24,6 +24,8 @@ _SHOWN: Final = 100
 _SHOWN_BYTES: Final = 1 << 20
 # The messages that are read at once.
 _PAGE: Final = 50
+# The newest messages, in which the call of a result is looked for.
+_SEARCHED: Final = 1000
 # The messages that a client may add with a run.
 _MOST_ADDED: Final = 200
 # Bytes of a message beside what the client has sent.
@@ -113,27 +115,32 @@ async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> Sna
 
 
 class _Calls:
-    """The calls of tools in a thread, which are read back from the newest as far as needed."""
+    """The calls of tools in the newest messages of a thread, which are read back as far as needed."""
 
     def __init__(self, messages: ThreadMessages) -> None:
         self._messages = messages
         self._found: set[str] = set()
         self._answered: set[str] = set()
         self._before: int | None = None
-        self._has_more = True
+        # The number of messages that may still be read.
+        self._left = _SEARCHED
 
     async def answer(self, result: Added) -> bool:
         """Return whether a result is to be added: its call has none. Raises InvalidArguments if there is no call."""
         id = result.item["toolCallId"]
-        while id not in self._found and self._has_more:
-            page = await self._messages.list(_PAGE, order="desc", include_silent=False, before=self._before)
+        while id not in self._found and self._left:
+            page = await self._messages.list(
+                min(_PAGE, self._left), order="desc", include_silent=False, before=self._before
+            )
             for each in page.messages:
                 self._found |= each.tool_call_ids
                 self._answered |= {each.tool_call_id or ""}
                 self._before = each.position
-            self._has_more = page.has_more
+            self._left = self._left - len(page.messages) if page.has_more else 0
         if id not in self._found and not result.is_shown:
-            raise InvalidArguments(f"there is a result of the tool call {id[:80]!r}, which this thread does not have")
+            raise InvalidArguments(
+                f"there is a result of the tool call {id[:80]!r}, which no recent message of this thread has"
+            )
         is_open = id in self._found and id not in self._answered
         self._answered.add(id)
         return is_open
