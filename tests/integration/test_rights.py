@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import TIMEOUT, CallError, connected, http, websocket
 from tests.running import begin, running
+from tests.server.fakes import TroubledStore
 from websockets.exceptions import ConnectionClosed
 
 from plait import Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
 from plait.adapters.ag_ui import AgUi
+from plait.store.protocol import Write
 
 pytestmark = pytest.mark.relayed
 
@@ -380,6 +382,68 @@ async def test_what_runs_in_the_background_of_an_answer_outlives_rights_and_its_
         release.set()
         assert (await asked).text == "answered"
         await ended.wait()
+
+
+@pytest.mark.parametrize(("method", "wanted"), [("GET", (401, "unauthenticated")), ("POST", (500, "indeterminate"))])
+async def test_a_stream_that_has_not_begun_when_rights_end_is_refused(method: str, wanted: tuple[int, str]) -> None:
+    came, release = asyncio.Event(), asyncio.Event()
+
+    async def pour() -> AsyncIterator[bytes]:
+        yield b"1"
+
+    class Page(Thread[Any]):
+        async def on_request(self, request: Request) -> Response:
+            came.set()
+            await release.wait()
+            return StreamingResponse(pour())
+
+    app = Plait(Page, store=MemoryStore(), authenticate=lambda request: Principal("ada"))
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        asked = asyncio.create_task(web.request(method, "/threads/page/one/own"))
+        await came.wait()
+        await app.disconnect("ada")
+        release.set()
+        answer = await asked
+        assert (answer.status_code, answer.json()["error"]["code"]) == wanted
+
+
+@pytest.mark.parametrize("during", ["on_connect", "storing"])
+async def test_a_run_of_ag_ui_does_not_begin_if_rights_end_before(during: str) -> None:
+    came, release, runs = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def wait() -> None:
+        came.set()
+        await release.wait()
+
+    class SlowStore(TroubledStore):
+        async def store(self, write: Write) -> int:
+            if during == "storing":
+                await wait()
+            return await super().store(write)
+
+    class Hall(Thread[dict[str, Any]]):
+        initial_state: Any = dict
+
+        async def on_connect(self, connection: Any, request: Request) -> None:
+            if during == "on_connect":
+                await wait()
+
+    app = Plait(Hall, store=SlowStore(), authenticate=lambda request: Principal("ada"), secret="x" * 32)
+
+    @app.agent("say", thread=Hall)
+    async def say(ctx: Context[Hall]) -> None:
+        runs.append("said")
+
+    app.mount("/ag-ui", AgUi(app))
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        asked = asyncio.create_task(web.post("/ag-ui/say/one", json=RUN))
+        await came.wait()
+        assert await app.disconnect("ada") == (1 if during == "storing" else 0)
+        release.set()
+        answer = await asked
+        assert answer.status_code == (200 if during == "storing" else 401)
+        assert (await web.post("/ag-ui/say/one", json={**RUN, "runId": "second"})).status_code == 200
+    assert runs == ["said"]
 
 
 async def test_a_client_is_disconnected_by_the_id_of_its_connection(served: Served) -> None:

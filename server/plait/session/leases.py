@@ -65,7 +65,9 @@ class Lease:
             self._leases.begin_authentication(self)
 
     def check(self) -> None:
-        """Raise Unauthenticated if the user was disconnected after the authentication began."""
+        """Raise Unauthenticated if it was closed, or the user was disconnected after the authentication began."""
+        if self.reason is not None:
+            raise Unauthenticated(self.reason)
         if self._leases.is_disconnected(self):
             raise Unauthenticated(_DISCONNECTED)
 

@@ -142,6 +142,7 @@ class AgUi:
                     charge = partial(self._context.requests.charge_messages, exchange.request, exchange.principal)
                     await push_state(actor, given, connection, self._context.scheduler, charge)
                     await actor.state.store_thread()  # Others may watch the first run of a thread, too.
+                    find_lease(asked.request).check()
                     attributes = read_attributes((run, given))
                     start = Given(input=input, attributes=attributes, prepare=run.start)
                     self._begin(exchange, actor, connection, run, start)
@@ -231,7 +232,9 @@ class AgUi:
         viewer = Viewer(actor, feed_of(actor), id, exchange.principal, ended=ended, may_open=may_open, has=has)
         addresses.enter(host)
         await viewer.open(request, run=run, cursor=cursor)
-        find_lease(request).open(viewer.close, connection_id=id)
+        lease = find_lease(request)
+        lease.open(viewer.close, connection_id=id)
+        lease.check()
         return viewer
 
 

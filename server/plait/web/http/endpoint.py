@@ -12,13 +12,13 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
 from plait.cluster.gate import OPEN
-from plait.errors import PlaitError
+from plait.errors import PlaitError, Unauthenticated
 from plait.instruments.protocol import TRACE
 from plait.session.leases import Lease
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body, error_response, find_traceparent
 from plait.web.http.gated import GatedSend
-from plait.web.http.lost import abort, make_lost
+from plait.web.http.lost import SAFE, abort, make_lost
 from plait.web.http.request import LimitedRequest
 from plait.web.relay.requests import SentRequest, relay_request
 
@@ -159,8 +159,9 @@ async def _stream(response: Response, request: Request, send: Send, lease: Lease
             task.cancel()
 
     lease.open(close)
-    if lease.reason is not None:
-        response = error_response(make_lost(request.method, lease.reason))
+    if (reason := lease.reason) is not None:
+        is_safe = request.method in SAFE
+        response = error_response(Unauthenticated(reason) if is_safe else make_lost(request.method, reason))
     # It is work of the server, which goes on.
     background, response.background = getattr(response, "background", None), None
     has_begun = True

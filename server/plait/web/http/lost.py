@@ -6,18 +6,18 @@ from starlette.types import Scope
 
 from plait.errors import Indeterminate, PlaitError, Unavailable
 
-__all__ = ["ABORT", "abort", "make_lost"]
+__all__ = ["ABORT", "SAFE", "abort", "make_lost"]
 
 ABORT: Final = "plait.abort"
 """Where a request's scope has the function that closes its connection, under `plait serve`."""
 
-# The methods of requests that only read, and may be sent again.
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+"""The methods of requests that only read, and may be sent again."""
 
 
 def make_lost(method: str, why: str) -> PlaitError:
     """Return the error for a request that has begun, perhaps in another process, and whose answer will not come."""
-    if method in _SAFE:
+    if method in SAFE:
         return Unavailable(f"{why}; try again")
     return Indeterminate(f"{why}; the request may have been carried out")
 
