@@ -106,13 +106,12 @@ class ClusterOwners:
         return (self.node,)
 
     @property
-    def server(self) -> Mapping[NodeId, int]:
+    def server(self) -> Mapping[int, NodeId | None]:
         base, number = _split_name(self._record.name)
         others = ((id, *_split_name(each.name)) for id, each in self._nodes.items())
         alive = {other: id for id, name, other in others if name == base} | {number: self.node}
-        # A worker that is dead has no id, and does not answer to its name.
-        dead = {other: f"{base}.{other}" for other in range(self._workers) if self._workers > 1}
-        return {id: other for other, id in sorted((dead | alive).items())}
+        dead = dict.fromkeys(range(self._workers) if self._workers > 1 else ())
+        return dict(sorted((dead | alive).items()))
 
     async def find_others(self) -> Collection[NodeId]:
         return () if self.is_alone else (await self._directory.read()).alive().keys() - {str(self.node)}

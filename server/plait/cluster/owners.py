@@ -54,8 +54,8 @@ class Owners(Protocol):
         ...
 
     @property
-    def server(self) -> Mapping[NodeId, int]:
-        """The nodes that are one server in metrics and readiness, with their numbers."""
+    def server(self) -> Mapping[int, NodeId | None]:
+        """The nodes that are one server in metrics, by their numbers; None for one that is known to be dead."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class _Alone:
     node: NodeId = 0
     is_alone = True
     keepers: Sequence[NodeId] = (0,)
-    server: Mapping[NodeId, int] = {0: 0}
+    server: Mapping[int, NodeId | None] = {0: 0}
     gate: Gate = OPEN
 
     async def find_others(self) -> Collection[NodeId]:
@@ -157,12 +157,12 @@ class Workers:
         self.node: NodeId = node
         self.count = count
         self.keepers: Sequence[NodeId] = range(count)
-        self.server: Mapping[NodeId, int] = {number: number for number in range(count)}
+        self.server: Mapping[int, NodeId | None] = {number: number for number in range(count)}
         self._files = files
 
     async def find_others(self) -> Collection[NodeId]:
         """Return the numbers of the other workers."""
-        return self.server.keys() - {self.node}
+        return {*self.keepers} - {self.node}
 
     def find(self, key: ThreadKey) -> NodeId | None:
         """Return the number of the worker that owns a thread."""

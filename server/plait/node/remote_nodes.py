@@ -108,10 +108,10 @@ class RemoteNodes:
         """Iterate over what a node sends for a request."""
         return self._find_peers().stream(self._make(to, request, reads=reads))
 
-    async def read_metrics(self) -> dict[NodeId, bytes | None]:
-        """Return the metrics of the others of this server; None for one that is silent for 2 seconds."""
-        others = [node for node in self.owners.server if node != self.owners.node]
-        found = await asyncio.gather(*(self._read_metrics(node) for node in others))
+    async def read_metrics(self) -> dict[int, bytes | None]:
+        """Return the metrics of this server's other workers; None for one that is dead, or silent for 2 seconds."""
+        others = {number: node for number, node in self.owners.server.items() if node != self.owners.node}
+        found = await asyncio.gather(*map(self._read_metrics, others.values()))
         return dict(zip(others, found, strict=True))
 
     async def list(self, node: NodeId, query: ListThreads) -> AsyncIterator[Listed]:
@@ -127,7 +127,9 @@ class RemoteNodes:
             query = replace(query, after=found[-1].row)
             left = None if left is None else left - limit
 
-    async def _read_metrics(self, node: NodeId) -> bytes | None:
+    async def _read_metrics(self, node: NodeId | None) -> bytes | None:
+        if node is None:
+            return None
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT):
                 return await self.ask(node, ReadMetrics(), reads=True)

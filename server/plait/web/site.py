@@ -166,8 +166,9 @@ class Site:
         nodes, workers = self._context.node.everywhere.nodes, None
         if len(server := nodes.owners.server) > 1:
             found = await nodes.read_metrics()
-            workers = {server[node]: None if data is None else _decode_families(data) for node, data in found.items()}
-            workers[server[nodes.owners.node]] = metrics.snapshot()
+            own = dict.fromkeys(server.keys() - found.keys(), metrics.snapshot())
+            others = {number: None if data is None else _decode_families(data) for number, data in found.items()}
+            workers = own | others
         text, content_type = metrics.read(request.headers.get("accept", ""), workers=workers)
         return Response(text, headers={"content-type": content_type})
 

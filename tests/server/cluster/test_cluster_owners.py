@@ -1,7 +1,7 @@
 """What a node of a cluster answers from memory, while shards move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,10 @@ from plait.cluster.directory import NodeRecord
 from plait.cluster.lease import boot_time
 from plait.cluster.owners import NodeId
 from plait.errors import StoreError
+from plait.instruments.protocol import NO_INSTRUMENTS
+from plait.limits import Limits
+from plait.node.remote_chain import Chains
+from plait.node.remote_nodes import Ask, RemoteNodes
 from plait.store.protocol import ThreadKey
 from plait.store.shards import SHARDS, find_shard
 
@@ -107,13 +111,30 @@ async def test_an_error_of_plait_ends_neither_the_beats_nor_the_looks(caplog: py
 async def test_the_workers_of_a_server_are_counted_when_they_are_dead() -> None:
     directory = PromptDirectory()
     async with joined(directory, "a.1", workers=3) as one:
-        assert one.server == {"a.0": 0, one.node: 1, "a.2": 2}
+        assert one.server == {0: None, 1: one.node, 2: None}
         async with joined(directory, "a.0", workers=3) as zero:
             one.correct(KEYS[0], None)
-            await until(lambda: zero.node in one.server)
-            assert one.server == {zero.node: 0, one.node: 1, "a.2": 2}
+            await until(lambda: one.server[0] == zero.node)
+            assert one.server == {0: zero.node, 1: one.node, 2: None}
     async with joined(directory, "b") as alone:
-        assert alone.server == {alone.node: 0}
+        assert alone.server == {0: alone.node}
+
+
+class _Unasked:
+    """Nodes that must not be asked."""
+
+    async def call(self, ask: Ask) -> bytes:
+        raise AssertionError("a dead worker was asked")
+
+    def stream(self, ask: Ask) -> AsyncGenerator[bytes]:
+        raise AssertionError("a dead worker was asked")
+
+
+async def test_the_metrics_of_a_server_do_not_wait_for_dead_workers() -> None:
+    async with joined(PromptDirectory(), "a.1", workers=3) as one:
+        nodes = RemoteNodes(one, Chains("a", Limits(), NO_INSTRUMENTS))
+        nodes.peers = _Unasked()
+        assert await nodes.read_metrics() == {0: None, 2: None}
 
 
 async def test_a_node_measures_its_lease_its_beats_and_what_it_has_taken() -> None:
