@@ -36,6 +36,7 @@ class SeenTracker:
     __slots__ = (
         "_asked",
         "_count_connections",
+        "_is_full",
         "_is_sure",
         "_loop",
         "_on_seen",
@@ -76,8 +77,9 @@ class SeenTracker:
         self._sent_version = -1
         # The version of each unanswered ping, and the state that is the base when it is answered.
         self._asked: deque[tuple[int, Revision]] = deque()
-        # The bytes of these states.
+        # The bytes of these states, and whether they or the pings are so many that the client must answer first.
         self._waiting = 0
+        self._is_full = False
         # Whether the last frame was sent with a ping.
         self._is_sure = True
         # Whether the client has ever written; if so, each frame is sent with a ping.
@@ -109,7 +111,7 @@ class SeenTracker:
 
         It is sent with a ping if the client writes or the thread is not crowded, and otherwise sometimes.
         """
-        if self._waiting > _MOST_WAITING or len(self._asked) >= _MOST_PINGS:
+        if self._is_full:
             return False
         now = self._sent_at = self._loop.time()
         self.sent += 1
@@ -123,6 +125,7 @@ class SeenTracker:
                 self.base = revision
             self._asked.append((revision.version, revision))
             self._waiting += revision.size + _OVERHEAD
+            self._is_full = self._waiting > _MOST_WAITING or len(self._asked) >= _MOST_PINGS
             transport.send_pinged(frame, revision.version.to_bytes(8))
             return True
         # It counts as read with the frame before it: an older base would repeat others' changes.
@@ -130,6 +133,7 @@ class SeenTracker:
             version, replaced = self._asked[-1]
             self._asked[-1] = version, revision
             self._waiting += revision.size - replaced.size
+            self._is_full = self._waiting > _MOST_WAITING
         else:
             self.base = revision
         transport.send(frame)
@@ -163,6 +167,7 @@ class SeenTracker:
         while self._version != version:
             self._version, self.base = asked.popleft()
             self._waiting -= self.base.size + _OVERHEAD
+        self._is_full = self._waiting > _MOST_WAITING
         # A busy page may not have read a state that was sent before its last write came, and still show that write.
         self.other_base = shown if self.is_page and version < self._written else None
         self._on_seen()
