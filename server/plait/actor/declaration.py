@@ -12,7 +12,7 @@ from plait.state.conflicts import Policy
 from plait.state.retention import Retention
 from plait.state.storable import accepts_arguments
 
-__all__ = ["HOOKS", "OPTIONS", "check_attributes", "check_hooks", "warn_of_near_misses"]
+__all__ = ["HOOKS", "check_attributes", "check_hooks", "warn_of_near_misses"]
 
 HOOKS: Final = (
     "validate_state_change",
@@ -32,24 +32,6 @@ HOOKS: Final = (
     "should_send_protocol_messages",
 )
 """The methods that plait calls."""
-
-OPTIONS: Final = (
-    "initial_state",
-    "kind",
-    "send_identity",
-    "clients_may_destroy",
-    "idle_timeout",
-    "expires_after",
-    "turn_timeout",
-    "conflict",
-    "merge_whole_states",
-    "list_keys",
-    "texts",
-    "retention",
-    "state_version",
-    "events",
-)
-"""The attributes that plait reads."""
 
 # The names of similar hooks in other libraries, and plait's names for them.
 _FOREIGN: Final = {
@@ -104,8 +86,9 @@ def check_attributes(cls: Any) -> None:
 
 def check_hooks(cls: type, thread: type) -> None:
     """Raise TypeError for an attribute that overrides a hook or another part of Thread with something unusable."""
+    options = _find_options(thread)
     for name, original in vars(thread).items():
-        if name.startswith("_") or name in OPTIONS or (own := inspect.getattr_static(cls, name)) is original:
+        if name.startswith("_") or name in options or (own := inspect.getattr_static(cls, name)) is original:
             continue
         if name in HOOKS:
             _check_hook(cls, name, own, original)
@@ -116,8 +99,9 @@ def check_hooks(cls: type, thread: type) -> None:
 
 def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:
     """Warn about attributes that plait does not use, but whose names are similar to those of hooks or options."""
+    options = _find_options(thread)
     for name, value in _read_own_attributes(cls, thread):
-        if name.startswith("_") or hasattr(thread, name) or name in OPTIONS:
+        if name.startswith("_") or hasattr(thread, name) or name in options:
             continue
         is_foreign = is_camel_case(name)
         if name in rpcs and not is_foreign:
@@ -127,9 +111,14 @@ def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stack
             if is_foreign or inspect.getattr_static(cls, hook) is vars(thread)[hook]:
                 _warn(f"{cls.__name__}.{name} is not called by plait: the hook is named {hook}", stacklevel)
             continue
-        option = find_misspelt(name, OPTIONS, inflected=False)
+        option = find_misspelt(name, options, inflected=False)
         if option is not None and (is_foreign or not _has_own(cls, thread, option)):
             _warn(f"{cls.__name__}.{name} is not read by plait: the attribute is named {option}", stacklevel)
+
+
+def _find_options(thread: type) -> list[str]:
+    """Return the names of the attributes that plait reads: those that Thread declares."""
+    return [name for name in inspect.get_annotations(thread) if not name.startswith("_")]
 
 
 def _warn(message: str, stacklevel: int) -> None:
