@@ -68,7 +68,6 @@ class NatsDirectory:
         await self._stack.aclose()
 
     async def read(self) -> View:
-        """Return the directory as it is at one moment of this call."""
         found = await self._access.run(self._access.read)
         nodes = [
             replace(node, beats=beats.count, is_leaving=beats.is_leaving, links=beats.links)
@@ -78,8 +77,6 @@ class NatsDirectory:
         return View(sorted(nodes, key=lambda node: node.name), found.table.shards)
 
     async def join(self, node: NodeRecord) -> NodeRecord | None:
-        """Add a node; return None, or the record of a node of the same name that is not dead, and add nothing."""
-
         def join(found: Found) -> tuple[_Change | None, NodeRecord | None]:
             if (other := found.table.find_name(node.name)) is not None:
                 return None, None if other.id == node.id else replace(
@@ -90,7 +87,6 @@ class NatsDirectory:
         return await self._change(join)
 
     async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
-        """Count a beat of a node, and tell of it; return False, and count nothing, if it is dead or removed."""
         access = self._beat_access
 
         async def beat() -> bool:
@@ -109,8 +105,6 @@ class NatsDirectory:
         return await access.run(beat)
 
     async def mark_dead(self, id: str, beats: int) -> bool:
-        """Mark a node as dead if it has this number of beats; return whether it has been marked."""
-
         def mark(found: Found) -> tuple[_Change | None, bool]:
             last = found.find_beats(id).beats
             if found.table.find_alive(id) is None or last.count != beats:
@@ -120,8 +114,6 @@ class NatsDirectory:
         return await self._change(mark)
 
     async def remove(self, id: str) -> None:
-        """Remove a node that is stopping or dead, and owns no shard."""
-
         def remove(found: Found) -> tuple[_Change | None, None]:
             if id not in found.table.nodes:
                 return None, None
@@ -130,16 +122,12 @@ class NatsDirectory:
         await self._change(remove)
 
     async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:
-        """Make a node the owner of lost shards that have these epochs, unless it is dead; return their new epochs."""
         return await self._move(id, shards, id, takes=True)
 
     async def give(self, id: str, shards: Mapping[int, int], to: str) -> dict[int, int]:
-        """Make another node the owner of shards that a node owns at these epochs; return the new epochs."""
         return await self._move(to, shards, id, takes=False)
 
     async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> list[int]:
-        """Raise the versions of kinds in shards to at least these; return the shards that the node owns."""
-
         def record(found: Found) -> tuple[_Change | None, list[int]]:
             table, own = found.table.record(id, versions)
             return _Change(table) if own else None, own

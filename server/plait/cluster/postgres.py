@@ -104,7 +104,6 @@ class PostgresDirectory:
         )
 
     async def join(self, node: NodeRecord) -> NodeRecord | None:
-        """Add a node; return None, or the record of a node of the same name that is not dead, and add nothing."""
         versions = msgspec.json.encode(node.versions).decode()
         await self._line.run(self._create)
         await self._fetch(_FORGET)
@@ -116,28 +115,22 @@ class PostgresDirectory:
         return NodeRecord(**other | {"versions": msgspec.json.decode(other["versions"])})
 
     async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
-        """Count a beat of a node, and tell of it; return False, and count nothing, if it is dead or removed."""
         links_json = msgspec.json.encode(list(links)).decode()
         return bool(await self._fetch(_BEAT, id, is_leaving, links_json, line=self._beats))
 
     async def mark_dead(self, id: str, beats: int) -> bool:
-        """Mark a node as dead if it has this number of beats; return whether it has been marked."""
         return bool(await self._fetch(_MARK, id, beats))
 
     async def remove(self, id: str) -> None:
-        """Remove a node that is stopping or dead, and owns no shard."""
         await self._fetch(_REMOVE, id)
 
     async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:
-        """Make a node the owner of lost shards that have these epochs, unless it is dead; return their new epochs."""
         return await self._move(id, shards, id, takes=True)
 
     async def give(self, id: str, shards: Mapping[int, int], to: str) -> dict[int, int]:
-        """Make another node the owner of shards that a node owns at these epochs; return the new epochs."""
         return await self._move(to, shards, id, takes=False)
 
     async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> list[int]:
-        """Raise the versions of kinds in shards to at least these; return the shards that the node owns."""
         return [row["shard"] for row in await self._fetch(_RECORD, id, msgspec.json.encode(versions).decode())]
 
     # Inside
