@@ -11,6 +11,7 @@ from plait.parts.messages.message import (
     encode_message,
     history_key,
     id_key,
+    measure_message,
     queue_key,
     read_id,
 )
@@ -71,14 +72,7 @@ class Changes:
 
     def add(self, message: Message) -> Message:
         """Add a message at its position, and return the stored message."""
-        is_told, is_last = self._tells(message), message.position > self._last
-        if is_told:
-            self._revision += 1
-            message = replace(message, revision=self._revision if is_last else 0)
-            self.frames.append(Insert(self._revision, message))
-            if not is_last:
-                self._log(message.position)
-        self._put(message)
+        message = self._join(message, Insert)
         if message.status == "streaming":
             self._streams = (*self._streams, _place_of(message))
         return message
@@ -147,7 +141,7 @@ class Changes:
     def change_pending(self, after: Message) -> Message:
         """Replace a message of the queue, and return the stored message."""
         before = next(each for each in self.queue if each.position == after.position)
-        self._queued_bytes -= self._measure(before)
+        self._queued_bytes -= measure_message(before)
         if self._tells(after):
             self._revision += 1
             after = replace(after, revision=self._revision)
@@ -185,16 +179,7 @@ class Changes:
         """Move a message from the queue to the history as failed, before what the last attempt left; return it."""
         self._drop_pending(before)
         position = (self.attempts.place if self.attempts.left else 0) or self._numbers.next_position()
-        is_last = position > self._last
-        message = replace(before, position=position, status="failed", revision=0)
-        if self._tells(message):
-            self._revision += 1
-            message = replace(message, revision=self._revision if is_last else 0)
-            self.frames.append(Update(self._revision, message))
-            if not is_last:
-                self._log(position)
-        self._put(message)
-        return message
+        return self._join(replace(before, position=position, status="failed", revision=0), Update)
 
     def remember(self, id: str) -> None:
         """Remember the id of a message that was sent with a key."""
@@ -232,6 +217,18 @@ class Changes:
         return State(head, self.queue, self.keys), records
 
     # Inside
+
+    def _join(self, message: Message, make_frame: type[Insert | Update]) -> Message:
+        """Put a message into the history, at its end or before, and return it as it is stored."""
+        is_last = message.position > self._last
+        if self._tells(message):
+            self._revision += 1
+            message = replace(message, revision=self._revision if is_last else 0)
+            self.frames.append(make_frame(self._revision, message))
+            if not is_last:
+                self._log(message.position)
+        self._put(message)
+        return message
 
     def _tells(self, message: Message | StreamPlace) -> bool:
         return self._is_live and not message.silent
@@ -298,11 +295,8 @@ class Changes:
         self._records.update((queue_key(position), None) for position in gone)
         self.queue = [each for each in self.queue if each.position not in gone]
         for message in messages:
-            self._queued_bytes -= self._measure(message)
+            self._queued_bytes -= measure_message(message)
             self._count(message, -1)
-
-    def _measure(self, message: Message) -> int:
-        return len(encode_json(message))
 
     def _count(self, message: Message, number: int) -> None:
         self._add(count_key(message.depth, message.status, silent=message.silent), number)
