@@ -7,7 +7,7 @@ import msgspec
 
 from plait.state.revision import Revision
 
-__all__ = ["HIGH_WATER", "Cancellable", "Frame", "Receiver", "Session", "Transport"]
+__all__ = ["HIGH_WATER", "Cancellable", "Frame", "OneWay", "Receiver", "Session", "Transport"]
 
 HIGH_WATER: Final = 64 * 1024
 """Waiting bytes above which a peer counts as slow, in transports that have their own buffer."""
@@ -73,6 +73,27 @@ class Transport(Protocol):
     async def drain(self) -> None:
         """Wait while the peer reads too slowly; return at once if the socket is closed."""
         ...
+
+
+class OneWay:
+    """The methods of a transport that one to a peer which sends nothing does not need."""
+
+    can_ping = False
+
+    def send_pinged(self, frame: Frame, payload: bytes) -> None:
+        raise AssertionError("the peer answers no pings")
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def stop_reading(self) -> None:
+        pass
+
+    def schedule(self, work: Callable[[], None]) -> None:
+        work()
 
 
 class Receiver(Protocol):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
 from plait.actor.outcome import make_resolver
-from plait.actor.transport import HIGH_WATER, Frame
+from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.session.native.follower import PLAIT, Follower
 from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
@@ -109,10 +109,8 @@ class EventStream:
         return b"%b:%d" % (self._actor.state.epoch.encode(), self._follower.version)
 
 
-class _Queue:
+class _Queue(OneWay):
     """The transport: events that wait for the reader."""
-
-    can_ping = False
 
     def __init__(self, limit: int, event_id: Callable[[], bytes], closed: Callable[[int, str], None]) -> None:
         self._limit = limit
@@ -166,21 +164,6 @@ class _Queue:
             self.is_closed = True
             self._wake.set()
             self._closed(code, reason)
-
-    def send_pinged(self, frame: Frame, payload: bytes) -> None:
-        raise AssertionError("an event stream has no pings")
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def stop_reading(self) -> None:
-        pass
-
-    def schedule(self, work: Callable[[], None]) -> None:
-        work()
 
     async def drain(self) -> None:
         pass

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from plait.actor.transport import HIGH_WATER, Frame
+from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.web.http.lost import abort
 
 __all__ = ["Lines", "ResponseAborted", "StreamedResponse"]
@@ -50,10 +50,8 @@ class ResponseAborted(Exception):
     """Raised by the content of an answer that must not look complete."""
 
 
-class Lines:
+class Lines(OneWay):
     """Keeps the lines of an answer until they are read; is full if more than `limit` bytes wait."""
-
-    can_ping = False
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -132,20 +130,5 @@ class Lines:
     def send(self, frame: Frame) -> None:
         pass
 
-    def send_pinged(self, frame: Frame, payload: bytes) -> None:
-        raise AssertionError("an HTTP response has no pings")
-
     def close(self, code: int, reason: str) -> None:
         pass
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def stop_reading(self) -> None:
-        pass
-
-    def schedule(self, work: Callable[[], None]) -> None:
-        work()
