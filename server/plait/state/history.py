@@ -222,11 +222,6 @@ class History:
         """Return the changes up to `to` that are in memory."""
         return [row for row in self._recent or () if row.version <= to]
 
-    @property
-    def has_recent(self) -> bool:
-        """Whether any of the log is in memory."""
-        return self._recent is not None
-
     def forget(self) -> None:
         """Drop the recent changes from memory, unless some are not durable yet."""
         if self.current is self.durable:
