@@ -22,7 +22,6 @@ from plait.web.relay.messages import SentScope
 from plait.web.sockets.admission import Admission, close_refused, join_in_task, try_join
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
-from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import Place, run_unless_disconnected
 from plait.web.sockets.socket import Socket
 from plait.web.thread_urls import read_address
@@ -181,28 +180,30 @@ class _Opening:
                 ended=lambda: _report_end(asgi, ended, tell, protocol),
             )
             return asgi
-        heartbeat = self._context.heartbeat
-        socket = self._handshake.accept(
-            write_batcher=self._context.write_batcher,
-            max_size=limits.frame,
-            write_buffer=limits.write_buffer,
-            bucket=limits.make_bucket(asyncio.get_running_loop().time()),
-            scheduler=self._context.scheduler,
-            ended=partial(_discard, heartbeat, ended, tell, protocol),
-            shutdown=self._context.shutdown,
-            subprotocol=self._subprotocol,
-        )
+        context = self._context
+
+        def make(transport: asyncio.Transport, forget: Callable[[Socket], None]) -> Socket:
+            def end(socket: Socket) -> None:
+                forget(socket)
+                context.heartbeat.discard(socket)
+                _report_end(socket, ended, tell, protocol)
+
+            return Socket(
+                transport,
+                write_batcher=context.write_batcher,
+                max_size=limits.frame,
+                write_buffer=limits.write_buffer,
+                bucket=limits.make_bucket(asyncio.get_running_loop().time()),
+                scheduler=context.scheduler,
+                ended=end,
+                shutdown=context.shutdown,
+            )
+
+        socket = self._handshake.accept(make, self._subprotocol)
         if socket is not None:
-            heartbeat.add(socket)
+            context.heartbeat.add(socket)
             tell.socket_opened(protocol)
         return socket
-
-
-def _discard(
-    heartbeat: Heartbeat, ended: Callable[[], None], instruments: Instruments, protocol: str, socket: Socket
-) -> None:
-    heartbeat.discard(socket)
-    _report_end(socket, ended, instruments, protocol)
 
 
 def _report_end(

@@ -10,7 +10,6 @@ import base64
 import binascii
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -19,13 +18,8 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
-from websockets.protocol import State
-from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
-from plait.limits import TokenBucket
-from plait.web.fairness import FairScheduler
-from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.socket import ABNORMAL, Socket
 
 __all__ = ["EXTENSION", "Handshake"]
@@ -34,11 +28,10 @@ EXTENSION: Final = "plait.handshake"
 
 log = logging.getLogger("plait.sockets")
 
-# By default, websockets would log each socket that opens or closes.
-_protocol_log = logging.getLogger("plait.sockets.protocol")
-_protocol_log.setLevel(logging.WARNING)
-
 RawHeaders = list[tuple[bytes, bytes]]
+
+Make = Callable[[asyncio.Transport, Callable[[Socket], None]], Socket]
+"""Returns the socket over a transport, which calls the function when it is closed."""
 
 
 class Handshake(asyncio.Protocol):
@@ -66,34 +59,13 @@ class Handshake(asyncio.Protocol):
         self._denial: tuple[int, RawHeaders] = (500, [])
         self._body = b""
 
-    def accept(
-        self,
-        *,
-        write_batcher: WriteBatcher,
-        max_size: int,
-        write_buffer: int,
-        bucket: TokenBucket | None,
-        scheduler: FairScheduler,
-        ended: Callable[[Socket], None],
-        shutdown: Callable[[], object],
-        subprotocol: str | None = None,
-    ) -> Socket | None:
+    def accept(self, make: Make, subprotocol: str | None = None) -> Socket | None:
         """Accept the request and return the open socket; None if the peer has disconnected."""
         if self._is_over:
             return None
         self._is_over = True
         connections = cast(set[object], self._server.connections)
-        socket = Socket(
-            self._transport,
-            ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log),
-            max_size=max_size,
-            write_batcher=write_batcher,
-            write_buffer=write_buffer,
-            bucket=bucket,
-            scheduler=scheduler,
-            ended=partial(_forget, connections, ended),
-            shutdown=shutdown,
-        )
+        socket = make(self._transport, connections.discard)
         connections.discard(self)
         connections.add(socket)
         self._transport.set_protocol(socket)
@@ -249,8 +221,3 @@ _SWITCHING: Final = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Accept: %b\r\n%b\r\n"
 )
-
-
-def _forget(connections: set[object], ended: Callable[[Socket], None], socket: Socket) -> None:
-    connections.discard(socket)
-    ended(socket)

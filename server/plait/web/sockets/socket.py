@@ -4,6 +4,7 @@ Frames to the peer are written directly to the asyncio transport, and encoded on
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -21,6 +22,10 @@ from plait.web.sockets.reader import Reader
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "AT_ONCE", "Socket"]
+
+# By default, websockets would log each socket that opens or closes.
+_protocol_log = logging.getLogger("plait.sockets.protocol")
+_protocol_log.setLevel(logging.WARNING)
 
 _CLOSE_TIMEOUT: Final = 5.0
 AT_ONCE: Final = 256 * 1024
@@ -67,7 +72,6 @@ class Socket(asyncio.Protocol):
     def __init__(
         self,
         transport: asyncio.Transport,
-        protocol: ServerProtocol,
         *,
         max_size: int,
         write_batcher: WriteBatcher,
@@ -79,7 +83,7 @@ class Socket(asyncio.Protocol):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._protocol = protocol
+        self._protocol = ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log)
         self._receiver: Receiver | None = None
         self._write_batcher = write_batcher
         # Frames to write at the end of this iteration of the loop; None if there are none.
@@ -91,7 +95,7 @@ class Socket(asyncio.Protocol):
         self._ended = ended
         self._shutdown = shutdown
         disconnected = partial(self._end, ABNORMAL, "")
-        self._parser = FrameParser(protocol, max_size)
+        self._parser = FrameParser(self._protocol, max_size)
         self._reader = Reader(
             transport,
             self._parser,

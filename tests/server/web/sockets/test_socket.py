@@ -99,7 +99,6 @@ class Peer:
         self.has_ended = False
         self.socket = Socket(
             self.pipe,
-            ServerProtocol(state=State.OPEN, max_size=2**20),
             max_size=2**20,
             write_batcher=WriteBatcher(gate),
             scheduler=scheduler or FairScheduler(),
