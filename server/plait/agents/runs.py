@@ -4,57 +4,46 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from plait.actor.actor import Actor, find_actor
+from plait.actor.actor import Actor
 from plait.actor.events import Events
-from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.actor.turn import Turn, current_turn
+from plait.actor.turn import current_turn
+from plait.agents.active_runs import ActiveRuns
 from plait.agents.address import session_name
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
 from plait.agents.context import Context, find_context
-from plait.agents.cut_off import Mark, Marks
 from plait.agents.run import Interruption, Run
 from plait.agents.run_ends import RunEnds
-from plait.agents.run_queue import RunQueue
 from plait.agents.session import Session
 from plait.agents.session_names import find_session, remember_session
-from plait.errors import Busy, PlaitError, Unavailable, is_outage
+from plait.errors import is_outage
 from plait.spelling import find_nearest
-from plait.store.protocol import ThreadKey
 
 __all__ = ["Runs"]
-
-# The names of a thread's queue and mark among its parts; no attribute can have them.
-_QUEUE: Final = PerActor[Actor, RunQueue[Run]](lambda _: RunQueue())
 
 
 def _ignore(_: object) -> None:
     pass
 
 
-class Runs:
+class Runs(ActiveRuns):
     """The agents of an app and their runs.
 
     `make_user` returns the `user` of a context, for an id.
     """
 
     def __init__(self, events: Events, *, make_user: Callable[[str], Any] = lambda _: None) -> None:
+        super().__init__(events)
         self.agents: dict[str, Agent] = {}
-        self.events = events
         # The `kv` of all contexts.
         self.kv: Any = None
         self._make_user = make_user
-        # The queues with an admitted or waiting run.
-        self._queues: dict[Actor, RunQueue[Run]] = {}
-        self._is_draining = self._is_cutting_off = False
-        self._marks = Marks()
-        self._mark = PerActor[Actor, Mark](lambda actor: Mark(actor, self._marks))
-        self._ends = RunEnds(events, leave=self._leave)
+        self._ends = RunEnds(events, leave=self.leave)
 
     # Agents
 
@@ -179,22 +168,6 @@ class Runs:
 
         actor.begin(f"rpc run:{name}", work, finish)
 
-    def terminate(self, actor: Actor) -> None:
-        """Interrupt the run of a terminated thread, unless the calling code is a part of it.
-
-        Waiting runs raise Terminated when they are admitted.
-        """
-        calling = find_context()
-        queue = self._queues.get(actor)
-        if queue is None or (run := queue.current) is None:
-            return
-        if self._find_holder(queue, current_turn(), None if calling is None else calling._run) is run:
-            return
-        if not run.is_over:
-            run.interrupt()
-        elif run.cut_rest is not None:
-            run.cut_rest()
-
     # For contexts
 
     async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
@@ -214,79 +187,14 @@ class Runs:
             async for chunk in chunks:
                 yield chunk
 
-    # From outside
-
-    def interrupt(self, key: ThreadKey, message: Any = None) -> bool:
-        """Interrupt the run of a thread at its next checkpoint, or cancel the work after it; return if there is one."""
-        for run in self._active:
-            if run.actor.key == key:
-                if not run.is_over:
-                    run.interrupt(message)
-                elif run.cut_rest is not None:
-                    run.cut_rest()
-                else:
-                    return False  # The run has answered, and the work after it is not running.
-                return True
-        return False
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a run has not ended."""
-        return bool(self._active)
-
-    @property
-    def is_calling(self) -> bool:
-        """Whether the calling code is a part of a turn of this app, or of a run or the work after it."""
-        context = find_context()
-        return self._is_within(current_turn(), None if context is None else context._run)
-
-    @property
-    def threads(self) -> list[ThreadKey]:
-        """The threads with a run, or one that waits."""
-        return [actor.key for actor in self._queues]
-
-    def cut_off_thread(self, key: ThreadKey) -> None:
-        """Interrupt the run of a thread, and mark the thread, as it moves to another node."""
-        for run in self._active:
-            if run.actor.key == key and not run.is_over:
-                run.cut_off()
-
-    def refuse(self) -> None:
-        """Refuse further runs, except those that a turn or a run calls, as the server is shutting down.
-
-        Waiting runs raise Unavailable.
-        """
-        self._is_draining = True
-        for queue in self._queues.values():
-            queue.refuse(_shutting_down())
-
-    def start(self) -> None:
-        """Accept runs."""
-        self._is_draining = self._is_cutting_off = False
-        self._marks = Marks()  # The timer belongs to one loop.
-
-    def cut_off(self) -> None:
-        """Interrupt all runs, even waiting ones, and mark their threads, as the server is shutting down."""
-        self._is_cutting_off = True
-        for run in self._active:
-            if not run.is_over:
-                run.cut_off()
-
     # Inside
-
-    @property
-    def _active(self) -> list[Run]:
-        """The admitted outermost runs, until the work after their answers has ended."""
-        return [queue.current for queue in self._queues.values() if queue.current is not None]
 
     async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
         """Wait until the run is admitted, and return its context. A run inside of another one does not wait."""
         actor = thread._actor
         assert isinstance(actor, Actor)
         turn, calling = current_turn(), find_context()
-        queue = _QUEUE.of(actor)
-        caller = None if calling is None else calling._run
-        holder = self._find_holder(queue, turn, caller)
+        caller, holder = None if calling is None else calling._run, self.find_holder(actor)
         if holder is not None:
             _check_same_session(given, holder)
         if holder is not None and calling is not None and calling._run.outermost is holder:
@@ -300,15 +208,15 @@ class Runs:
             run.stage.enter()  # A turn of the mailbox through which the call came back has no stage.
         else:
             actor.check_active()
-            await self._wait(queue, run)
+            await self.admit(run)
             try:
                 actor.check_active()
                 run.stage.enter()
-                await self._recall(run)
+                await self.recall(run)
                 remember_session(actor, given.user_id, given.session_id)
                 await self.events.emit("session.started", session)
             except BaseException:
-                self._leave(run)
+                self.leave(run)
                 raise
         return await self._start(run, context)
 
@@ -317,7 +225,7 @@ class Runs:
             await self.events.emit("agent.started", context)
         except BaseException:
             if run.outermost is run:
-                self._leave(run)
+                self.leave(run)
             raise
         run.has_begun = True
         return context
@@ -344,80 +252,6 @@ class Runs:
         """Return the `user` of a context, for an id."""
         return None if id is None else self._make_user(id)
 
-    def _find_holder(self, queue: RunQueue[Run], turn: Turn | None, caller: Run | None) -> Run | None:
-        """Return the admitted run if the calling code is a part of it, directly or through other threads."""
-        holder = queue.current
-        if holder is None:
-            return None
-        while caller is not None:
-            if caller.outermost is holder:
-                return holder
-            caller = caller.outermost.caller
-        return holder if turn is not None and any(each is holder.turn for each in turn.chain()) else None
-
-    async def _wait(self, queue: RunQueue[Run], run: Run) -> None:
-        agent, actor, turn = run.agent, run.actor, run.turn
-        if self._is_draining and (
-            self._is_cutting_off or not self._is_within(None if turn is None else turn.parent, run.caller)
-        ):
-            raise _shutting_down()
-        if queue.current is not None and not queue.current.is_over:
-            if agent.multitask == "reject":
-                raise Busy(f"another run is running in {actor.key}")
-            if agent.multitask == "interrupt":
-                queue.current.interrupt()
-        self._queues[actor] = queue
-        try:
-            if not queue.is_empty:
-                if turn is not None:
-                    turn.on_abandon = partial(_leave_queue, turn, agent)
-                    turn.is_waiting = True
-                await queue.enter(
-                    run,
-                    max_waiting=agent.max_waiting,
-                    timeout=agent.wait_timeout,
-                    party=None if turn is None else turn.party_of_runs,
-                    most_of_party=actor.limits.waiting_runs,
-                )
-            else:
-                queue.current = run
-        finally:
-            if turn is not None:
-                turn.is_waiting = False
-            if queue.is_empty:
-                self._queues.pop(actor, None)
-        if turn is not None:
-            turn.on_abandon = partial(_lose_caller, run)
-        if self._is_cutting_off:
-            run.cut_off()
-
-    def _is_within(self, turn: Turn | None, caller: Run | None) -> bool:
-        """Whether a running turn belongs to this app or is called by such a turn, or a calling run has not ended."""
-        events = self.events
-        if turn is not None and turn.is_running:
-            actors = [find_actor(each) for each in turn.chain()]
-            # A turn without an actor runs at another node of this app.
-            if any(actor is None or actor.events is events for actor in actors):
-                return True
-        return caller is not None and caller.outermost in self._active
-
-    async def _recall(self, run: Run) -> None:
-        """Find out whether an earlier run was cut off, and mark the thread if this run takes long."""
-        mark = run.mark = self._mark.of(run.actor)
-        run.follows_cut_off = await mark.begin()
-
-    def _leave(self, run: Run) -> None:
-        for task in run.background:  # The work after the answer was cancelled before it began.
-            task.cancel()
-        run.stage.close()
-        run.is_over = True
-        queue = _QUEUE.of(run.actor)
-        queue.leave()
-        if queue.is_empty:
-            self._queues.pop(run.actor, None)
-        if run.mark is not None:
-            run.mark.leave(is_last=queue.is_empty)
-
 
 def _check_same_session(given: Given, holder: Run) -> None:
     """Raise ValueError if another session is given than that of the run in which an agent is called."""
@@ -439,19 +273,3 @@ async def _closing(chunks: AsyncGenerator[Any], context: Context[Any]) -> AsyncI
             await chunks.aclose()
         finally:
             context.leave(token)
-
-
-def _leave_queue(turn: Turn, agent: Agent, is_closed: bool) -> None:
-    """End a waiting run if its caller has cancelled it, or its stream has lost its reader."""
-    if agent.is_stream or not is_closed:
-        turn.cancel()
-
-
-def _lose_caller(run: Run, _: bool) -> None:
-    """Continue a run whose caller has left, but interrupt it if it streams."""
-    if run.agent.is_stream and not run.is_over:
-        run.interrupt()
-
-
-def _shutting_down() -> PlaitError:
-    return Unavailable("the server is shutting down; try again")

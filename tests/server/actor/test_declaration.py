@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 import pytest
 
-from plait.actor.declaration import HOOKS, OPTIONS
+from plait.actor.declaration import HOOKS
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.state.retention import Retention
@@ -43,8 +43,6 @@ def warning(**attributes: Any) -> str:
 
 def test_the_names_are_those_that_a_thread_has() -> None:
     assert [name for name in HOOKS if not callable(getattr(Thread, name))] == []
-    declared = {name for name in Thread.__annotations__ if not name.startswith("_")}
-    assert declared == set(OPTIONS)
     begins = ("on_", "should_", "validate_", "resolve_", "connection_")
     assert {name for name in vars(Thread) if name.startswith(begins)} == set(HOOKS)
 
