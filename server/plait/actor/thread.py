@@ -12,7 +12,7 @@ from plait.actor.kind import Kind
 from plait.actor.logs import log_error
 from plait.actor.per_actor import PerActor
 from plait.actor.turn import find_client_turn
-from plait.errors import InvalidState, NotFound, Readonly
+from plait.errors import InvalidState, Readonly
 from plait.limits import Limits
 from plait.state.authors import Stretch, find_authors
 from plait.state.commit import Commit
@@ -205,16 +205,7 @@ class Thread(Generic[State]):
         `limit` is the most changes to return: the first ones after the version, or without a version the last ones.
         Raises NotFound when some of the changes after the version are not kept.
         """
-        change_log, found = self._actor.log, list[Change]()
-        after = await change_log.start(limit) if since is None else since
-        while (limit is None or len(found) < limit) and (rows := await change_log.page(after + len(found))) != []:
-            if rows is not None:
-                found += [Change.of(row) for row in rows]
-            elif since is None:
-                after, found = await change_log.start(limit), []  # The log was shortened during the read.
-            else:
-                raise NotFound(f"some of the changes after version {since} are no longer kept")
-        return found[:limit]
+        return await self._actor.log.read(since, limit)
 
     async def at(self, version: int) -> State:
         """Return the state at a version.
@@ -224,7 +215,7 @@ class Thread(Generic[State]):
         """
         data = await self._actor.log.json(version)
         if not self._kind.state_type.is_plain:
-            await _check_type_at(self, version)
+            await self._check_type_at(version)
         try:
             state: State = self._kind.state_type.decode(data)
         except NOT_JSON as error:
@@ -238,8 +229,13 @@ class Thread(Generic[State]):
         Raises what `at` raises, and InvalidState for a version from before a migration, which would not run again.
         """
         state = await self.at(version)
-        await _check_type_at(self, version)
+        await self._check_type_at(version)
         return await self.set_state(state)
+
+    async def _check_type_at(self, version: int) -> None:
+        """Raise InvalidState for a version from before a migration; without any, the log is not read."""
+        if self.state_version > 1 and await self._actor.log.has_migration_after(version):
+            raise InvalidState(f"version {version} is from before a migration, when the state had another type")
 
     async def undo(self, source: Connection | str) -> int | None:
         """Undo the last change of a source that has not been undone, by a new change, and return the new version.
@@ -402,16 +398,3 @@ def check_may_write(key: ThreadKey) -> None:
     # The rights of a connection apply to its own thread only.
     if turn.actor.key == key:
         raise Readonly("Connection is readonly")
-
-
-async def _check_type_at(thread: Thread[Any], version: int) -> None:
-    """Raise InvalidState for a version from before a migration, when the state had another type."""
-    if thread.state_version == 1:
-        return  # There was no migration, so the log need not be read.
-    after = version
-    while rows := await thread._actor.log.page(after):
-        if any(row.source == "migration" for row in rows):
-            raise InvalidState(f"version {version} is from before a migration, when the state had another type")
-        after = rows[-1].version
-    if rows is None:
-        raise NotFound(f"some of the changes after version {version} are no longer kept")

@@ -89,6 +89,33 @@ class ChangeLog:
                 return None
         return None if rows is None else found
 
+    async def read(self, since: int | None, limit: int | None) -> list[Change]:
+        """Return at most `limit` durable changes: those after a version, or the last ones that are kept.
+
+        Raises NotFound if some of the changes after the version are not kept, and StoreError.
+        """
+        found: list[Change] = []
+        after = await self.start(limit) if since is None else since
+        while (limit is None or len(found) < limit) and (rows := await self.page(after + len(found))) != []:
+            if rows is not None:
+                found += [Change.of(row) for row in rows]
+            elif since is None:
+                after, found = await self.start(limit), []  # The log was shortened during the read.
+            else:
+                raise _make_lost(since)
+        return found[:limit]
+
+    async def has_migration_after(self, version: int) -> bool:
+        """Whether the state was migrated after a version. Raises NotFound if changes are not kept, and StoreError."""
+        after = version
+        while rows := await self.page(after):
+            if any(row.source == "migration" for row in rows):
+                return True
+            after = rows[-1].version
+        if rows is None:
+            raise _make_lost(version)
+        return False
+
     async def missed(self, after: int, *, most: int) -> MissedChanges | None:
         """Return the durable changes after a version, joined into one list of operations.
 
@@ -177,3 +204,7 @@ class ChangeLog:
                 log.error("%s", operator_message(error), extra={"plait_thread": str(self._key)})
                 error.is_logged = True
             raise
+
+
+def _make_lost(version: int) -> NotFound:
+    return NotFound(f"some of the changes after version {version} are no longer kept")
