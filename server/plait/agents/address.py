@@ -1,6 +1,7 @@
 """Makes and reads the names of threads: new ids, and the names of users' sessions."""
 
 import secrets
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote
 
@@ -12,11 +13,15 @@ __all__ = ["check_thread_id", "is_of_another", "is_thread_id", "make_thread_id",
 _PREFIX: Final = "thrd_"
 _LONGEST: Final = 64
 _SHORTEST: Final = 32
+# Even a node that owns every 64th thread finds an id.
+_MOST_TRIES: Final = 2_000
 
 
-def make_thread_id() -> str:
-    """Return a new id: `thrd_` and 32 hexadecimal digits."""
-    return f"{_PREFIX}{secrets.token_hex(16)}"
+def make_thread_id(is_own: Callable[[str], bool] = lambda _: True) -> str:
+    """Return a new id: `thrd_` and 32 hexadecimal digits. It fulfils `is_own`, unless the node owns too few threads."""
+    ids = (f"{_PREFIX}{secrets.token_hex(16)}" for _ in range(_MOST_TRIES))
+    first = next(ids)
+    return first if is_own(first) else next(filter(is_own, ids), first)
 
 
 def is_thread_id(name: str) -> bool:

@@ -27,8 +27,6 @@ DEVELOPMENT_SECRET: Final = "plait-development-secret"
 _MAX_AGE: Final = 7 * 24 * 3600
 # The number of signatures that are kept, as every request verifies and signs an id.
 _MOST_KEPT: Final = 4096
-# Even a node that owns every 64th thread finds an id.
-_MOST_TRIES: Final = 2_000
 
 ThreadIdProvider = Callable[[Request], Awaitable[str] | str]
 """Returns the id of the thread of a request, `thrd_` and letters and digits; `request.state.principal` is its user."""
@@ -85,9 +83,7 @@ class ThreadIds:
                 raise ValueError(f"thread_ids: {error}") from error
         if (found := self._find_in_header(request) or self._find_in_cookie(request)) is not None:
             return found
-        made = (make_thread_id() for _ in range(_MOST_TRIES))
-        # A node may own no thread at all.
-        return next(filter(is_ours, made), None) or make_thread_id()
+        return make_thread_id(is_ours)
 
     def make_headers(self, id: str, *, is_secure: bool) -> list[tuple[bytes, bytes]]:
         """Return the headers by which a client continues a thread; if `is_secure`, the cookie is for https only."""

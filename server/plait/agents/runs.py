@@ -63,13 +63,17 @@ class Runs(ActiveRuns):
 
         return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
 
-    def find(self, name: str, kind: str) -> Agent:
-        """Return an agent that runs in threads of a kind. Raises ValueError."""
-        agent = self.agents.get(name)
-        if agent is None:
+    def get(self, name: str) -> Agent:
+        """Return an agent. Raises ValueError."""
+        if (agent := self.agents.get(name)) is None:
             near = find_nearest(name, self.agents)
             hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(self.agents) or 'none'}"
             raise ValueError(f"there is no agent {name!r}; {hint}")
+        return agent
+
+    def find(self, name: str, kind: str) -> Agent:
+        """Return an agent that runs in threads of a kind. Raises ValueError."""
+        agent = self.get(name)
         if agent.kind.name != kind:
             raise ValueError(f"the agent {name!r} runs in threads of the kind {agent.kind.name}, not {kind}")
         return agent

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, Final, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -28,9 +28,6 @@ __all__ = ["AgentHost"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound=Listener)
-
-# A node that owns few threads finds an id of its own in so many.
-_MOST_IDS: Final = 2000
 
 Target = str | Handle | Thread[Any] | ThreadKey
 """A thread: its name, a handle to it, itself, or its key."""
@@ -121,7 +118,7 @@ class AgentHost:
         runs wait, Busy, Unavailable and StoreError. If the caller is cancelled, a waiting run leaves the queue and a
         streaming run is interrupted; any other run continues.
         """
-        found = self._find_agent(agent)
+        found = self._runs.get(agent)
         if found.is_stream:
             parts = self.stream(
                 agent, input, thread=thread, user_id=user_id, session_id=session_id, attributes=attributes
@@ -142,7 +139,7 @@ class AgentHost:
         attributes: Mapping[Any, Any] | Iterable[Any] = (),
     ) -> AsyncGenerator[Any]:
         """Iterate over what an agent yields, as `run` does; leaving the loop interrupts the agent."""
-        found = self._find_agent(agent)
+        found = self._runs.get(agent)
         if not found.is_stream:
             raise TypeError(f"the agent {agent!r} does not stream: use `run`")
         given = _give(found, input, user_id, session_id, attributes)
@@ -196,30 +193,21 @@ class AgentHost:
             return True
         return not is_of_another(None if principal is None else principal.id, key.name)
 
-    def _find_agent(self, name: str) -> Agent:
-        agent = self._runs.agents.get(name)
-        if agent is None:
-            raise ValueError(f"there is no agent {name!r}; there are: {', '.join(self._runs.agents) or 'none'}")
-        return agent
-
     def _find_thread(
         self, agent: Agent, thread: Target | None, user_id: str | None, session_id: str | None
     ) -> ThreadKey:
         kind = agent.kind.name
         if thread is None:
-            return ThreadKey(kind, self._make_id(kind) if session_id is None else session_name(user_id, session_id))
+            if session_id is not None:
+                return ThreadKey(kind, session_name(user_id, session_id))
+            owners = self._owners
+            return ThreadKey(kind, make_thread_id(lambda id: owners.find(ThreadKey(kind, id)) == owners.node))
         if isinstance(thread, str):
             return self._node.handle(agent.kind.cls, thread)._key
         key = _key_of(thread)
         if key.kind != kind:
             raise ValueError(f"the agent {agent.name!r} runs in threads of the kind {kind}, not {key.kind}")
         return key
-
-    def _make_id(self, kind: str) -> str:
-        """Return the id of a new thread, of this node unless that owns none."""
-        owners = self._owners
-        ids = (make_thread_id() for _ in range(_MOST_IDS))
-        return next((id for id in ids if owners.find(ThreadKey(kind, id)) == owners.node), make_thread_id())
 
 
 def _key_of(thread: Handle | Thread[Any] | ThreadKey) -> ThreadKey:
