@@ -1,14 +1,13 @@
 """Keeps the checkpoints of LangGraph's graphs as records of a thread, for `plait.adapters.langgraph`."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
 from plait.actor.thread import ThreadActor, check_may_write
+from plait.kv.user_names import escape_id
 from plait.store.protocol import Record
 
 __all__ = ["LoadedCheckpoint", "SavedCheckpoint", "SavedValue", "SavedWrite", "ThreadCheckpoints"]
@@ -227,11 +226,4 @@ def _value_keys(saved: SavedCheckpoint) -> list[str]:
 
 def _key(*names: str) -> str:
     """Return the key of a record, which is unique for its names. An empty last name makes a prefix."""
-    return "/".join(_escape(name) for name in names)
-
-
-def _escape(name: str) -> str:
-    escaped = quote(name, safe="", errors="surrogatepass")
-    if len(escaped) <= _LONGEST:
-        return escaped
-    return "*" + hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()
+    return "/".join(escape_id(name, longest=_LONGEST) for name in names)

@@ -34,9 +34,9 @@ def find_user(name: str) -> str | None:
     return user if user and colon and user_prefix(user) == f"{escaped}:" else None
 
 
-def escape_id(id: str) -> str:
-    """Return an id without `:`, or a hash of a long one, which begins with `*`."""
+def escape_id(id: str, *, longest: int = _LONGEST_ID) -> str:
+    """Return an id without `:` and `/`, or a hash of a long one, which begins with `*`."""
     escaped = quote(id, safe="", errors="surrogatepass")
-    if len(escaped) <= _LONGEST_ID:
+    if len(escaped) <= longest:
         return escaped
     return "*" + hashlib.blake2b(id.encode(errors="surrogatepass"), digest_size=32).hexdigest()
