@@ -1,6 +1,7 @@
 """The context of a run, which an agent gets with its input."""
 
 import asyncio
+import copy
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar, copy_context
@@ -257,18 +258,9 @@ class Context(Generic[ThreadT]):
 
     def make_inner(self, run: Run, user: "User | None") -> "Context[ThreadT]":
         """Return the context of an agent that this one calls in its thread and session; `user` if this one has none."""
-        context = Context(
-            run,
-            self._caller,
-            thread=self.thread,
-            user=self._user or user,
-            kv=self.kv,
-            state=self.state,
-            request=self.request,
-            connection=self.connection,
-        )
-        context.attributes, context._typed = self.attributes, self._typed
-        return context
+        inner = copy.copy(self)
+        inner._run, inner._user, inner._logger = run, self._user or user, None
+        return inner
 
     def enter(self) -> Any:
         """Make this the context of the calling task; return a token for `leave`."""
