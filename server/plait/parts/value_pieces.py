@@ -58,7 +58,7 @@ class Value(msgspec.Struct, gc=False, eq=False):
     @property
     def is_known(self) -> bool:
         """Whether all pieces have been read or written."""
-        return all(piece.raw is not None for piece in self.pieces)
+        return None not in [piece.raw for piece in self.pieces]
 
     @property
     def has_known_end(self) -> bool:

@@ -75,11 +75,11 @@ class ThreadValues:
 
     async def values(self) -> list[Any]:
         """Return the values, in the order of `keys`."""
-        return [value for _, value in (await self._loaded(None)).items()]
+        return [value for _, value in await self.items()]
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values, in the order of `keys`."""
-        return (await self._loaded(None)).items()
+        return await (await self._loaded(None)).items()
 
     async def size(self) -> int:
         """Return the number of keys."""

@@ -1,8 +1,9 @@
 """The writes of a run to the values of a thread, kept as operations, so that concurrent writes of others are kept."""
 
+import asyncio
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from plait.parts.encoding import encode_named
 from plait.parts.values_edit import Edit
@@ -23,6 +24,9 @@ from plait.state.commit import Commit
 from plait_schemas.codec import decode_json, encode_json
 
 __all__ = ["Saved", "ValuesDraft"]
+
+# Values that are decoded before other tasks may run.
+_AT_ONCE: Final = 1_000
 
 
 class Saved(NamedTuple):
@@ -59,8 +63,10 @@ class ValuesDraft:
                 return
             view = self._view
             await self._head.read(missing)
-            if self._view is view and view is not None and view.find_unknown(missing):
-                self._view = None  # Others have replaced values that were not known.
+            if self._view is view and view is not None:
+                view.has_all = self._head.has_all and view.base is self._head.values
+                if view.find_unknown(missing):
+                    self._view = None  # Others have replaced values that were not known.
 
     def find_unknown(self, keys: Iterable[str] | None) -> list[str]:
         """Return which of some keys, or of all, have values that must be read before the methods that read."""
@@ -68,7 +74,7 @@ class ValuesDraft:
             self._note_edits()
             self._refresh()
         assert self._view is not None
-        missing = self._view.find_unknown(self._view.keys() if keys is None else keys)
+        missing = self._view.find_unknown(keys)
         if not missing:
             self.is_loaded = self._head.has_read = True
         return missing
@@ -124,9 +130,23 @@ class ValuesDraft:
         found = self._view.find(key)
         return None if found is None else found.raw
 
-    def items(self) -> list[tuple[str, Any]]:
-        """Return the keys and values of loaded values."""
-        return [(key, self.get(key)) for key in self.keys()]
+    async def items(self) -> list[tuple[str, Any]]:
+        """Return the keys and values of loaded values, as they are now; other tasks run in between."""
+        assert self._view is not None
+        for key, watched in list(self._watched.items()):
+            if watched.has_two or watched.is_default:
+                self._note_edit(key)
+        view, shown, items = self._view, dict(self._watched), list[tuple[str, Any]]()
+        for number, (key, found) in enumerate(view.items(), 1):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if key in shown:
+                items.append((key, shown[key].show()))
+            elif self._view is view and view.find(key) is found:
+                items.append((key, self.get(key)))
+            else:  # It was replaced meanwhile.
+                items.append((key, decode_json(found.raw)))
+        return items
 
     def measure(self, key: str) -> int:
         """Return the bytes of loaded values without the value of a key, which need not be there."""

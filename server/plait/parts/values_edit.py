@@ -16,10 +16,12 @@ def measure(key: str, value: Value) -> int:
 class Edit:
     """The values after some operations."""
 
-    __slots__ = ("__weakref__", "added", "base", "is_cleared", "metadata", "replaced", "total")
+    __slots__ = ("__weakref__", "added", "base", "has_all", "is_cleared", "metadata", "replaced", "total")
 
-    def __init__(self, base: Mapping[str, Value], total: int) -> None:
+    def __init__(self, base: Mapping[str, Value], total: int, *, has_all: bool) -> None:
         self.base = base
+        # Whether all values of the base are known.
+        self.has_all = has_all
         # The sum of what `measure` returns.
         self.total = total
         # Whether all keys of the base were removed.
@@ -44,9 +46,17 @@ class Edit:
         base = () if self.is_cleared else self.base
         return [*(key for key in base if key not in removed), *self.added]
 
-    def find_unknown(self, keys: Iterable[str]) -> list[str]:
-        """Return the keys, of the given ones, whose values are not known."""
-        return [key for key in keys if (value := self.find(key)) is not None and not value.is_known]
+    def items(self) -> list[tuple[str, Value]]:
+        """Return the keys and their values, in order of insertion."""
+        base = {} if self.is_cleared else {**self.base, **self.replaced}
+        return [*((key, value) for key, value in base.items() if value is not None), *self.added.items()]
+
+    def find_unknown(self, keys: Iterable[str] | None) -> list[str]:
+        """Return the keys, of the given ones or of all, whose values are not known."""
+        if self.has_all:
+            return []
+        values = self.items() if keys is None else [(key, self.find(key)) for key in keys]
+        return [key for key, value in values if value is not None and not value.is_known]
 
     def put(self, key: str, value: Value) -> None:
         """Set the value of a key."""

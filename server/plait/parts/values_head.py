@@ -23,6 +23,8 @@ _KEYS: Final = 256
 _INDEX_BYTES: Final = 16 * 1024
 # Below this many bytes, all values are read at once.
 _SMALL: Final = 64 * 1024
+# Values whose records are noted before other tasks may run.
+_AT_ONCE: Final = 1_000
 
 
 class ValuesHead:
@@ -53,8 +55,9 @@ class ValuesHead:
         self._edits: WeakSet[Edit] = WeakSet()
         # The running reads, by the prefix of their records.
         self._reads: dict[str, asyncio.Future[None]] = {}
-        # Whether any value has been read.
+        # Whether any value has been read, and whether all are known.
         self.has_read = False
+        self.has_all = False
 
     async def load(self, records: Sequence[Record]) -> None:
         """Load the records that were read on waking. Raises StoreError."""
@@ -90,7 +93,7 @@ class ValuesHead:
 
     def edit(self, *, is_kept: bool = True) -> Edit:
         """Return an edit of the current values; if `is_kept`, its base does not change. Raises CorruptThread."""
-        edit = Edit(self.values, self._total)
+        edit = Edit(self.values, self._total, has_all=self.has_all)
         if is_kept:
             self._edits.add(edit)
         return edit
@@ -102,11 +105,17 @@ class ValuesHead:
 
         Values that others replace during the read are known, as they were written.
         """
-        while missing := [key for key in keys if (value := self.values.get(key)) is not None and not value.is_known]:
+        while missing := self._find_unknown(keys):
             if len(missing) > 1 or self._total <= _SMALL:
                 await self._read_all()
             else:
                 await self._read_once(f"{VALUES}{self.values[missing[0]].position}/", missing)
+
+    def _find_unknown(self, keys: Iterable[str]) -> list[str]:
+        values = self.values
+        if self.has_all:
+            return []
+        return [key for key in keys if (value := values.get(key)) is not None and not value.is_known]
 
     async def read_ends(self, keys: Iterable[str]) -> None:
         """Read the last pieces of lists. Raises StoreError."""
@@ -132,7 +141,7 @@ class ValuesHead:
             return
         reading = self._reads[prefix] = asyncio.get_running_loop().create_future()
         try:
-            self._note(await self._fetch(prefix), prefix, keys)
+            await self._note(await self._fetch(prefix), prefix, keys)
         except StoreError as error:
             reading.set_exception(error)
             reading.exception()  # Mark it as retrieved; there may be no other waiter.
@@ -148,23 +157,32 @@ class ValuesHead:
             return {prefix: await records.read(self._part, prefix)}
         after, limit = "", 1000
         while True:
+            await asyncio.sleep(0)  # Other tasks run between the pages, also if the store does not wait.
             page = await records.list(self._part, prefix=prefix, after=after, limit=limit)
             found.update((record.key, record.value) for record in page)
             if len(page) < limit:
                 return found
             after = page[-1].key
 
-    def _note(self, found: Mapping[str, bytes | None], prefix: str, keys: Iterable[str] | None) -> None:
-        # An unknown value has not been written since the thread woke, so its stored records are current.
-        values = self.values
-        for value in values.values() if keys is None else [values[key] for key in keys if key in values]:
-            if value.is_known:
-                continue
-            for index, name in enumerate(value.record_keys()):
-                if value.pieces[index].raw is None and name.startswith(prefix):
-                    if (data := found.get(name)) is None:
-                        raise CorruptThread(f"the {self._part} of a thread lack the record {name}")
-                    value.note(index, data)
+    async def _note(self, found: Mapping[str, bytes | None], prefix: str, keys: Iterable[str] | None) -> None:
+        """Keep what was read of values that are still unknown; other tasks run in between."""
+        names = [*self.values] if keys is None else [*keys]
+        for at in range(0, len(names), _AT_ONCE):
+            if at:
+                await asyncio.sleep(0)
+            values = self.values
+            for value in [values[name] for name in names[at : at + _AT_ONCE] if name in values]:
+                # An unknown value has not been written since the thread woke, so its stored records are current.
+                if not value.is_known:
+                    self._note_value(value, found, prefix)
+        self.has_all |= keys is None
+
+    def _note_value(self, value: Value, found: Mapping[str, bytes | None], prefix: str) -> None:
+        for index, name in enumerate(value.record_keys()):
+            if value.pieces[index].raw is None and name.startswith(prefix):
+                if (data := found.get(name)) is None:
+                    raise CorruptThread(f"the {self._part} of a thread lack the record {name}")
+                value.note(index, data)
 
     # Writing
 
@@ -236,6 +254,7 @@ class ValuesHead:
         return [Record(self._part, key, value) for key, value in records.items()]
 
     def _restore(self, before: dict[str, Value | None]) -> None:
+        self.has_all = False  # A value may not have been read before it was replaced.
         values, is_sorted = self._own_values(), True
         for key, value in before.items():
             if (present := values.get(key)) is not None:

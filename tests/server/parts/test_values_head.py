@@ -1,5 +1,6 @@
 """The index of a thread's values: how it is loaded, and written."""
 
+import asyncio
 import gc
 from collections.abc import Coroutine
 from typing import Any
@@ -8,6 +9,7 @@ from tests.server.parts.workshop import FlakyStore, open_workshop
 
 from plait import Thread, Values
 from plait.actor.actor import Actor
+from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_index import HEAD
 from plait.store.protocol import Record
@@ -36,7 +38,7 @@ async def read_index(store: FlakyStore, actor: Actor) -> list[Record]:
     return await store.records(actor.key, "values", prefix=HEAD, limit=100_000)
 
 
-def count_pauses(work: Coroutine[Any, Any, None]) -> int:
+def count_pauses(work: Coroutine[Any, Any, object]) -> int:
     """Run a coroutine that waits for nothing else than other tasks; return how often they could run."""
     pauses = 0
     while True:
@@ -53,6 +55,69 @@ async def test_other_tasks_run_between_the_records_of_the_index_when_a_thread_wa
         records = await read_index(store, actor)
         assert len(records) > MANY // 256
         assert count_pauses(make_head(actor).load(records)) >= len(records) - 1
+
+
+async def test_other_tasks_run_between_many_values_that_are_read(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(actor := await workshop.actor(Room))
+        thread = actor.thread
+        assert isinstance(thread, Room)
+        for read in (thread.values.values, thread.values.items):
+            assert count_pauses(read()) >= MANY // 1_000
+
+
+async def test_many_values_are_read_as_they_were_at_one_moment(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(actor := await workshop.actor(Room))
+        thread = actor.thread
+        assert isinstance(thread, Room)
+        before = await thread.values.items()
+        reading = asyncio.create_task(thread.values.items())
+        await asyncio.sleep(0)
+        with thread.transaction():
+            thread.values.set("key 0", "new")
+            thread.values.set("key 2999", "new")
+            thread.values.delete("key 2998")
+            thread.values.push("last", 3)
+        assert await reading == before
+        assert len(await thread.values.values()) == len(before) - 1
+
+
+async def test_a_value_that_a_run_removes_while_it_reads_all_is_not_written_again(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(actor := await workshop.actor(Room))
+        thread = actor.thread
+        assert isinstance(thread, Room)
+        draft = ValuesDraft(thread.values._head)
+        await draft.load(None)
+        reading = asyncio.create_task(draft.items())
+        await asyncio.sleep(0)
+        draft.delete("last")
+        last = dict(await reading)["last"]
+        assert last == [1, 2]
+        last.append(3)
+        assert draft.is_dirty
+        assert not draft.has("last")
+
+
+async def test_many_values_that_are_read_after_a_wake_are_all_there(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(await workshop.actor(Room))
+    async with open_workshop(store, Room) as workshop:
+        thread = await workshop.thread(Room)
+        draft = ValuesDraft(thread.values._head)
+        draft.set("new", [0])
+        reading = asyncio.create_task(draft.load(None))
+        await asyncio.sleep(0)
+        thread.values.set("key 1", "other")
+        await reading
+        found = dict(await draft.items())
+        assert {**found, "key 1": 1} == {
+            **{f"key {number}": number for number in range(MANY)},
+            "last": [1, 2],
+            "new": [0],
+        }
+        assert dict(await thread.values.items())["key 1"] == "other"
 
 
 async def test_many_keys_are_in_order_after_a_wake(store: FlakyStore) -> None:
