@@ -31,7 +31,7 @@ PlaitError
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar
 
 from plait_schemas import codes
@@ -82,7 +82,15 @@ class PlaitError(Exception):
     status: ClassVar[int] = 500
     close_code: ClassVar[int] = codes.INTERNAL_ERROR
 
-    def __init__(self, message: str, *, path: str | None = None, detail: str = "", limit: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        detail: str = "",
+        limit: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         message = printable(message)
         super().__init__(message)
         self.message = message
@@ -92,6 +100,8 @@ class PlaitError(Exception):
         self.detail = detail
         # The field of `Limits` that was exceeded, if one was.
         self.limit = limit
+        # Seconds to wait before trying again, if known.
+        self.retry_after = retry_after
         # Whether the error has been logged already.
         self.is_logged = False
 
@@ -140,19 +150,6 @@ class TooMany(PlaitError):
     code = "rate_limited"
     status = 429
     close_code = codes.TRY_AGAIN_LATER
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        detail: str = "",
-        limit: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message, path=path, detail=detail, limit=limit)
-        # Seconds to wait before trying again, if known.
-        self.retry_after = retry_after
 
 
 class Unauthenticated(PlaitError):
@@ -281,19 +278,8 @@ class MigrationFailed(StoreError):
     code = "migration_failed"
     status = 500
     close_code = codes.INTERNAL_ERROR
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        detail: str = "",
-        limit: str | None = None,
-        lost: Iterable[str] = (),
-    ) -> None:
-        super().__init__(message, path=path, detail=detail, limit=limit)
-        # JSON pointers to the members that the state has and its type lacks; `*` is any element or key.
-        self.lost = tuple(lost)
+    # JSON pointers to the members that the state has and its type lacks; `*` is any element or key.
+    lost: Sequence[str] = ()
 
 
 class NewerState(StoreError):

@@ -3,14 +3,14 @@
 import builtins
 import traceback
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from plait import errors
 from plait.actor.logs import log_internal
 from plait.agents.run import Interrupted
-from plait.errors import CallFailed, MigrationFailed, PlaitError, TooMany
+from plait.errors import CallFailed, MigrationFailed, PlaitError
 from plait.node.remote_values import encode_value
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, printable
@@ -74,7 +74,7 @@ def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
             path=error.path,
             limit=error.limit,
             detail=printable(error.detail),
-            retry_after=error.retry_after if isinstance(error, TooMany) else None,
+            retry_after=error.retry_after,
             lost=list(error.lost) if isinstance(error, MigrationFailed) else [],
             is_logged=error.is_logged,
         )
@@ -108,11 +108,8 @@ def _is_builtin(error: BaseException) -> bool:
 
 def _make_plait_error(found: _Error) -> PlaitError:
     cls = _PLAIT_ERRORS.get(found.code or "", PlaitError)
-    more: dict[str, Any] = {}
-    if issubclass(cls, TooMany):
-        more["retry_after"] = found.retry_after
-    if issubclass(cls, MigrationFailed):
-        more["lost"] = found.lost
-    error = cls(found.message, path=found.path, detail=found.detail, limit=found.limit, **more)
+    error = cls(found.message, path=found.path, detail=found.detail, limit=found.limit, retry_after=found.retry_after)
+    if isinstance(error, MigrationFailed):
+        error.lost = found.lost
     error.is_logged = found.is_logged
     return error

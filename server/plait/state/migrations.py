@@ -201,8 +201,11 @@ async def _migrate(
     if stored is None or (data := migrate_state(key, kind, stored)) is None:
         # Raises when the class has another type, but the same state_version.
         History(key, kind.state_type, stored)
-        lost = [] if stored is None else find_lost(key, kind, stored)
-        return ("lossy", MigrationFailed(explain_lost(key, lost), lost=lost)) if lost else ("current", None)
+        if stored is None or not (lost := find_lost(key, kind, stored)):
+            return "current", None
+        error = MigrationFailed(explain_lost(key, lost))
+        error.lost = lost
+        return "lossy", error
     if fence is not None:
         await store_migrated(store, key, stored, data, state_version=kind.state_version, fence=fence)
     return "migrated", None

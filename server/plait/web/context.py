@@ -284,7 +284,7 @@ def error_body(code: str, message: str, path: str | None = None) -> dict[str, An
 def _make_headers(error: PlaitError) -> dict[str, str] | None:
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         return {"retry-after": "1"}
-    if isinstance(error, TooMany) and error.retry_after is not None and math.isfinite(error.retry_after):
+    if error.retry_after is not None and math.isfinite(error.retry_after):
         return {"retry-after": str(math.ceil(error.retry_after))}
     return None
 
