@@ -6,9 +6,10 @@ from pathlib import Path
 from socket import socket
 
 from plait.cli.options import fail
+from plait.cluster.place import join_address
 from plait.web.serve import listen
 
-__all__ = ["bind", "check_tls", "make_authority"]
+__all__ = ["bind", "check_tls"]
 
 
 def check_tls(certificate: str | None, key: str | None) -> None:
@@ -42,9 +43,4 @@ def _explain_listen_error(host: str, port: int, error: OSError | UnicodeError) -
     if error.errno == errno.EACCES:
         return f"no permission to listen on port {port}; choose one above 1023 with --port"
     remedy = "pass an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0"
-    return f"cannot listen on {make_authority(host, port)}: {error.strerror or error}; {remedy}"
-
-
-def make_authority(host: str, port: int) -> str:
-    """Return a host and a port as they are in a URL."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"cannot listen on {join_address(host, port)}: {error.strerror or error}; {remedy}"

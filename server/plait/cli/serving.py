@@ -13,12 +13,12 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from plait.app import Plait
-from plait.cli.listening import bind, check_tls, make_authority
+from plait.cli.listening import bind, check_tls
 from plait.cli.loading import check_target, find_plaits, load
 from plait.cli.options import LoadError, Target, fail, give_up
 from plait.cli.watching import run_and_watch
 from plait.cluster.owners import Worker
-from plait.cluster.place import VARIABLES, Place
+from plait.cluster.place import VARIABLES, Place, join_address
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
@@ -61,7 +61,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self, port: int, *, workers: int = 1) -> str:
         """Return the line that tells where the app is served."""
-        url = f"{'http' if self.certificate is None else 'https'}://{make_authority(self.host, port)}"
+        url = f"{'http' if self.certificate is None else 'https'}://{join_address(self.host, port)}"
         several = f" with {workers} workers" if workers > 1 else ""
         return f"plait serves {self.target} at {url}{several} (press Ctrl+C to stop)"
 

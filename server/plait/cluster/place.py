@@ -12,7 +12,7 @@ import msgspec
 
 from plait.cluster.member import SINGLE
 
-__all__ = ["VARIABLES", "NodeTls", "Place", "split_address"]
+__all__ = ["VARIABLES", "NodeTls", "Place", "join_address", "split_address"]
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _TLS: Final = ("certificate", "key", "authority")
@@ -90,7 +90,7 @@ class Place(msgspec.Struct, frozen=True):
     def for_worker(self, number: int) -> "Place":
         """Return the place of one of the workers of this node."""
         host, port = split_address(self.address, VARIABLES["address"])
-        address = _join_address(host, port + number)
+        address = join_address(host, port + number)
         return msgspec.structs.replace(self, name=f"{self.name}.{number}", port=self.port + number, address=address)
 
 
@@ -102,7 +102,8 @@ def split_address(text: str, variable: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _join_address(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
+    """Return a host and a port as they are in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
