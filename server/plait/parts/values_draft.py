@@ -144,7 +144,7 @@ class ValuesDraft:
                 items.append((key, shown[key].show()))
             elif self._view is view and view.find(key) is found:
                 items.append((key, self.get(key)))
-            else:  # It was replaced meanwhile.
+            else:  # It was replaced while others were read.
                 items.append((key, decode_json(found.raw)))
         return items
 
