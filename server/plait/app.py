@@ -207,6 +207,7 @@ class Plait(AgentHost, ThreadHost):
         finally:
             self._watcher.stop()
             self._is_running = False
+            await self._site.stop()
             await self._store.__aexit__(None, None, None)
 
     async def check_store(self) -> None:

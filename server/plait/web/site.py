@@ -96,6 +96,12 @@ class Site:
             return self._threads
         return self._runs if self._is_run_path(scope) else None
 
+    async def stop(self) -> None:
+        """End the look at the store, before it is closed."""
+        if self._check is not None:
+            self._check.cancel()
+            await asyncio.wait([self._check])
+
     # Inside
 
     def _routes(self) -> list[BaseRoute]:

@@ -91,6 +91,18 @@ async def test_an_engine_that_does_not_answer_is_told_by_the_lease(monkeypatch: 
         server.engine.answers.set()
 
 
+async def test_a_look_at_the_store_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.web.site._CHECK", 0.01)
+    server = Server()
+    async with server.app:
+        server.engine.is_silent = True
+        assert await server.ready() == 200
+        check = server.app._site._check
+        assert check is not None
+        assert not check.done()
+    assert check.done()
+
+
 async def test_an_engine_that_answers_and_stores_nothing_makes_its_nodes_unready() -> None:
     server = Server()
     async with server.app:
