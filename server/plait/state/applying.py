@@ -12,7 +12,7 @@ from plait.state.fields import check_fields, make_unknown_field_error
 from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
 from plait.state.types import MOST_OPS, StateType, check_depth, encode_value, parse_json_error
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait_schemas.codec import NOT_JSON, decode_json, decoded, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
@@ -38,7 +38,7 @@ def apply_ops(
             state, ops = apply_typed(before.base, type_.type, ops, drops_unknown=drops_unknown)
             return Revision(type_, state=state), ops
         except NotTyped:
-            ops = [*_add_omitted(before, ops), *ops]
+            ops = [*_add_omitted(before, ops), *map(_decode_value, ops)]
     tree = _find_tree(type_, before, ops)
     state, document = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
     if type_.is_plain:
@@ -242,7 +242,7 @@ class _Place:
             raise PatchError(f"{self._op.op} {self._op.path!r} has no value")
         decode, plan = make_reader(type_)
         if plan is not None and not self._drops_unknown:
-            check_fields(plan, self._op.value, self._op.path)
+            check_fields(plan, decoded(self._op.value), self._op.path)
         data = encode_json(self._op.value)
         try:
             value = decode(data)
@@ -251,6 +251,10 @@ class _Place:
             raise InvalidState(message, path=self._op.path + where) from None
         self.made = Op(self._op.op, self._op.path, value, self._op.moved)
         return value
+
+
+def _decode_value(op: Op) -> Op:
+    return msgspec.structs.replace(op, value=decode_json(op.value)) if type(op.value) is msgspec.Raw else op
 
 
 def _is_moved(op: Op, last: Op | None) -> bool:

@@ -127,8 +127,8 @@ class Merger(Pipeline):
         if any(map(has_long_integers, (base.require_json(), json, encoded))):
             raise Conflict("the state has too long integers to merge a change made on it")
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
-        theirs = self._read_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
-        ops = self._read_ops(encoded)  # The values of a diff may be objects of a type.
+        theirs = read_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
+        ops = read_ops(encoded)  # The values of a diff may be objects of a type.
         budget, document = Budget(PUSH_BUDGET, charge), current.partial
         budget.charge_rebase(ops, len(theirs))
         budget.charge_ops(ops, document)

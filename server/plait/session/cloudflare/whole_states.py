@@ -11,6 +11,7 @@ from plait.limits import count_extra_messages
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
+from plait.state.types import UNDECODED
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.elements import id_of
 from plait_schemas.patch import Op
@@ -44,15 +45,15 @@ class WholeStates:
         state, json = self._read(data)
         if not (actor.kind.cls.merge_whole_states and self._connection.protocol_enabled):
             commit = actor.state.replace(state, json, self._connection)
-            return commit, self._is_as_sent(commit, data, is_merged=False)
+            return commit, self._find_other(json, data) is None
+        other = self._find_other(json, data)
         base = self._find_base(state, json) if actor.state.current.has_state else None
         if base is None or (base is actor.state.current and (self._type.is_plain or json == data)):
             commit = actor.state.replace(state, json, self._connection)
-            wrote = commit.revision
-            is_as_sent = self._is_as_sent(commit, data, is_merged=False)
+            wrote, is_as_sent = commit.revision, other is None
         else:
-            commit, wrote = self._write_over(base, Revision(self._type, json=json, state=state), data)
-            is_as_sent = self._is_as_sent(commit, data, is_merged=True)
+            commit, wrote = self._write_over(base, Revision(self._type, json=json, state=state), other)
+            is_as_sent = other is None and _is_state(commit.revision, state, json)
         seen.note_written(commit.revision if is_as_sent else wrote, commit.version, base)
         return commit, is_as_sent
 
@@ -61,6 +62,13 @@ class WholeStates:
     def _read(self, data: bytes) -> tuple[Any, bytes]:
         """Decode a state, and return it with its JSON; drop unknown fields, which an older page may send."""
         return self._type.from_json(data, self._actor.limits, drops_unknown=True)
+
+    def _find_other(self, json: bytes, data: bytes) -> tuple[Any, Any] | None:
+        """Return the documents of a typed state and of what was sent, None if they are equal."""
+        if self._type.is_plain or json == data:
+            return None
+        both = decode_json(json), decode_json(data)
+        return None if both[0] == both[1] else both
 
     def _find_base(self, state: Any, json: bytes) -> Revision | None:
         """Return the state on which a write was made; of two possible ones, that from which it differs less."""
@@ -75,40 +83,33 @@ class WholeStates:
         both = [(each.base, each.require_json()) for each in (base, wrote)]
         return self._type.diff(both[0], both[1], self._actor.limits, TextDiff(self._type.keys))
 
-    def _write_over(self, base: Revision, wrote: Revision, data: bytes) -> tuple[Commit, Revision]:
+    def _write_over(self, base: Revision, wrote: Revision, other: tuple[Any, Any] | None) -> tuple[Commit, Revision]:
         """Merge a write that was made on `base`; also return the state that the client now shows."""
         actor = self._actor
-        if wrote.require_json() != data:
-            wrote = self._complete(wrote, data, base)
+        if other is not None:
+            wrote = self._complete(wrote, *other, base)
         if base is actor.state.current:
             return actor.state.replace(wrote.base, wrote.require_json(), self._connection), wrote
         return actor.state.merge(self._diff(base, wrote), base, self._connection, self._charge), wrote
 
-    def _is_as_sent(self, commit: Commit, data: bytes, *, is_merged: bool) -> bool:
-        stored = commit.revision.require_json()
-        if stored == data:
-            return True
-        if self._type.is_plain:  # Its JSON is stored as it was sent, unless it equals the state before.
-            return not is_merged
-        return bool(decode_json(stored) == decode_json(data))
-
-    def _complete(self, wrote: Revision, data: bytes, base: Revision) -> Revision:
+    def _complete(self, wrote: Revision, document: Any, sent: Any, base: Revision) -> Revision:
         """Fill the fields that a client left out of a typed state with the values that it was shown.
 
         Its page may not know them, and decoding has filled in their defaults.
         """
-        type_ = self._type
-        if type_.is_plain:
-            return wrote
-        document = wrote.document
-        completed = _fill_missing(document, decode_json(data), base.document)
+        completed = _fill_missing(document, sent, decode_json(base.require_json()))
         if completed is document:
             return wrote
         try:
             state, json = self._read(encode_json(completed))
         except (InvalidState, TooLarge):  # The shown value does not fit.
             return wrote
-        return Revision(type_, json=json, state=state)
+        return Revision(self._type, json=json, state=state)
+
+
+def _is_state(revision: Revision, state: Any, json: bytes) -> bool:
+    """Tell whether a revision is a state that was merged; as objects, as decoding both takes much longer."""
+    return revision.require_json() == json or (revision.base is not UNDECODED and bool(revision.base == state))
 
 
 def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:

@@ -1,9 +1,12 @@
 """Whole states that clients of the Cloudflare protocol write: merged with the concurrent changes of others."""
 
 import asyncio
+import json
 import random
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -49,6 +52,27 @@ class Boards(Thread[Board]):
     initial_state = Board(name="one", theme="dark", items=[Item("x", "X", "red"), Item("y", "Y", "blue")], note="hello")
 
 
+class Cells(msgspec.Struct):
+    name: str = ""
+    cells: list[list[int]] = []
+
+
+class Sheet(Thread[Cells]):
+    kind = "room"
+    initial_state = Cells(cells=[[0]] * 20_000)
+
+
+@dataclass
+class Plain:
+    name: str
+    cells: list[Item]
+
+
+class PlainSheet(Thread[Plain]):
+    kind = "room"
+    initial_state = Plain("", [])
+
+
 async def stored(house: House, cls: type[Thread[Any]] = Room) -> Any:
     found = await house.handle(cls).state()
     return msgspec.to_builtins(found)
@@ -68,6 +92,31 @@ async def test_writes_that_cross_in_different_fields_both_survive_and_both_clien
         b.push({"a": 0, "b": 1})
         assert await stored(house) == {"a": 1, "b": 1}
         assert a.transport.take()[-1] == b.transport.take()[-1] == state({"a": 1, "b": 1})
+
+
+async def test_a_large_typed_write_that_crosses_another_is_decoded_once() -> None:
+    async with open_house(Sheet) as house:
+        a, b = await two(house, Sheet)
+        a.push({"name": "a", "cells": [[0]] * 20_000})
+        text = json.dumps({"type": "cf_agent_state", "state": {"name": "", "cells": [[1]] * 20_000}})
+        tracemalloc.start()
+        try:
+            b.send(text)
+            held, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        found = await stored(house, Sheet)
+        assert found == {"name": "a", "cells": [[1]] * 20_000}
+        assert peak - held < 2_500_000
+
+
+async def test_large_values_of_a_state_that_is_converted_as_a_whole_are_merged() -> None:
+    async with open_house(PlainSheet) as house:
+        a, b = await two(house, PlainSheet)
+        cells = [{"id": "x", "title": "x" * 20_000, "color": "white"}]
+        a.push({"name": "a", "cells": []})
+        b.push({"name": "", "cells": cells})
+        assert await stored(house, PlainSheet) == {"name": "a", "cells": cells}
 
 
 async def test_a_write_that_crosses_what_the_server_sets_leaves_that() -> None:
