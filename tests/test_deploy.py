@@ -3,10 +3,15 @@
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -75,18 +80,58 @@ def test_the_nginx_file_is_well_formed_and_passes_sockets_on() -> None:
         assert f"proxy_set_header {needed};" in text
 
 
-def test_the_settings_for_haproxy_in_the_docs_are_accepted(tmp_path: Path) -> None:
+def haproxy(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Start HAProxy."""
+    command = shutil.which("haproxy") or "/usr/sbin/haproxy"
+    pipe = subprocess.PIPE
+    return subprocess.Popen([command, *arguments], stdout=pipe, stderr=pipe, text=True, **options)
+
+
+def read_haproxy() -> str:
+    """Return the settings in the docs, without the certificate, which is not there."""
     (text,) = re.findall(r"```haproxy\n(.*?)```", (DEPLOY.parent / "docs" / "deploying.md").read_text(), re.DOTALL)
+    return text.replace(" ssl crt /etc/haproxy/game.pem", "")
+
+
+def test_the_settings_for_haproxy_in_the_docs_are_accepted(tmp_path: Path) -> None:
+    text = read_haproxy()
     assert "option httpchk GET /readyz" in text
-    # The certificate is not there.
-    (tmp_path / "haproxy.cfg").write_text(text.replace(" ssl crt /etc/haproxy/game.pem", ""))
-    done = subprocess.run(
-        [shutil.which("haproxy") or "/usr/sbin/haproxy", "-c", "-f", str(tmp_path / "haproxy.cfg")],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "haproxy.cfg").write_text(text)
+    with haproxy("-c", "-f", str(tmp_path / "haproxy.cfg")) as process:
+        _, complaints = process.communicate()
+    assert (process.returncode, complaints) == (0, "")
+
+
+class Ready(BaseHTTPRequestHandler):
+    """Answers each request with 200."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_haproxy_asks_another_node_at_once_if_one_has_gone_away(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Ready)) for _ in range(2)]
+        for node in nodes:
+            Thread(target=node.serve_forever).start()
+            stack.callback(node.shutdown)
+        front = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        # The checks do not find within the test that a node is away.
+        text = read_haproxy().replace("check inter 2s", "check inter 60s").replace(":443", f"fd@{front.fileno()}")
+        lines = "".join(f"    server n{node.server_port} 127.0.0.1:{node.server_port}\n" for node in nodes)
+        (tmp_path / "haproxy.cfg").write_text(text.replace("    server one 127.0.0.1:8000\n", lines))
+        process = stack.enter_context(haproxy("-db", "-f", str(tmp_path / "haproxy.cfg"), pass_fds=(front.fileno(),)))
+        stack.callback(process.kill)
+        for number in range(5):
+            with urlopen(f"http://127.0.0.1:{front.getsockname()[1]}/", timeout=30) as answer:
+                assert answer.status == 200
+            if number == 0:
+                nodes[0].shutdown()
+                nodes[0].server_close()
 
 
 def test_the_service_is_one_that_systemd_accepts(tmp_path: Path) -> None:
