@@ -601,6 +601,9 @@ def test_a_notice_stays_for_as_long_as_it_is_pointed_at(demo: Demo) -> None:
 
 def test_a_phone_shows_one_notice_at_a_time(demo: Demo) -> None:
     phone = demo.open("board/", width=390, height=844, touch=True)
+    # A notice is taken away after 6 seconds, which a loaded machine may need for these steps.
+    phone.clock.install(time=0)
+    phone.clock.pause_at(1000)
     phone.locator('[data-card="open"] .card-open').tap()
     phone.tap("#card-dialog [value=delete]")
     phone.locator('[data-card="start"] .card-open').press("Control+z")
