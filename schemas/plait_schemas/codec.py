@@ -18,7 +18,6 @@ __all__ = [
     "decoded",
     "encode_finite",
     "encode_json",
-    "has_long_integers",
     "has_non_finite",
     "is_large",
     "nests_deeper",
@@ -62,7 +61,9 @@ _MOST_MEMBERS: Final = 1_000
 _DIGITS: Final = bytes(ord("0") if 48 <= at < 58 else ord("e") if at in b"eE" else ord(" ") for at in range(256))
 _LONG_EXPONENT: Final = b"0e000"
 _LONG_NUMBER: Final = b"0" * 200
-_MOST_LONG_NUMBERS: Final = 250
+# What they weigh in JSON text that may have enough of them to matter.
+_LONG_NUMBER_WEIGHT: Final = 2_000
+_LONG_TEXT: Final = 16 * 1024
 _COLONS: Final = bytes.maketrans(b":", b",")
 _AROUND_SCALARS: Final = b"[]{} \t\r\n"
 _dump_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
@@ -124,16 +125,6 @@ def _without_structure(data: bytes) -> bytes:
     return scalars.strip(b",")
 
 
-def has_long_integers(data: bytes) -> bool:
-    """Tell whether JSON text has more than 50,000 digits in integers of at least 200 digits.
-
-    Encoding an integer takes time that grows with the square of its length.
-    """
-    if _LONG_NUMBER not in data.translate(_DIGITS):
-        return False
-    return _without_strings(data).translate(_DIGITS).count(_LONG_NUMBER) > _MOST_LONG_NUMBERS
-
-
 def _without_strings(data: bytes) -> bytes:
     if b"\\" in data:
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -141,17 +132,18 @@ def _without_strings(data: bytes) -> bytes:
 
 
 def weigh(data: bytes, most: int) -> int:
-    """Return the weight of JSON text: 1 for each comma, 2 for each list and 6 for each object.
+    """Return the weight of JSON text: 1 for each comma, 2 for each list, 6 for each object and 2,000 for 200 digits.
 
-    It tells what the decoded value costs, in time and in memory. If it would exceed `most`, it leaves out what is in
-    strings, which takes longer.
+    It tells what the decoded value costs, in time and in memory: for long integers, the square of their length. If it
+    would exceed `most`, it leaves out what is in strings, which takes longer.
     """
     weight = _count_weight(data)
     return weight if weight <= most else _count_weight(_without_strings(data))
 
 
 def _count_weight(data: bytes) -> int:
-    return data.count(b",") + 2 * data.count(b"[") + 6 * data.count(b"{")
+    long = data.translate(_DIGITS).count(_LONG_NUMBER) if len(data) > _LONG_TEXT else 0
+    return data.count(b",") + 2 * data.count(b"[") + 6 * data.count(b"{") + _LONG_NUMBER_WEIGHT * long
 
 
 def nests_deeper(data: bytes, limit: int) -> bool:

@@ -38,8 +38,8 @@ _LEAST: Final[dict[str, float]] = {
     "presence": 0,
 }
 
-WEIGHT_PER_BYTE: Final = 7 / 3
-"""The most weight of JSON for each byte, which is that of empty objects."""
+WEIGHT_PER_BYTE: Final = 10
+"""The most weight of JSON for each byte, which is that of long integers."""
 
 # A message counts as one more for each full 16 KiB of its bytes and its weight together.
 _BYTES_PER_MESSAGE: Final = 16 * 1024
@@ -63,8 +63,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame: int = 1024 * 1024
     # Bytes of a state as JSON, whether a client or the server sets it.
     state: int = 1024 * 1024
-    # Commas of a message, a body or a state as JSON, plus 2 for each list and 6 for each object in it: what decoding it
-    # costs.
+    # Commas of a message, a body or a state as JSON, plus 2 for each list, 6 for each object and 2,000 for 200 digits
+    # of an integer in it: what decoding it costs.
     weight: int = 512 * 1024
     # How deep objects and arrays may be nested in a state or an argument.
     depth: int = 64
@@ -146,7 +146,7 @@ UNLIMITED: Final = Limits(
 def check_weight(what: str, data: bytes, limits: Limits) -> None:
     """Raise TooLarge for JSON that would cost too much when it is decoded."""
     if len(data) * WEIGHT_PER_BYTE > limits.weight and (weight := weigh(data, limits.weight)) > limits.weight:
-        parts = "its commas, 2 for each list and 6 for each object"
+        parts = "its commas, 2 for each list, 6 for each object and 2,000 for 200 digits of an integer"
         raise TooLarge(f"the {what} has a weight of {weight} ({parts}), the limit is {limits.weight}", limit="weight")
 
 

@@ -198,7 +198,7 @@ async def test_what_is_too_heavy_is_refused_at_each_door_before_it_is_decoded() 
                 await web.post("/threads/room/one/rpc/echo", json={"args": [HEAVY]}),
             ):
                 assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
-                assert "its commas, 2 for each list and 6 for each object" in answer.json()["error"]["message"]
+                assert "its commas, 2 for each list, 6 for each object" in answer.json()["error"]["message"]
             assert (await web.put("/threads/room/one", json=HEAVY_TEXT)).is_success
 
 

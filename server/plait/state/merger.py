@@ -24,7 +24,7 @@ from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.types import MOST_OPS, StateType
 from plait.store.protocol import ClientRow, Store
-from plait_schemas.codec import encode_json, has_long_integers
+from plait_schemas.codec import encode_json
 from plait_schemas.messages import Push
 from plait_schemas.patch import Op, decode_ops, read_ops, without_own
 from plait_schemas.rebase import rebase
@@ -124,8 +124,6 @@ class Merger(Pipeline):
         history, policy = self.history, self._policy
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
-        if any(map(has_long_integers, (base.require_json(), json, encoded))):
-            raise Conflict("the state has too long integers to merge a change made on it")
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
         theirs = read_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
         ops = read_ops(encoded)  # The values of a diff may be objects of a type.
