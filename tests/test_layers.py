@@ -122,6 +122,7 @@ FACES = {
         "change_frame",
         "connection_id",
         "find_refusal",
+        "groups",
         "is_readonly",
         "join",
         "leave",
@@ -129,6 +130,7 @@ FACES = {
         "presence",
         "receive",
         "find_by_id",
+        "single",
     },
     "turns": {"call", "end_message", "find_excess", "request"},
 }

@@ -14,7 +14,7 @@ from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import PresenceDiff
 
-__all__ = ["PLAIN", "Connection", "Gate", "Party", "PlainWire", "Principal", "Rights", "Source", "Wire"]
+__all__ = ["PLAIN", "Connection", "Gate", "Group", "Party", "PlainWire", "Principal", "Rights", "Source", "Wire"]
 
 Gate = Callable[[Callable[[PlaitError | None], None]], None]
 """Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
@@ -122,14 +122,15 @@ class Connection:
         "_gate",
         "_is_readonly",
         "_on_turns_ended",
+        "_protocol_enabled",
         "_transport",
         "arrival",
         "backlog",
+        "group",
         "id",
         "is_closed",
         "party",
         "presence",
-        "protocol_enabled",
         "rights",
         "session",
         "state",
@@ -160,12 +161,13 @@ class Connection:
         self.rights = rights
         self.tags: tuple[str, ...] = ()
         self._is_readonly = False
-        # Whether the frames of the protocol (identity, state) are sent.
-        self.protocol_enabled = True
+        self._protocol_enabled = True
         self.state: Any = {}
         # The client's presence; None if it has not set one.
         self.presence: Any = None
         self.session: Session | None = None
+        # The connections that are sent changes together with this one; None if it is sent them separately.
+        self.group: Group | None = None
         # Whether the connection is closed or closing: nothing more is accepted from the client.
         self.is_closed = False
         # The trace of the client's last message, for its effects, and the `traceparent` header of its request.
@@ -191,6 +193,21 @@ class Connection:
     @readonly.setter
     def readonly(self, is_readonly: bool) -> None:
         self._is_readonly = is_readonly
+
+    @property
+    def protocol_enabled(self) -> bool:
+        """Whether the frames of the protocol (identity, state) are sent."""
+        return self._protocol_enabled
+
+    @protocol_enabled.setter
+    def protocol_enabled(self, is_enabled: bool) -> None:
+        self.leave_group()
+        self._protocol_enabled = is_enabled
+
+    def leave_group(self) -> None:
+        """Receive changes separately from now on, as not all of them are sent, or not at once."""
+        if self.group is not None:
+            self.group.remove(self)
 
     def grant(self, rights: Rights) -> None:
         """Replace the rights after re-authentication; `readonly` set by the author is kept."""
@@ -271,6 +288,18 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<Connection {self.id}>"
+
+
+class Group(Protocol):
+    """Connections that are sent each change together."""
+
+    def deliver(self, revision: Revision, source: object) -> int:
+        """Send the change that made `revision` to all but its source, and return their number."""
+        ...
+
+    def remove(self, connection: Connection) -> None:
+        """Send changes to a connection separately from now on."""
+        ...
 
 
 Source = Connection | Literal["server"]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
-from plait.actor.connection import Connection, Wire
+from plait.actor.connection import Connection, Group, Wire
 from plait.actor.presence import Presence
-from plait.actor.transport import Frame
+from plait.actor.transport import Frame, Multicast
 from plait.errors import PlaitError, TooMany
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.commit import Commit
@@ -32,9 +32,11 @@ class Connections:
         "_instruments",
         "_members",
         "_refusal",
+        "groups",
         "on_change",
         "on_unseen",
         "presence",
+        "single",
     )
 
     def __init__(self, instruments: Instruments = NO_INSTRUMENTS) -> None:
@@ -45,6 +47,9 @@ class Connections:
         # The data that each client, and agents of the server, show to others.
         self.presence = Presence(self.send_presence)
         self._members: dict[Connection, None] = _NOTHING
+        # The connections that are sent each change separately, and the groups of the others, one a link.
+        self.single: dict[Connection, None] = _NOTHING
+        self.groups: dict[Multicast, Group] = _NOTHING
         # The number of connections with each id: nearly always one.
         self._ids: dict[str, int] = _NOTHING
         # The error for further connections; None while they are accepted.
@@ -89,8 +94,8 @@ class Connections:
     def add(self, connection: Connection) -> None:
         """Add a connection, which receives broadcasts from now on."""
         if self._members is _NOTHING:
-            self._members, self._ids = {}, {}
-        self._members[connection] = None
+            self._members, self._ids, self.single, self.groups = {}, {}, {}, {}
+        self._members[connection] = self.single[connection] = None
         self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
 
     def replace(self, connection: Connection) -> bool:
@@ -109,7 +114,8 @@ class Connections:
     def discard(self, connection: Connection) -> None:
         """Remove a connection, if it is there."""
         if connection in self._members:
-            del self._members[connection]
+            connection.leave_group()
+            del self._members[connection], self.single[connection]
             self._ids[connection.id] -= 1
             if not self._ids[connection.id]:
                 del self._ids[connection.id]
@@ -130,7 +136,10 @@ class Connections:
         wire: Wire | None = None
         frame: Frame | None = None
         count = 0
-        for connection in tuple(self._members):
+        single = tuple(self.single)  # A connection that enters a group, or leaves one, is sent the change once.
+        for group in tuple(self.groups.values()):
+            count += group.deliver(revision, source)
+        for connection in single:
             session = connection.session
             if session is not None and connection is not source and connection.protocol_enabled:
                 if connection.wire is not wire:

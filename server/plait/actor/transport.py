@@ -1,13 +1,24 @@
 """The interfaces between a socket and its thread: frames, transports, receivers and sessions."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 from plait.state.revision import Revision
 
-__all__ = ["HIGH_WATER", "Cancellable", "Frame", "OneWay", "Receiver", "Session", "Transport"]
+__all__ = [
+    "HIGH_WATER",
+    "Cancellable",
+    "Frame",
+    "LinkedTransport",
+    "Multicast",
+    "OneWay",
+    "Receiver",
+    "Session",
+    "Transport",
+]
 
 HIGH_WATER: Final = 64 * 1024
 """Waiting bytes above which a peer counts as slow, in transports that have their own buffer."""
@@ -94,6 +105,34 @@ class OneWay:
 
     def schedule(self, work: Callable[[], None]) -> None:
         work()
+
+
+class Multicast(Protocol):
+    """A link to sockets at another node."""
+
+    def cast_all(self, frame: Frame, numbers: Sequence[int]) -> None:
+        """Send a frame to the sockets with these numbers."""
+        ...
+
+
+class LinkedTransport(ABC):
+    """A base of transports whose sockets are behind a link, which sends one frame to many of them at once."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def link(self) -> Multicast:
+        """The link."""
+
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """The number of the socket on the link."""
+
+    @abstractmethod
+    def count_sent(self, size: int) -> None:
+        """Count bytes that were sent to this socket and others at once."""
 
 
 class Receiver(Protocol):

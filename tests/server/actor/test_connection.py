@@ -1,6 +1,6 @@
 """What a connection sends, and to whom a thread speaks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -358,3 +358,38 @@ def test_a_principal_checks_the_types_of_its_fields(fields: dict[str, Any], wron
     with pytest.raises((TypeError, ValueError), match=f"Principal.{wrong}"):
         Principal(**fields)
     Principal("ada", {"plan": "pro"}, 12)
+
+
+class LeavingGroup:
+    """A group whose only connection leaves it while it is sent a change."""
+
+    def __init__(self, connections: Connections, connection: Connection) -> None:
+        self._connections = connections
+        self._connection = connection
+        del connections.single[connection]
+
+    def deliver(self, revision: Revision, source: object) -> int:
+        self.remove(self._connection)
+        return 1
+
+    def remove(self, connection: Connection) -> None:
+        self._connections.single[connection] = None
+
+
+class Nowhere:
+    """A link without sockets."""
+
+    def cast_all(self, frame: Frame, numbers: Sequence[int]) -> None:
+        raise AssertionError
+
+
+def test_a_connection_that_leaves_its_group_while_a_change_is_sent_gets_it_once() -> None:
+    connections = Connections()
+    connection, transport = make_connection(wire=StateWire())
+    session = PlainSession(transport, connections, connection)
+    connections.groups[Nowhere()] = LeavingGroup(connections, connection)
+    assert connections.broadcast_change(make_revision({}), source="server") == 1
+    assert session.versions == []
+    connections.groups.clear()
+    assert connections.broadcast_change(make_revision({}, 2), source="server") == 1
+    assert session.versions == [2]

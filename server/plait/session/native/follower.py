@@ -148,6 +148,11 @@ class Follower:
             self._source = frame.source
         self._transport.send(frame)
 
+    def continue_after(self, version: int) -> None:
+        """Continue after the changes that a group has sent, up to `version`."""
+        self.version = version
+        self._source = ""  # The next change names its source.
+
     @property
     def is_slow(self) -> bool:
         """Whether the reader has not caught up with all that was sent."""

@@ -6,12 +6,13 @@ from typing import Any, Final
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.logs import log_error
-from plait.actor.transport import Frame, Transport
+from plait.actor.transport import Frame, LinkedTransport, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
 from plait.limits import check_weight
 from plait.session.native.calls import Calls
 from plait.session.native.follower import Follower
+from plait.session.native.group import Group
 from plait.session.native.opened import OpenedParts
 from plait.session.native.pushes import Pushes
 from plait.session.native.sends import Sends
@@ -53,6 +54,7 @@ class PlaitSession:
         "_decode",
         "_follower",
         "_limiter",
+        "_link",
         "_loop",
         "_messages",
         "_opened",
@@ -77,6 +79,8 @@ class PlaitSession:
         self._actor = actor
         self._connection = connection
         self._transport = transport
+        # The transport, if others are behind the same link.
+        self._link = transport if isinstance(transport, LinkedTransport) else None
         # The record of the client's pushes, shared with its other sockets and released when this one is closed.
         self._client = client
         # Renews the client's token before it expires.
@@ -122,7 +126,10 @@ class PlaitSession:
 
         Between a push and its answer, changes are sent one by one: a client cannot find its own among several.
         """
-        self._follower.deliver(frame, revision, in_step=self._pushes.under_way > 0)
+        follower, connection = self._follower, self._connection
+        follower.deliver(frame, revision, in_step=self._pushes.under_way > 0)
+        if self._link is not None and not follower.is_slow and not connection.is_closed:
+            Group.enter(self._actor, connection, follower, self._link)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame after the changes before it."""

@@ -8,7 +8,7 @@ numbers.
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, cast
 
 from plait.actor.logs import log_internal
@@ -168,6 +168,15 @@ class Link(asyncio.Protocol):
         self._casts[key] = last[number] = len(out)
         # The frame is kept, as its id may be used again when it is gone.
         out.append((_CAST_TEXT if frame.is_text else _CAST_BINARY, [number], frame, payload))
+
+    def cast_all(self, frame: Frame, numbers: Sequence[int]) -> None:
+        """Send a frame to the sockets with these numbers."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._casts.clear()  # A later frame must not share a place before this one.
+        count = len(numbers)
+        data = struct.pack(f"<{count}I", *numbers) + frame.data
+        self._out.append((_CAST_TEXT if frame.is_text else _CAST_BINARY, count, data))
 
     async def close(self) -> None:
         """Send what was put on the link, and close it; its streams are lost."""

@@ -8,7 +8,7 @@ from typing import Final
 from websockets.frames import Opcode
 
 from plait.actor.logs import log_internal
-from plait.actor.transport import Frame, Receiver
+from plait.actor.transport import Frame, LinkedTransport, Receiver
 from plait.web.fairness import FairScheduler, Ticket
 from plait.web.relay.link import Link
 from plait.web.relay.messages import (
@@ -43,7 +43,7 @@ _LEAVING: Final = "the server is shutting down"
 _OPCODES: Final = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, PONG: Opcode.PONG, CLOSED: Opcode.CLOSE}
 
 
-class RemoteSocket:
+class RemoteSocket(LinkedTransport):
     """A socket at a gateway, which is the other end of the stream `number` of a link."""
 
     __slots__ = (
@@ -108,16 +108,25 @@ class RemoteSocket:
     def send(self, frame: Frame) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number)
-            self._unmarked += len(frame.data)
-            if self._unmarked > _MARKED:
-                self._mark()
+            self.count_sent(len(frame.data))
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
         if not self._is_closing:
             self._link.cast(frame, self._number, payload)
-            self._unmarked += len(frame.data)
-            if self._unmarked > _MARKED:
-                self._mark()
+            self.count_sent(len(frame.data))
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    def count_sent(self, size: int) -> None:
+        self._unmarked += size
+        if self._unmarked > _MARKED and not self._is_closing:
+            self._mark()
 
     def close(self, code: int, reason: str) -> None:
         if not self._is_closing:
@@ -172,6 +181,7 @@ class RemoteSocket:
             self._is_backed = is_backed
         if is_held_up is not None:
             self._is_held_up = is_held_up
+        self._leave_group()
         self._tell_drained()
 
     def answer_mark(self) -> None:
@@ -208,6 +218,7 @@ class RemoteSocket:
         self._unmarked = 0
         self._marks += 1
         self._link.put(MARK, self._number)
+        self._leave_group()
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver
@@ -232,6 +243,11 @@ class RemoteSocket:
         self._reader.close()
         if self._receiver is not None:
             self._receiver.close(code, reason)
+
+    def _leave_group(self) -> None:
+        """Receive no changes together with others while the peer reads too slowly."""
+        if self.is_backed_up and (connection := self.place.connection) is not None:
+            connection.leave_group()
 
     def _tell_drained(self) -> None:
         if self._is_closing or self.is_backed_up:

@@ -1,0 +1,79 @@
+"""Readers behind one link that were sent the same changes: each further change is cast to all of them at once."""
+
+from typing import Final
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.transport import Frame, LinkedTransport, Multicast
+from plait.session.native.follower import PLAIT, ChangeFrame, Follower
+from plait.state.revision import Revision
+
+__all__ = ["Group"]
+
+# Bytes that are cast before the transports count them, which ask the other node whether it has them.
+_UNCOUNTED: Final = 16 * 1024
+
+
+class Group:
+    """Connections of one thread behind one link whose readers are up to date.
+
+    A connection leaves before a change is held back from its reader: see `Connection.leave_group`.
+    """
+
+    __slots__ = ("_actor", "_link", "_members", "_numbers", "_source", "_uncounted", "_version")
+
+    def __init__(self, link: Multicast, actor: Actor, version: int) -> None:
+        self._link = link
+        self._actor = actor
+        self._members: dict[Connection, tuple[Follower, LinkedTransport]] = {}
+        # The members' numbers on the link.
+        self._numbers: list[int] = []
+        self._version = version
+        # The source that the readers assume for a change without one; empty if the next change must name its source.
+        # A member that is the source itself may assume another one, as it is not sent its own changes.
+        self._source = ""
+        # Bytes that were cast and that the members' transports have not counted.
+        self._uncounted = 0
+
+    @classmethod
+    def enter(cls, actor: Actor, connection: Connection, follower: Follower, transport: LinkedTransport) -> None:
+        """Add a connection to the group of its link; it was just sent the last change, after the group."""
+        groups = actor.sockets.groups
+        group = groups.get(transport.link)
+        if group is None:
+            group = groups[transport.link] = cls(transport.link, actor, follower.version)
+        assert isinstance(group, cls)
+        group._members[connection] = follower, transport
+        group._numbers.append(transport.number)
+        connection.group = group
+        del actor.sockets.single[connection]
+
+    def remove(self, connection: Connection) -> None:
+        """Send changes to a connection separately from now on."""
+        follower, transport = self._members.pop(connection)
+        self._numbers.remove(transport.number)
+        connection.group = None
+        self._actor.sockets.single[connection] = None
+        if not self._members:
+            del self._actor.sockets.groups[self._link]
+        follower.continue_after(self._version)
+
+    def deliver(self, revision: Revision, source: object) -> int:
+        """Cast the change that made `revision` to all but its source, and return their number."""
+        frame = self._actor.sockets.change_frame(PLAIT, revision)
+        assert isinstance(frame, ChangeFrame)
+        self._version = revision.version
+        numbers = self._numbers
+        if isinstance(source, Connection) and source in self._members:
+            own = self._members[source][1].number
+            numbers = [number for number in numbers if number != own]
+        sent: Frame = frame.short if frame.source == self._source else frame
+        self._source = frame.source
+        if numbers:
+            self._link.cast_all(sent, numbers)
+        self._uncounted += len(sent.data)
+        if self._uncounted > _UNCOUNTED:
+            size, self._uncounted = self._uncounted, 0
+            for _, transport in tuple(self._members.values()):  # A slow one leaves the group.
+                transport.count_sent(size)
+        return len(numbers)
