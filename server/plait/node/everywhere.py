@@ -11,7 +11,7 @@ from plait.node.listing import merge_listings
 from plait.node.local_thread import LocalThread, ThreadCalls
 from plait.node.own_threads import OwnThreads
 from plait.node.remote_nodes import RemoteNodes
-from plait.node.remote_requests import Destroy, ExportThread, ForkThread, ImportThread, Listed, ListThreads
+from plait.node.remote_requests import ExportThread, ForkThread, ImportThread, Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
 from plait.store.protocol import ThreadKey
 
@@ -37,14 +37,11 @@ class Everywhere:
 
     async def interrupt(self, key: ThreadKey, message: Any) -> bool:
         """Interrupt the run of a thread, and return whether there is one."""
-        return await self.find(self._node.find_any_kind(key.kind), key).interrupt(message)
+        return bool(await self.find(self._node.find_any_kind(key.kind), key).call_thread("interrupt", message))
 
     async def destroy(self, key: ThreadKey) -> None:
         """Destroy a thread, as `Node.destroy` does."""
-        if self._is_here(key):
-            await self._node.destroy(key)
-        else:
-            await self.nodes.ask(key, Destroy(key))
+        await self.find(self._node.find_any_kind(key.kind), key).call_thread("destroy")
 
     async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
         """Iterate over the file of a thread, as `Node.export_thread` does."""

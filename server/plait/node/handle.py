@@ -46,19 +46,21 @@ class Handle:
 
     async def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> int:
         """Change a part of the string at a JSON pointer, as `Thread.splice` does; return the version."""
-        return await self._calls.splice(pointer, at, remove, insert)
+        version: int = await self._calls.call_thread("splice", pointer, at, remove, insert)
+        return version
 
     async def append(self, pointer: str, text: str) -> int:
         """Add to the end of the string at a JSON pointer, as `Thread.append` does; return the version."""
-        return await self._calls.append(pointer, text)
+        version: int = await self._calls.call_thread("append", pointer, text)
+        return version
 
     async def terminate(self) -> None:
         """Stop the thread from taking new work, as `Thread.terminate` does. Raises NotFound if it does not exist."""
-        await self._calls.terminate()
+        await self._calls.call_thread("terminate")
 
     async def destroy(self) -> None:
         """Destroy the thread, as `Plait.destroy` does."""
-        await self._calls.destroy()
+        await self._calls.call_thread("destroy")
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc by its name. The chunks of a streaming rpc are returned as a list.

@@ -17,7 +17,16 @@ from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["LocalThread", "StreamWindow", "ThreadCalls", "Waker", "find_part"]
+__all__ = ["THREAD_METHODS", "LocalThread", "StreamWindow", "ThreadCalls", "Waker", "find_part"]
+
+THREAD_METHODS: Final[Mapping[str, Any]] = {
+    "splice": int,
+    "append": int,
+    "terminate": None,
+    "destroy": None,
+    "interrupt": bool,
+}
+"""The methods of threads that handles have, too, with the types of their results."""
 
 # The number of unread chunks at which a generator waits for its reader.
 _AHEAD: Final = 16
@@ -56,15 +65,7 @@ class ThreadCalls(Protocol):
 
     async def set_state(self, value: Any) -> int: ...
 
-    async def splice(self, pointer: str, at: int, remove: int, insert: str) -> int: ...
-
-    async def append(self, pointer: str, text: str) -> int: ...
-
-    async def terminate(self) -> None: ...
-
-    async def destroy(self) -> None: ...
-
-    async def interrupt(self, message: Any) -> bool: ...
+    async def call_thread(self, method: str, *args: Any) -> Any: ...
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
 
@@ -89,24 +90,20 @@ class LocalThread:
         actor = await self._node.actor(self._key)
         return await actor.thread.set_state(value)
 
-    async def splice(self, pointer: str, at: int, remove: int, insert: str) -> int:
-        actor = await self._node.actor(self._key)
-        return await actor.thread.splice(pointer, at, remove, insert)
-
-    async def append(self, pointer: str, text: str) -> int:
-        actor = await self._node.actor(self._key)
-        return await actor.thread.append(pointer, text)
-
-    async def terminate(self) -> None:
-        actor = await self._node.stored_actor(self._key)
+    async def call_thread(self, method: str, *args: Any) -> Any:
+        """Call one of THREAD_METHODS of the thread itself."""
+        match method:
+            case "destroy":
+                return await self._node.destroy(self._key)
+            case "interrupt":
+                return self._node.interrupt(self._key, *args)
+            case "terminate":
+                actor = await self._node.stored_actor(self._key)
+            case _:
+                actor = await self._node.actor(self._key)
         with actor.keep_awake():
-            await actor.thread.terminate()
-
-    async def destroy(self) -> None:
-        await self._node.destroy(self._key)
-
-    async def interrupt(self, message: Any) -> bool:
-        return self._node.interrupt(self._key, message)
+            done = await getattr(actor.thread, method)(*args)
+        return None if THREAD_METHODS[method] is None else done
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         actor = await self._node.actor(self._key)

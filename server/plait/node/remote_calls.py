@@ -15,23 +15,21 @@ from plait.actor.outcome import make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
-from plait.errors import CallFailed, Indeterminate
+from plait.errors import CallFailed, Indeterminate, NotFound
 from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
-from plait.node.local_thread import LocalThread, StreamWindow, find_part
+from plait.node.local_thread import THREAD_METHODS, LocalThread, StreamWindow, find_part
 from plait.node.own_threads import OwnThreads
 from plait.node.remote_chain import Chains
 from plait.node.remote_errors import encode_error
 from plait.node.remote_requests import (
-    AppendText,
     CallMethod,
     CallPart,
-    Destroy,
+    CallThread,
     Disconnect,
     ExportThread,
     ForkThread,
     ImportThread,
-    Interrupt,
     ListThreads,
     OfThread,
     ReadMetrics,
@@ -39,9 +37,7 @@ from plait.node.remote_requests import (
     Request,
     RunAgent,
     SetState,
-    Splice,
     StateReply,
-    Terminate,
     decode_envelope,
 )
 from plait.node.remote_values import (
@@ -137,9 +133,6 @@ class RemoteCalls:
                 return await self._run(request, stream)
             case CallPart():
                 return await self._call_part(request)
-            case Destroy():
-                await self._node.destroy(request.key)
-                return b""
             case ExportThread():
                 await self._export(request.key, stream)
                 return b""
@@ -151,30 +144,22 @@ class RemoteCalls:
                 await self._node.fork_thread(Fork(kind, request.source, request.key.name, at=request.at, limits=limits))
                 return b""
             case ReadMetrics() | Disconnect():
-                return await self._do_with_process(request)
+                return await self._ask_process(request)
             case ListThreads():
                 return _encode([listed async for listed in self._node.list_own(request)])
-            case _:
-                return await self._do_with_thread(request)
+            case CallThread():
+                return await self._call_thread(request)
 
-    async def _do_with_process(self, request: ReadMetrics | Disconnect) -> bytes:
+    async def _ask_process(self, request: ReadMetrics | Disconnect) -> bytes:
         if isinstance(request, ReadMetrics):
             return self.read_metrics()
         return _encode(self.disconnect((request.user, request.connection_id)))
 
-    async def _do_with_thread(self, request: Splice | AppendText | Terminate | Interrupt) -> bytes:
-        thread = self._find(request.key)
-        match request:
-            case Splice():
-                version = await thread.splice(request.pointer, request.at, request.remove, request.insert)
-                return encode_result("splice", version)
-            case AppendText():
-                return encode_result("append", await thread.append(request.pointer, request.text))
-            case Interrupt():
-                return encode_result("interrupt", await thread.interrupt(decode_json(request.message)))
-            case Terminate():
-                await thread.terminate()
-                return b""
+    async def _call_thread(self, request: CallThread) -> bytes:
+        if request.method not in THREAD_METHODS:
+            raise NotFound(f"handles have no method {request.method!r}")
+        args = [decode_json(each) for each in request.arguments.positional]
+        return encode_result(request.method, await self._find(request.key).call_thread(request.method, *args))
 
     def _find(self, key: ThreadKey) -> LocalThread:
         return LocalThread(self._node, self._node.find_any_kind(key.kind), key)

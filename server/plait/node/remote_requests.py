@@ -8,17 +8,15 @@ from plait.node.remote_chain import Chain
 from plait.store.protocol import Order, ThreadKey, ThreadRow
 
 __all__ = [
-    "AppendText",
     "Arguments",
     "CallMethod",
     "CallPart",
-    "Destroy",
+    "CallThread",
     "Disconnect",
     "Envelope",
     "ExportThread",
     "ForkThread",
     "ImportThread",
-    "Interrupt",
     "ListThreads",
     "Listed",
     "OfThread",
@@ -27,9 +25,7 @@ __all__ = [
     "Request",
     "RunAgent",
     "SetState",
-    "Splice",
     "StateReply",
-    "Terminate",
     "decode_envelope",
     "encode_envelope",
 ]
@@ -60,28 +56,11 @@ class SetState(OfThread, frozen=True, tag="set"):
     version: int = 0
 
 
-class Splice(OfThread, frozen=True, tag="splice"):
-    """Change a part of a string in the state."""
+class CallThread(OfThread, frozen=True, tag="thread"):
+    """Call one of THREAD_METHODS of the thread itself."""
 
-    pointer: str
-    at: int
-    remove: int
-    insert: str
-
-
-class AppendText(OfThread, frozen=True, tag="append"):
-    """Add to the end of a string in the state."""
-
-    pointer: str
-    text: str
-
-
-class Terminate(OfThread, frozen=True, tag="terminate"):
-    """Terminate the thread."""
-
-
-class Destroy(OfThread, frozen=True, tag="destroy"):
-    """Destroy the thread."""
+    method: str
+    arguments: Arguments
 
 
 class CallMethod(OfThread, frozen=True, tag="call"):
@@ -100,12 +79,6 @@ class RunAgent(OfThread, frozen=True, tag="run"):
     user_id: str | None
     attributes: dict[str, bytes]
     typed: dict[str, bytes]
-
-
-class Interrupt(OfThread, frozen=True, tag="interrupt"):
-    """Interrupt the run of the thread; `message` is JSON."""
-
-    message: bytes
 
 
 class CallPart(OfThread, frozen=True, tag="part"):
@@ -172,13 +145,9 @@ class Listed(msgspec.Struct, frozen=True, array_like=True):
 Request = (
     ReadState
     | SetState
-    | Splice
-    | AppendText
-    | Terminate
-    | Destroy
+    | CallThread
     | CallMethod
     | RunAgent
-    | Interrupt
     | CallPart
     | ExportThread
     | ImportThread

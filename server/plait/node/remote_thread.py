@@ -13,21 +13,17 @@ from plait.actor.rpc import Method
 from plait.agents.agent import AgentMethod, Given
 from plait.errors import Conflict
 from plait.limits import Limits
-from plait.node.local_thread import find_part
+from plait.node.local_thread import THREAD_METHODS, find_part
 from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import (
-    AppendText,
     Arguments,
     CallMethod,
     CallPart,
-    Destroy,
-    Interrupt,
+    CallThread,
     ReadState,
     RunAgent,
     SetState,
-    Splice,
     StateReply,
-    Terminate,
 )
 from plait.node.remote_values import (
     decode_result,
@@ -78,24 +74,11 @@ class RemoteThread:
                 return found.version
             await retries.wait()
 
-    async def splice(self, pointer: str, at: int, remove: int, insert: str) -> int:
-        return await self._ask_version(Splice(self._key, pointer, at, remove, insert))
-
-    async def append(self, pointer: str, text: str) -> int:
-        return await self._ask_version(AppendText(self._key, pointer, text))
-
-    async def terminate(self) -> None:
-        await self._nodes.ask(self._key, Terminate(self._key))
-
-    async def destroy(self) -> None:
-        await self._nodes.ask(self._key, Destroy(self._key))
+    async def call_thread(self, method: str, *args: Any) -> Any:
+        request = CallThread(self._key, method, encode_arguments(method, args, {}))
+        return decode_result(await self._nodes.ask(self._key, request), THREAD_METHODS[method], method)
 
     # Calls
-
-    async def interrupt(self, message: Any) -> bool:
-        data = encode_value("the message of an interrupt", message)
-        answer = await self._nodes.ask(self._key, Interrupt(self._key, data))
-        return bool(decode_result(answer, bool, "interrupt"))
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         answer = await self._nodes.ask(self._key, self._make_call(method, args, kwargs))
@@ -154,10 +137,6 @@ class RemoteThread:
 
     async def _ask_state(self, request: ReadState | SetState, *, reads: bool = False) -> StateReply:
         return _decode_state(await self._nodes.ask(self._key, request, reads=reads))
-
-    async def _ask_version(self, request: Splice | AppendText) -> int:
-        found: int = decode_result(await self._nodes.ask(self._key, request), int, "splice")
-        return found
 
     def _encode_state(self, value: object) -> bytes:
         return self._kind.state_type.from_value(value, self._limits)[1]

@@ -20,10 +20,12 @@ from plait.cluster.owners import NodeId
 from plait.cluster.place import Place, split_address
 from plait.web.relay.link import Link
 
-__all__ = ["Tcp"]
+__all__ = ["VERSION", "Tcp"]
 
 log = logging.getLogger("plait.cluster")
 
+# The version of what nodes send each other.
+VERSION: Final = 2
 # Seconds to connect, and for the greeting.
 _TIMEOUT: Final = 2.0
 _LONGEST_LINE: Final = 1024
@@ -40,7 +42,7 @@ class _Greeting(msgspec.Struct):
     source: str = ""
     target: str = ""
     proof: str = ""
-    version: int = 1
+    version: int = VERSION
 
 
 class Tcp:
@@ -239,8 +241,8 @@ class _Answer(_Hello):
 
     def take(self, line: _Greeting) -> Link | None:
         if self._first is None:
-            if line.version != 1:
-                raise ValueError(f"it speaks version {line.version} of links")
+            if line.version != VERSION:
+                raise ValueError(f"it speaks version {line.version} of links, and this node version {VERSION}")
             if line.target != self._find_id():
                 raise ValueError(f"it looks for {line.target!r}, and this is {self._find_id()!r}")
             self._first = line

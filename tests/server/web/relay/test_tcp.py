@@ -11,7 +11,7 @@ import pytest
 from plait.cluster.owners import NodeId
 from plait.cluster.place import Place
 from plait.web.relay.link import Link
-from plait.web.relay.tcp import Tcp
+from plait.web.relay.tcp import VERSION, Tcp
 
 SECRET = "one secret of all nodes"
 
@@ -68,7 +68,7 @@ async def say(node: Listening, *lines: object, until_closed: bool = True) -> lis
     return answers
 
 
-FIRST = {"nonce": "n", "source": "b-1", "target": "a-1"}
+FIRST = {"version": VERSION, "nonce": "n", "source": "b-1", "target": "a-1"}
 
 
 async def test_nodes_with_the_same_secret_are_linked() -> None:
@@ -113,7 +113,8 @@ async def test_a_proof_of_the_node_itself_is_no_proof_of_another() -> None:
         (FIRST, {"proof": "ключ"}),
         (FIRST, {"proof": ""}),
         (FIRST, FIRST),
-        ({"version": 2},),
+        (FIRST | {"version": VERSION - 1},),
+        (FIRST | {"version": VERSION + 1},),
     ],
 )
 async def test_what_strangers_send_is_refused_without_an_error(
