@@ -51,10 +51,10 @@ from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.relay.calls import Calls
 from plait.web.relay.folder import Folder
-from plait.web.relay.hooks import NodeHooks
 from plait.web.relay.link import Opener
 from plait.web.relay.links import Links
 from plait.web.relay.measures import measure
+from plait.web.relay.moves import NodeMoves
 from plait.web.relay.owner import Owner
 from plait.web.relay.place import find_place
 from plait.web.site import Site
@@ -150,8 +150,6 @@ class Plait(AgentHost, ThreadHost):
         self._node.calls.disconnect = self._context.leases.disconnect
         self._owner = Owner(self._context, self._site.asgi)
         self._openers.update(self._owner.openers)
-        if self._cluster is not None:
-            self._cluster.hooks = NodeHooks(self._context, settings.shutdown_timeout)
         told.measure_cluster(partial(measure, self._context))
         self._watcher = LoopWatcher(told)
         self._leaving: asyncio.Task[None] | None = None
@@ -170,7 +168,7 @@ class Plait(AgentHost, ThreadHost):
             await self._check_finished()
             await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
             if self._cluster is not None:
-                await self._cluster.start()
+                await self._cluster.start(NodeMoves(self._context, self.settings.shutdown_timeout))
             await self._node.remove_incomplete()
         except BaseException:
             if self._cluster is not None:

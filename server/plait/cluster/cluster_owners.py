@@ -3,22 +3,23 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
 from plait.cluster.directory import Directory, NodeRecord, View
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import LEASE, boot_time
-from plait.cluster.member import SINGLE, Member, Moves
+from plait.cluster.member import SINGLE, Member
+from plait.cluster.moves import NO_THREADS, Moves
 from plait.cluster.owners import NodeId, NotOwner
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.store.protocol import ThreadKey, Unreachable
 from plait.store.shards import find_shard
 
-__all__ = ["ClusterOwners", "Hooks"]
+__all__ = ["ClusterOwners"]
 
 log = logging.getLogger("plait.cluster")
 
@@ -29,34 +30,6 @@ _SHORTEST: Final = 0.1
 _AGAIN: Final = 0.25
 # Seconds for which a node that has given all its shards away answers that it does not own them.
 _LAST_ANSWERS: Final = 0.3
-
-
-class Hooks(Protocol):
-    """What a node does when shards move."""
-
-    async def vacate(self, shards: Collection[int]) -> None:
-        """End the use of shards, before they are given away: nothing wakes there, and what is written is durable."""
-        ...
-
-    def lose(self) -> None:
-        """Drop all threads, and what waits to be sent: the node was dead for the others."""
-        ...
-
-    def gain(self) -> None:
-        """Look after the threads of this node, as it owns more shards since now, or can serve again."""
-        ...
-
-    def find_busy(self) -> Set[int]:
-        """Return the shards with work that takes long."""
-        ...
-
-    def find_linked(self) -> Collection[NodeId]:
-        """Return the nodes to which there are links."""
-        ...
-
-    def close_links(self, alive: Collection[NodeId]) -> None:
-        """Close the links to all nodes but these."""
-        ...
 
 
 class ClusterOwners:
@@ -78,7 +51,7 @@ class ClusterOwners:
         self._interval = interval
         self._clock = clock
         self.gate = LeaseGate()
-        self.hooks: Hooks | None = None
+        self._moves = NO_THREADS
         self._member = self._make_member()
         # The nodes that are alive in a view, by id, and the owners of shards that other nodes have told of since.
         self._view = self._member.view
@@ -172,11 +145,12 @@ class ClusterOwners:
 
     # Running
 
-    async def start(self) -> None:
+    async def start(self, moves: Moves = NO_THREADS) -> None:
         """Join the cluster, and take the shards that have no owner; others are given from `open` on.
 
-        Raises Unavailable and StoreError.
+        `moves` is told when shards move. Raises Unavailable and StoreError.
         """
+        self._moves = moves
         self._is_asked, self._left = asyncio.Event(), None
         self._follow(self._make_member())
         await self._directory.__aenter__()
@@ -228,14 +202,11 @@ class ClusterOwners:
     # Inside
 
     def _make_member(self) -> Member:
-        moves = Moves(self._vacate, self._lose, self._find_busy, self._find_linked)
-        name = self._record.name
-        return Member(
-            replace(self._record, id=f"{name}-{secrets.token_hex(6)}"), self._directory, moves, clock=self._clock
-        )
+        record = replace(self._record, id=f"{self._record.name}-{secrets.token_hex(6)}")
+        return Member(record, self._directory, self._moves, clock=self._clock)
 
     def _follow(self, member: Member) -> None:
-        self._member = member
+        self._member, self._had = member, frozenset()
         self.gate.follow(member.lease)
 
     async def _beat(self) -> None:
@@ -248,8 +219,10 @@ class ClusterOwners:
                     could_serve = self.gate.is_open
                     has_beaten = await self._member.beat()
                     self.gate.tell()
-                    if self.gate.is_open and not could_serve and self.hooks is not None:
-                        self.hooks.gain()  # What was due in the meantime was passed over.
+                    if self.gate.is_open and not could_serve:
+                        self._moves.gain()  # What was due in the meantime was passed over.
+                    if self._member.is_dead:
+                        self._is_asked.set()
 
     async def _observe(self) -> None:
         while True:
@@ -313,31 +286,14 @@ class ClusterOwners:
     def _react(self) -> None:
         """Look after shards that this node owns since the last look, and close links to nodes that are dead."""
         member = self._member
+        if member.is_dead:
+            self._is_asked.set()
+            return
         owned = frozenset(member.owned)
         has_gained, self._had = not owned <= self._had, owned
-        if self.hooks is not None and not member.is_dead:
-            if has_gained:
-                self.hooks.gain()
-            self.hooks.close_links(self._nodes.keys())
-
-    # The moves of the member
-
-    async def _vacate(self, shards: Collection[int]) -> None:
-        if self.hooks is not None:
-            await self.hooks.vacate(shards)
-
-    def _lose(self) -> None:
-        self._had = frozenset()
-        self._is_asked.set()
-        if self.hooks is not None:
-            self.hooks.lose()
-
-    def _find_busy(self) -> Set[int]:
-        return frozenset() if self.hooks is None else self.hooks.find_busy()
-
-    def _find_linked(self) -> Sequence[str]:
-        linked = () if self.hooks is None else self.hooks.find_linked()
-        return sorted(each.name for id in linked if (each := self.find_node(id)) is not None)
+        if has_gained:
+            self._moves.gain()
+        self._moves.close_links(self._nodes.keys())
 
 
 @contextmanager

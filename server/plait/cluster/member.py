@@ -9,16 +9,17 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
 from plait.cluster.directory import NO_VIEW, Directory, NodeRecord, ShardRecord, View
 from plait.cluster.lease import Lease, boot_time
+from plait.cluster.moves import NO_THREADS, Moves
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError, Unavailable
 
-__all__ = ["SILENCE", "SINGLE", "Member", "Moves"]
+__all__ = ["SILENCE", "SINGLE", "Member"]
 
 log = logging.getLogger("plait.cluster")
 
@@ -34,19 +35,6 @@ _SHARED_AT_ONCE: Final = 16
 _GIVEN_AT_ONCE: Final = 64
 
 
-class Moves(NamedTuple):
-    """What a node does when shards move."""
-
-    # Ends the use of shards, before they are given away: nothing wakes there, and everything written is durable.
-    vacate: Callable[[Collection[int]], Awaitable[None]]
-    # Drops all threads at once: the node is dead for the others.
-    lose: Callable[[], None]
-    # The shards with work that may take long, which are given away last, and are not shared.
-    find_busy: Callable[[], Set[int]] = frozenset
-    # The names of the nodes to which there are links, which the others are told.
-    links: Callable[[], Sequence[str]] = tuple
-
-
 class _Seen(NamedTuple):
     """The beats of another node, and when they were read first."""
 
@@ -58,7 +46,12 @@ class Member:
     """A node's place in the cluster. One task calls `beat`, and another one `observe`, both about once a second."""
 
     def __init__(
-        self, record: NodeRecord, directory: Directory, moves: Moves, *, clock: Callable[[], float] = boot_time
+        self,
+        record: NodeRecord,
+        directory: Directory,
+        moves: Moves = NO_THREADS,
+        *,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self.record = record
         self.lease = Lease(clock)
@@ -129,7 +122,7 @@ class Member:
         began = self._clock()
         try:
             is_alive = await self._directory.beat(
-                self.record.id, is_leaving=self.is_leaving or not self.is_open, links=self._moves.links()
+                self.record.id, is_leaving=self.is_leaving or not self.is_open, links=self._find_linked()
             )
         except StoreError as error:
             self.failed_beats += 1
@@ -212,6 +205,11 @@ class Member:
         self._owned.clear()
         self._leaving.clear()
         self._moves.lose()
+
+    def _find_linked(self) -> list[str]:
+        """Return the names of the nodes to which there are links."""
+        nodes = self.view.alive()
+        return sorted(nodes[id].name for id in self._moves.find_linked() if id in nodes)
 
     def _find_rival(self, view: View) -> NodeRecord | None:
         """Return a node with which this one cannot be: beside a process that is no cluster, there is no other."""

@@ -12,7 +12,7 @@ from tests.server.cluster.stepped import SteppedDirectory
 from plait.cluster.cluster_owners import ClusterOwners
 from plait.cluster.directory import NodeRecord
 from plait.cluster.lease import boot_time
-from plait.cluster.owners import NodeId
+from plait.cluster.moves import NO_THREADS, Moves
 from plait.errors import StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS
 from plait.limits import Limits
@@ -61,11 +61,12 @@ async def joined(
     *,
     workers: int = 1,
     clock: Callable[[], float] = boot_time,
+    moves: Moves = NO_THREADS,
 ) -> AsyncIterator[ClusterOwners]:
     """A node that has joined."""
     record = NodeRecord("", name, f"{name}:1")
     owners = ClusterOwners(record, directory, workers=workers, interval=interval, clock=clock)
-    await owners.start()
+    await owners.start(moves)
     await owners.open()
     try:
         yield owners
@@ -171,23 +172,14 @@ async def test_beats_that_fail_are_logged_once_a_second(caplog: pytest.LogCaptur
     assert caplog.text.count("a beat of the node a failed: the engine is away") == 3
 
 
-class Gains:
-    """Hooks that count how often there are threads to look after."""
+class Gains(Moves):
+    """Counts how often there are threads to look after."""
 
     def __init__(self) -> None:
         self.gains = 0
 
     def gain(self) -> None:
         self.gains += 1
-
-    def close_links(self, alive: Collection[NodeId]) -> None:
-        pass
-
-    def find_busy(self) -> frozenset[int]:
-        return frozenset()
-
-    def find_linked(self) -> tuple[NodeId, ...]:
-        return ()
 
     async def vacate(self, shards: Collection[int]) -> None:
         raise AssertionError
@@ -198,13 +190,14 @@ class Gains:
 
 async def test_what_was_due_while_the_lease_had_ended_is_looked_for_again() -> None:
     directory, now = PromptDirectory(), 1000.0
-    async with joined(directory, "a", 0.001, clock=lambda: now) as a:
-        a.hooks = hooks = Gains()
+    moves = Gains()
+    async with joined(directory, "a", 0.001, clock=lambda: now, moves=moves) as a:
         await until(lambda: a.gate.is_open)
+        moves.gains = 0
         directory.surprises = [StoreError("away")]
         await until(lambda: not directory.surprises)
-        assert not hooks.gains
+        assert not moves.gains
         now += 10
         assert not a.gate.is_open
         await until(lambda: a.gate.is_open)
-        assert hooks.gains == 1
+        assert moves.gains == 1

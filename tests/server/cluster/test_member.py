@@ -13,38 +13,34 @@ from tests.schedules import schedules
 from tests.server.cluster.stepped import Outcome, SteppedDirectory
 
 from plait.cluster.directory import NodeRecord, ShardRecord
-from plait.cluster.member import SINGLE, Member, Moves
+from plait.cluster.member import SINGLE, Member
+from plait.cluster.moves import Moves
 
 NAMES = ("a", "b", "c")
 SHARDS = 64
 OUTCOMES = st.sampled_from(["done", "done", "done", "refused", "unanswered"])
 
 
-class Process:
+class Process(Moves):
     """A node, its two tasks, and the shards that it has vacated but still owns."""
 
     def __init__(self, name: str, directory: SteppedDirectory, clock: Any, number: int = 0) -> None:
         self.lost = 0
-        self.member = Member(
-            NodeRecord(f"{name}-{number}", name, f"{name}:1"),
-            directory,
-            Moves(self._vacate, self._lose, self._find_busy),
-            clock=clock,
-        )
+        self.member = Member(NodeRecord(f"{name}-{number}", name, f"{name}:1"), directory, self, clock=clock)
         self.busy: Callable[[], Set[int]] = frozenset
-        self.vacate: Callable[[Collection[int]], None] = lambda shards: None
+        self.on_vacate: Callable[[Collection[int]], None] = lambda shards: None
         self.number = number
         self.has_joined = False
         # The work under way of each task.
         self.tasks: dict[str, Coroutine[Any, Any, Any]] = {}
 
-    async def _vacate(self, shards: Collection[int]) -> None:
-        self.vacate(shards)
+    async def vacate(self, shards: Collection[int]) -> None:
+        self.on_vacate(shards)
 
-    def _find_busy(self) -> Set[int]:
+    def find_busy(self) -> Set[int]:
         return self.busy()
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
         self.lost += 1
 
     def step(self, task: str, outcome: Outcome) -> None:
@@ -284,7 +280,7 @@ def test_a_shard_whose_thread_is_migrated_before_it_is_given_stays() -> None:
         for shard in shards:
             directory.shards[shard] = directory.shards[shard]._replace(versions=versions[shard])
 
-    a.vacate = migrate
+    a.on_vacate = migrate
     clock.now += 1.0
     b.finish("beat")
     a.finish("beat")
@@ -342,10 +338,7 @@ def test_a_gift_without_an_answer_is_taken_back_or_known_before_the_shards_are_s
 def test_a_process_alone_and_a_node_that_begin_at_once_do_not_both_join() -> None:
     for first in (SINGLE, "a"):
         clock, directory = Clock(), SteppedDirectory(SHARDS)
-        members = {
-            name: Member(NodeRecord(f"{name}-0", name, name), directory, Moves(_do_nothing, lambda: None), clock=clock)
-            for name in (SINGLE, "a")
-        }
+        members = {name: Member(NodeRecord(f"{name}-0", name, name), directory, clock=clock) for name in (SINGLE, "a")}
         joins = {name: member.join(_pause) for name, member in members.items()}
         for work in joins.values():  # Each has read that no other is there.
             work.send(None)
@@ -367,10 +360,6 @@ async def _pause(seconds: float) -> None:
     raise Paused
 
 
-async def _do_nothing(shards: Collection[int]) -> None:
-    pass
-
-
 def test_shards_with_work_are_not_shared_until_it_has_ended_and_given_away_last() -> None:
     busy = set(range(SHARDS // 2))
     clock, _, (a, b) = make("a", "b")
@@ -387,7 +376,7 @@ def test_shards_with_work_are_not_shared_until_it_has_ended_and_given_away_last(
     assert share()
     assert not share() & busy
     left: list[set[int]] = []
-    a.vacate = lambda shards: left.append(set(shards))
+    a.on_vacate = lambda shards: left.append(set(shards))
     work = a.member.give_all()
     with suppress(StopIteration):
         work.send(None)

@@ -1,15 +1,16 @@
-"""What a node of a cluster does when shards move, and when it was dead for the others."""
+"""What the node of a server does when shards move, and when it was dead for the others."""
 
 from collections.abc import Collection
 
+from plait.cluster.moves import Moves
 from plait.cluster.owners import NodeId
 from plait.web.context import ServerContext
 
-__all__ = ["NodeHooks"]
+__all__ = ["NodeMoves"]
 
 
-class NodeHooks:
-    """The hooks of ClusterOwners. Turns of threads that move may take `timeout` seconds."""
+class NodeMoves(Moves):
+    """The moves of a node. Turns of threads that move may take `timeout` seconds."""
 
     def __init__(self, context: ServerContext, timeout: float) -> None:
         self._context = context
