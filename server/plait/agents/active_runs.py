@@ -109,11 +109,6 @@ class ActiveRuns:
         return found is not None and _interrupt(found, message)
 
     @property
-    def is_running(self) -> bool:
-        """Whether a run has not ended."""
-        return bool(self._active)
-
-    @property
     def is_calling(self) -> bool:
         """Whether the calling code is a part of a turn of this app, or of a run or the work after it."""
         return self._is_within(current_turn(), _find_caller())
@@ -122,12 +117,6 @@ class ActiveRuns:
     def threads(self) -> list[ThreadKey]:
         """The threads with a run, or one that waits."""
         return [actor.key for actor in self._queues]
-
-    def cut_off_thread(self, key: ThreadKey) -> None:
-        """Interrupt the run of a thread, and mark the thread, as it moves to another node."""
-        for run in self._active:
-            if run.actor.key == key and not run.is_over:
-                run.cut_off()
 
     def refuse(self) -> None:
         """Refuse further runs, except those that a turn or a run calls, as the server is shutting down.
@@ -143,11 +132,15 @@ class ActiveRuns:
         self._is_draining = self._is_cutting_off = False
         self._marks = Marks()  # The timer belongs to one loop.
 
-    def cut_off(self) -> None:
-        """Interrupt all runs, even waiting ones, and mark their threads, as the server is shutting down."""
-        self._is_cutting_off = True
+    def has_run(self, thread: ThreadKey | None = None) -> bool:
+        """Whether a run of a thread, or of any one, has not ended; one that waits counts only for its thread."""
+        return bool(self._active) if thread is None else thread in self.threads
+
+    def cut_off(self, thread: ThreadKey | None = None) -> None:
+        """Interrupt the run of a thread that moves, or all, even waiting ones, at the shutdown; mark their threads."""
+        self._is_cutting_off = self._is_cutting_off or thread is None
         for run in self._active:
-            if not run.is_over:
+            if thread in (None, run.actor.key) and not run.is_over:
                 run.cut_off()
 
     def terminate(self, actor: Actor) -> None:

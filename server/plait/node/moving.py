@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Collection, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
 from plait.cluster.owners import NotOwner
+from plait.node.draining import Runs, end_work, leave, refuse_clients
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import Phase, Slot
-from plait.store.protocol import ThreadKey
 from plait.store.shards import find_shard
 
 __all__ = ["Moving"]
@@ -22,23 +23,10 @@ _MOVED: Final = "the thread moves to another process"
 _GRACE: Final = 2.0
 
 
-class ThreadRuns(Protocol):
-    """The runs of agents."""
-
-    @property
-    def threads(self) -> Collection[ThreadKey]:
-        """The threads with a run, or one that waits."""
-        ...
-
-    def cut_off_thread(self, key: ThreadKey) -> None:
-        """Interrupt the run of a thread, and mark the thread."""
-        ...
-
-
 class Moving:
     """Stops threads that move, after their turns and runs, with `on_stop`; their clients join at the new owner."""
 
-    def __init__(self, lifecycle: Lifecycle, runs: ThreadRuns) -> None:
+    def __init__(self, lifecycle: Lifecycle, runs: Runs) -> None:
         self._lifecycle = lifecycle
         self._runs = runs
         self._tasks: set[asyncio.Task[object]] = set()
@@ -95,19 +83,13 @@ class Moving:
         """Stop a thread that is awake: its clients leave after its turns."""
         actor = slot.actor
         assert actor is not None
-        actor.timer.stop()
-        actor.sockets.close(NotOwner(_MOVED))
-        for connection in actor.sockets:
-            connection.stop_reading()
-        if actor not in left and not await _wait_until_idle(actor, until):
-            self._runs.cut_off_thread(actor.key)
-            now = asyncio.get_running_loop().time()
-            if not await _wait_until_idle(actor, now + _GRACE if actor.key in self._runs.threads else now):
+        refuse_clients(actor, NotOwner(_MOVED))
+        if actor not in left:
+            find_busy = partial(_find_busy, actor)
+            if not await end_work(find_busy, self._runs, until, grace=_GRACE, thread=actor.key):
                 log.warning("its turns are cancelled, as it moves to another node", extra=about(actor.key))
-                actor.cancel_turns()
         left.add(actor)
-        for connection in actor.sockets:
-            connection.leave(NotOwner.close_code, _MOVED)
+        leave(actor, NotOwner.close_code, _MOVED)
         if slot.phase is Phase.AWAKE and slot.actor is actor:
             self._lifecycle.stop(actor)
             rest = max(until - asyncio.get_running_loop().time(), _GRACE)
@@ -120,20 +102,13 @@ async def _cancel(tasks: Collection[asyncio.Task[object]]) -> None:
     await asyncio.wait(tasks)
 
 
+def _find_busy(actor: Actor) -> Sequence[Actor]:
+    return () if actor.is_idle else (actor,)
+
+
 def _is_working(actor: Actor | None) -> bool:
     return actor is not None and not actor.turns.is_idle
 
 
 def _is_ready(slot: Slot) -> bool:
     return slot.phase is Phase.AWAKE and not slot.waiters
-
-
-async def _wait_until_idle(actor: Actor, until: float) -> bool:
-    """Wait until the turns have ended and all changes are durable; return False at `until`."""
-    try:
-        async with asyncio.timeout_at(until):
-            while not actor.is_idle:
-                await actor.wait_until_idle()
-    except TimeoutError:
-        return False
-    return True
