@@ -62,9 +62,10 @@ def shorten(reason: str) -> str:
 _SLICE: Final = 2048
 _LARGEST_SLICE: Final = 8192
 _FEW: Final = 8
-# The maximum number of messages and pongs that are taken at once, and the maximum bytes of each.
+# The number of messages and pongs, and the bytes, after which no more are taken at once, and the largest message taken.
 _MESSAGES: Final = 64
-_LARGEST_MESSAGE: Final = 4096
+_BYTES: Final = 128 * 1024
+_LARGEST_MESSAGE: Final = 256 * 1024
 _CONTROL: Final = frozenset({Opcode.CLOSE, Opcode.PING, Opcode.PONG})
 # The first byte of a message in one frame and of a pong, and a bit of the second (RFC 6455, section 5.2).
 _WHOLE: Final = {0x81: Opcode.TEXT, 0x82: Opcode.BINARY, 0x8A: Opcode.PONG}
@@ -74,15 +75,15 @@ _MASKED: Final = 0x80
 class FrameParser:
     """Parses received bytes into frames, and joins the fragments of a message.
 
-    A frame is a message, a control frame, or an empty CONT for a fragment that is not the last. Small messages in one
-    frame of at most `max_size` bytes, and pongs, are taken directly; the protocol, which is slower, parses all others.
+    A frame is a message, a control frame, or an empty CONT for a fragment that is not the last. Pongs, and messages in
+    one frame of at most `max_size` bytes and 256 KiB, are taken directly; the protocol, which is slower, parses others.
     """
 
     __slots__ = (
         "_at",
         "_begun",
-        "_is_partial",
         "_largest",
+        "_missing",
         "_opcode",
         "_pending",
         "_protocol",
@@ -95,10 +96,10 @@ class FrameParser:
         self._protocol = protocol
         self._largest = min(max_size, _LARGEST_MESSAGE)
         # The received bytes, and how many of them have been parsed.
-        self._unread = b""
+        self._unread: bytes | bytearray = b""
         self._at = 0
-        # Whether the remaining bytes are the beginning of a small message or a pong.
-        self._is_partial = False
+        # If they are the beginning of a message or a pong, the number of bytes that must come before it can be parsed.
+        self._missing = 0
         # Bytes that the protocol has received since its last frame; 0 only between frames.
         self._pending = 0
         self._slice = _SLICE
@@ -111,28 +112,33 @@ class FrameParser:
     @property
     def is_waiting(self) -> bool:
         """Whether there are frames that have not been taken, or bytes that can be parsed."""
-        return bool(self.frames) or (self._at < len(self._unread) and not self._is_partial)
+        return bool(self.frames) or bool(self._unread and not self._missing)
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
-        self._unread = self._unread[self._at :] + data
-        self._at = 0
-        self._is_partial = False
+        if not self._unread:
+            self._unread = data
+        else:
+            if self._at or not isinstance(self._unread, bytearray):
+                self._unread = bytearray(self._unread[self._at :])
+                self._at = 0
+            self._unread += data  # This does not copy what is there.
+            self._missing = max(0, self._missing - len(data))
 
     def drop(self) -> None:
         """Drop everything that has not been taken."""
         self.frames.clear()
         self._unread = b""
-        self._at = 0
+        self._at = self._missing = 0
 
     def parse(self) -> bool:
         """Parse some of the bytes; the frames parsed before must have been taken."""
-        if self._at == len(self._unread) or self._is_partial:
+        if not self._unread or self._missing:
             return False
         if not self._pending and self._begun is None and self._protocol.state is State.OPEN:
             self._take_frames()
         if not self.frames:
-            if self._is_partial:
+            if self._missing:
                 return False
             self._parse_slice()
         if len(self.frames) > 1:
@@ -143,39 +149,40 @@ class FrameParser:
         """Take messages and pongs up to the first frame that is of another kind, too large, or incomplete."""
         data, at, frames = self._unread, self._at, self.frames
         end = len(data)
-        while at < end and len(frames) < _MESSAGES:
+        last = min(end, at + _BYTES)
+        while at < last and len(frames) < _MESSAGES:
             opcode = _WHOLE.get(data[at])
-            if opcode is None or (at + 1 < end and data[at + 1] < _MASKED):
+            if opcode is None:
                 break
-            if end - at < 4:
-                self._is_partial = True
+            if at + 1 == end:
+                self._missing = 1
                 break
             size, mask = data[at + 1] - _MASKED, at + 2
-            if size >= 126:
-                # The length is in the next two bytes, or in eight if it is larger; that of a pong is always shorter.
-                if size == 127 or opcode is Opcode.PONG:
+            if size < 0 or (size >= 126 and opcode is Opcode.PONG):
+                break
+            if size >= 126:  # The length is in the next two bytes, or in eight if it is larger.
+                wide = 2 if size == 126 else 8
+                mask += wide
+                if mask > end:
+                    self._missing = mask - end
                     break
-                size = int.from_bytes(data[mask : mask + 2])
-                mask += 2
+                size = int.from_bytes(data[mask - wide : mask])
             if size > self._largest:
                 break
             start = mask + 4
             if start + size > end:
-                self._is_partial = True
+                self._missing = start + size - end
                 break
             at = start + size
             frames.append((opcode, apply_mask(data[start:at], data[mask:start])))
-        self._at = at
+        # An idle socket keeps no bytes.
+        self._unread, self._at = (data, at) if at < end else (b"", 0)
 
     def _parse_slice(self) -> None:
         """Parse some of the bytes with the protocol."""
         start, end = self._at, self._at + self._slice
         data = self._unread[start:end]
-        if end < len(self._unread):
-            self._at = end
-        else:
-            self._unread = b""
-            self._at = 0
+        self._unread, self._at = (self._unread, end) if end < len(self._unread) else (b"", 0)
         self._pending += len(data)
         self._protocol.receive_data(data)
         frames = [event for event in self._protocol.events_received() if isinstance(event, WebSocketFrame)]
