@@ -122,21 +122,25 @@ class StreamRunner:
         async with aclosing(method.function(thread, *args, **kwargs)) as chunks:
             async for chunk in chunks:
                 # Wait before sending, so that the end of the stream does not wait until the last chunk is read.
-                await self._wait_for_reader()
+                if self._is_ahead():
+                    await self._wait_for_reader()
                 self._stream.send(chunk)
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
                     await asyncio.sleep(0)
         self._stream.end()
 
-    async def _wait_for_reader(self) -> None:
+    def _is_ahead(self) -> bool:
+        """Whether the stream must wait for its reader."""
         if self._reader is None:
-            return
+            return False
         if not self._gated and not self._reader.is_backed_up:
             self._ahead = 0
-            return
-        if self.lose is not None and self._ahead <= _MOST_AHEAD:
-            return
+            return False
+        return self.lose is None or self._ahead > _MOST_AHEAD
+
+    async def _wait_for_reader(self) -> None:
+        assert self._reader is not None
         self._draining = task = asyncio.current_task()
         try:
             if self.lose is not None and self._gated:

@@ -1,7 +1,10 @@
 """One streamed response, without a thread."""
 
 import asyncio
+import inspect
+import sys
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 
 import pytest
 
@@ -47,3 +50,43 @@ async def test_a_run_whose_changes_are_lost_while_its_reader_is_stuck_is_answere
     await runner.run(Method("produce", "produce", produce, concurrent=True), None, [], {})
     assert is_lost.is_set()
     assert [type(each) for each in answers] == [StoreError]
+
+
+class Quick:
+    """A reader that has read everything."""
+
+    is_backed_up = False
+
+    async def drain(self) -> None: ...
+
+
+async def test_a_chunk_for_a_reader_that_keeps_up_needs_no_coroutine() -> None:
+    async def count(_: object) -> AsyncIterator[int]:
+        for number in range(1000):
+            yield number
+
+    sent, ran = list[object](), list[str]()
+
+    def keep(what: object, value: object) -> Callable[[], None]:
+        sent.append(value)
+        return lambda: None
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_flags & inspect.CO_COROUTINE:
+            ran.append(frame.f_code.co_name)
+
+    runner = StreamRunner(
+        keep,
+        lambda result, error: None,
+        gate=lambda release: release(None),
+        connection=None,
+        report=lambda error, connection: None,
+        reader=Quick(),
+    )
+    sys.setprofile(note)
+    try:
+        await runner.run(Method("count", "count", count, concurrent=True), None, [], {})
+    finally:
+        sys.setprofile(None)
+    assert sent[:1000] == list(range(1000))
+    assert len(ran) < 100

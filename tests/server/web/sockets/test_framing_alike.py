@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.server.session.guests import until
 from tests.server.web.sockets.test_socket import Peer, Received
 from websockets.frames import Frame as WireFrame
-from websockets.frames import Opcode, apply_mask
+from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
+from websockets.utils import apply_mask
 
 from plait.web.sockets.framing import FrameParser
 
