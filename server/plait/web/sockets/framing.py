@@ -19,9 +19,14 @@ except ImportError:  # It is not built for all platforms.
 __all__ = ["FrameParser", "WriteBatcher", "is_utf8", "serialize", "serialize_pinged", "shorten"]
 
 
-def serialize(frame: Frame) -> bytes:
-    """Encode a frame from server to client: unfragmented and unmasked (RFC 6455, section 5.2)."""
-    return _serialize(0x81 if frame.is_text else 0x82, frame.data)
+def serialize(data: bytes, first: int) -> bytes:
+    """Encode an unmasked frame of the server with its first byte (RFC 6455, section 5.2)."""
+    size = len(data)
+    if size < 126:
+        return b"%c%c%b" % (first, size, data)
+    if size < 65536:
+        return b"%c\x7e%b%b" % (first, size.to_bytes(2), data)
+    return b"%c\x7f%b%b" % (first, size.to_bytes(8), data)
 
 
 def serialize_pinged(frame: Frame, payload: bytes) -> bytes:
@@ -30,18 +35,8 @@ def serialize_pinged(frame: Frame, payload: bytes) -> bytes:
     A ping before the whole frame might be answered while the frame is still arriving.
     """
     data = frame.data
-    start = _serialize(0x01 if frame.is_text else 0x02, data[:-1])
-    return start + _serialize(0x89, payload) + _serialize(0x80, data[-1:])
-
-
-def _serialize(first: int, data: bytes) -> bytes:
-    """Encode an unmasked frame with its first byte."""
-    size = len(data)
-    if size < 126:
-        return b"%c%c%b" % (first, size, data)
-    if size < 65536:
-        return b"%c\x7e%b%b" % (first, size.to_bytes(2), data)
-    return b"%c\x7f%b%b" % (first, size.to_bytes(8), data)
+    start = serialize(data[:-1], 0x01 if frame.is_text else 0x02)
+    return start + serialize(payload, 0x89) + serialize(data[-1:], 0x80)
 
 
 def is_utf8(data: bytes) -> bool:
@@ -90,6 +85,7 @@ class FrameParser:
         "_slice",
         "_unread",
         "frames",
+        "has_replies",
     )
 
     def __init__(self, protocol: ServerProtocol, max_size: int) -> None:
@@ -105,6 +101,8 @@ class FrameParser:
         self._slice = _SLICE
         # Parsed frames, the last first, until they are taken. A list, since an empty deque is large.
         self.frames: list[tuple[Opcode, bytes]] = []
+        # Whether the protocol may have answers to what it parsed, or has ended the connection.
+        self.has_replies = False
         # The fragments of an incomplete message, and its opcode; None if there is none.
         self._begun: bytearray | None = None
         self._opcode = Opcode.TEXT
@@ -184,6 +182,7 @@ class FrameParser:
         data = self._unread[start:end]
         self._unread, self._at = (self._unread, end) if end < len(self._unread) else (b"", 0)
         self._pending += len(data)
+        self.has_replies = True
         self._protocol.receive_data(data)
         frames = [event for event in self._protocol.events_received() if isinstance(event, WebSocketFrame)]
         for frame in frames:

@@ -123,7 +123,7 @@ class Reader:
 
     def read(self) -> None:
         """Handle received data."""
-        if self.is_held:
+        if self._is_held or self._next is not None:
             self._pause_transport()
         else:
             self._read()

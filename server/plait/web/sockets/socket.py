@@ -33,6 +33,7 @@ AT_ONCE: Final = 256 * 1024
 
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
+_PONG: Final = 0x8A
 _INVALID_DATA: Final = 1007
 _TOO_BIG: Final = 1009
 # Frames that no session counts: heartbeats, and all but the last fragment of a message.
@@ -149,7 +150,7 @@ class Socket(asyncio.Protocol):
             return
         wire = frame.wire
         if wire is None:
-            wire = frame.wire = serialize(frame)
+            wire = frame.wire = serialize(frame.data, 0x81 if frame.is_text else 0x82)
         self._write(wire)
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
@@ -259,11 +260,15 @@ class Socket(asyncio.Protocol):
             case Opcode.CLOSE:
                 close = self._protocol.close_rcvd
                 self._end(close.code if close else _NO_CODE, close.reason if close else "")
+            case Opcode.PING:
+                self._write(serialize(data, _PONG))
             case _:
-                pass  # The protocol answers pings itself.
+                pass
 
     def _send_replies(self) -> bool:
         """Send the protocol's own answers; return whether the peer may send more."""
+        if not self._parser.has_replies:
+            return True
         self._take_output()
         if self._protocol.parser_exc is not None:
             self._reader.drop()
@@ -273,6 +278,7 @@ class Socket(asyncio.Protocol):
             self.flush()
             self._transport.close()
         else:
+            self._parser.has_replies = False
             return True
         return False
 
@@ -313,7 +319,8 @@ class Socket(asyncio.Protocol):
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if not self._is_paused:
-            self._wake()
+            if self._drained is not None:
+                self._wake()
             if size > AT_ONCE and self._receiver is not None and not self._is_closing:
                 self._receiver.drained()
         elif self._transport.get_write_buffer_size() > self._limit:
@@ -335,9 +342,9 @@ class Socket(asyncio.Protocol):
             self._out.append(data)
 
     def _take_output(self) -> None:
-        """Send the protocol's own answers: pongs and close frames."""
+        """Send the protocol's close frame, but not its pongs: they are sent in the order of the frames."""
         for data in self._protocol.data_to_send():
-            if data:
+            if data and data[0] != _PONG:
                 self._write(data)
 
     def _end(self, code: int, reason: str) -> None:

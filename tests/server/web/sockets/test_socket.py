@@ -192,6 +192,19 @@ async def test_what_is_handled_in_turns_keeps_its_order_and_what_comes_meanwhile
     assert peer.session.received == [str(n) for n in range(1000)]
 
 
+async def test_pings_and_messages_are_answered_in_the_order_in_which_they_came() -> None:
+    class Echo(Received):
+        def receive(self, data: bytes, *, is_text: bool) -> None:
+            peer.socket.send(Frame(data))
+
+    peer = Peer(session=Echo())
+    begin, end = frame(Opcode.TEXT, b"a", fin=False), frame(Opcode.CONT, b"b")
+    peer.socket.data_received(begin + frame(Opcode.PING, b"1") + end + frame(Opcode.PING, b"2") + frame(Opcode.CLOSE))
+    await until(lambda: peer.pipe.is_closed)
+    answers = ((Opcode.PONG, b"1"), (Opcode.TEXT, b"ab"), (Opcode.PONG, b"2"), (Opcode.CLOSE, b""))
+    assert peer.pipe.written == b"".join(WireFrame(opcode, data).serialize(mask=False) for opcode, data in answers)
+
+
 async def test_a_message_larger_than_a_turn_is_taken_as_a_whole() -> None:
     peer = Peer()
     peer.socket.data_received(frame(Opcode.TEXT, b"x" * 100_000) + frame(Opcode.TEXT, b"y"))
