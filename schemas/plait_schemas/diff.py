@@ -96,6 +96,9 @@ def _diff(old: Any, new: Any, path: str, ops: BoundedOps, how: _Comparison) -> N
     if _same(old, new):
         return
     ops.expect(1)
+    if type(old) in _SCALARS or type(new) in _SCALARS:
+        ops.extend(replace(old, new, path, how.keys, how.texts))
+        return
     match _members(old), _members(new):
         case dict() as before, dict() as after:
             _diff_objects(before, after, path, ops, how)

@@ -233,9 +233,10 @@ def splices(path: str, regions: Sequence[Region], *, own: bool = False) -> list[
 
 def without_own(ops: Sequence[Op]) -> Sequence[Op]:
     """Return operations without `own`, as the server stores them and sends them to other clients."""
-    if all(op.own is msgspec.UNSET for op in ops):
-        return ops
-    return [msgspec.structs.replace(op, own=msgspec.UNSET) for op in ops]
+    for op in ops:
+        if op.own is not msgspec.UNSET:
+            return [msgspec.structs.replace(each, own=msgspec.UNSET) for each in ops]
+    return ops
 
 
 def region_of(op: Op) -> Region:

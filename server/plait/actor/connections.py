@@ -122,12 +122,13 @@ class Connections:
 
     def send_change(self, commit: Commit) -> None:
         """Send a change that is durable, and then call `on_change` or `on_unseen`."""
-        if commit.version == 0:
+        if commit.revision.version == 0:
             return
         if not self._members and self.on_unseen is not None:
             self.on_unseen()
         count = self.broadcast_change(commit.revision, source=commit.source)
-        self._instruments.change_sent(commit.trace, count)
+        if commit.began is not None:
+            self._instruments.change_sent(commit.trace, count)
         if self.on_change is not None:
             self.on_change(commit)
 

@@ -16,7 +16,7 @@ from plait_schemas.codec import NOT_JSON, decode_json, decoded, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
-__all__ = ["apply_ops", "apply_typed", "apply_value", "check_op", "drop_unpaired_moves", "measure_op"]
+__all__ = ["apply_ops", "apply_typed", "apply_value", "check_ops", "measure_op"]
 
 # Elements of tuples that operations may copy; above it, converting the whole state is faster.
 _MOST_COPIED: Final = 1_000_000
@@ -72,30 +72,29 @@ def apply_value(
         return None
     try:
         ops: Sequence[Op] = diff(before.base, value, type_.keys, most=MOST_OPS)
-        for op in ops:
-            check_op(op, limits)
+        check_ops(ops, limits)
         state, ops = apply_typed(before.base, type_.type, ops)
     except (NotTyped, TypeError, ValueError, RecursionError):
         return None
     return Revision(type_, state=state), ops
 
 
-def check_op(op: Op, limits: Limits) -> None:
-    """Check the value of an operation, or what it inserts. Raises InvalidState or TooLarge."""
-    if type(op.value) is msgspec.Raw:
-        check_depth(bytes(op.value), limits, op.path)
-    elif type(op.value) not in _PLAIN_SCALARS:
-        encode_value("value", op.value, limits, op.path)
-    elif op.insert is not msgspec.UNSET:
-        encode_value("text", op.insert, limits, op.path)
+def check_ops(ops: Sequence[Op], limits: Limits) -> Sequence[Op]:
+    """Check the values of operations, and what they insert. Raises InvalidState or TooLarge.
 
-
-def drop_unpaired_moves(ops: Sequence[Op]) -> Sequence[Op]:
-    """Return the operations, with `moved` dropped from those that do not follow the `remove` of the moved element.
-
-    After the operations of another change, such an `add` would seem to move an element that the other one removed.
+    Returns the operations, with `moved` dropped from those that do not follow the `remove` of the moved element: after
+    the operations of another change, such an `add` would seem to move an element that the other one removed.
     """
-    if True not in [op.moved for op in ops]:
+    has_moved = False
+    for op in ops:
+        if type(op.value) is msgspec.Raw:
+            check_depth(bytes(op.value), limits, op.path)
+        elif type(op.value) not in _PLAIN_SCALARS:
+            encode_value("value", op.value, limits, op.path)
+        elif op.insert is not msgspec.UNSET:
+            encode_value("text", op.insert, limits, op.path)
+        has_moved = has_moved or op.moved is True
+    if not has_moved:
         return ops
     before = [None, *ops]
     return [
@@ -173,9 +172,10 @@ class _Place:
         field = fields.get(name)
         if field is None and name != node.__struct_config__.tag_field and not self._drops_unknown:
             raise make_unknown_field_error(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
-        if field is None or (self._is_last(depth) and self._op.op == "remove"):
+        is_last = self._is_last(depth)
+        if field is None or (is_last and self._op.op == "remove"):
             raise NotTyped  # The type may have a default for it: convert the whole state.
-        if self._is_last(depth) and self._op.op != "splice":
+        if is_last and self._op.op != "splice":
             value = self._convert_value(field.type)
         else:
             value = self.put(getattr(node, field.name), field.type, depth + 1)

@@ -112,7 +112,8 @@ class Merger(Pipeline):
         push = proposal.push
         self._check(push)
         if self._is_current(push, proposal.unseen):
-            return self._apply(without_own(push.ops), proposal, accept)
+            sent = without_own(push.ops)
+            return self._apply(sent, sent, proposal, accept)
         missing = self._find_missing(proposal)
         return self._rebase(proposal, accept) if missing is None else missing
 
@@ -160,8 +161,11 @@ class Merger(Pipeline):
         Such a push is not rebased, and costs too little to be counted.
         """
         base, version = push.base[1], self.history.current.version
-        if len(push.ops) > FREE_OPS or True in [op.op == "splice" for op in push.ops]:
+        if len(push.ops) > FREE_OPS:
             return False
+        for op in push.ops:
+            if op.op == "splice":
+                return False
         if self._policy != "last-writer":
             return base == version and (push.made is None or push.made[1] == version)
         # After a version that its client has seen there may be other pushes of the same client.
@@ -202,25 +206,26 @@ class Merger(Pipeline):
         policy = self._policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
         ops = self.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
-        return self._apply(ops, proposal, accept, unseen=unseen, is_rebased=bool(concurrent))
+        return self._apply(ops, without_own(push.ops), proposal, accept, unseen=unseen, is_rebased=bool(concurrent))
 
     def _apply(
         self,
         ops: Sequence[Op],
+        sent: Sequence[Op],
         proposal: Proposal,
         accept: Callable[[], ClientRow],
         *,
         unseen: Sequence[ConcurrentOp] = (),
         is_rebased: bool = False,
     ) -> AcceptedPush:
-        """Apply the operations of a push as a change; they differ from those that the client sent if it was rebased."""
-        before, push = self.history.current, proposal.push
+        """Apply the operations of a push as a change; if it was rebased, they differ from those that were `sent`."""
+        before, base = self.history.current, proposal.push.base
         commit = self.change(ops, proposal.source, accept=accept)
         change = None if commit.revision is before else commit.revision.change
-        is_as_sent = change is None or change.ops == encode_json(without_own(push.ops))
+        is_as_sent = change is None or change.ops == encode_json(sent)
         return AcceptedPush(
             commit,
-            ConcurrentOps(unseen, commit.version, push.base[1]),
+            ConcurrentOps(unseen, commit.revision.version, base[1]),
             is_rebased,
             None if change is None or is_as_sent else change.ops,
         )

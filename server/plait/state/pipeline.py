@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from plait.errors import Conflict, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
-from plait.state.applying import apply_ops, apply_value, check_op, drop_unpaired_moves, measure_op
+from plait.state.applying import apply_ops, apply_value, check_ops, measure_op
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
 from plait.state.history import History
@@ -140,7 +140,7 @@ class Pipeline(CommitQueue):
             if callable(value):
                 value = self.ask(value, current.state)
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
-                return self._make_current(*parts, source)
+                return self._make_current(current, *parts, source)
             return self._set_whole(current, *type_.from_value(value, self._limits), source)
         except BaseException as error:
             # The function may have changed the state in place: discard that, too.
@@ -174,16 +174,14 @@ class Pipeline(CommitQueue):
         InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
         """
         self.check_open()
-        for op in ops:
-            check_op(op, self._limits)
-        ops = drop_unpaired_moves(ops)
+        ops, before = check_ops(ops, self._limits), self.current
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
-            after, ops = apply_ops(self._type, self.current, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+            after, ops = apply_ops(self._type, before, ops, drops_unknown=drops_unknown, most_moved=most_moved)
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
-        return self._make_current(after, ops, source, accept=accept, name=name)
+        return self._make_current(before, after, ops, source, accept=accept, name=name)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set the value at a JSON pointer, as a change of the server."""
@@ -284,8 +282,8 @@ class Pipeline(CommitQueue):
     def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
         """Make the result of a transaction the current revision, and store it with records."""
         self.check_open()
-        if revision is not self.history.current:
-            return self._make_current(revision, ops, "server", records=records)
+        if revision is not (before := self.history.current):
+            return self._make_current(before, revision, ops, "server", records=records)
         return self._put(records, "server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
@@ -325,10 +323,11 @@ class Pipeline(CommitQueue):
 
     def _set_whole(self, current: Revision, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(current, state, data, self._limits)
-        return self._make_current(Revision(self._type, json=data, state=state), ops, source)
+        return self._make_current(current, Revision(self._type, json=data, state=state), ops, source)
 
     def _make_current(
         self,
+        before: Revision,
         after: Revision,
         ops: Sequence[Op],
         source: Source,
@@ -339,9 +338,9 @@ class Pipeline(CommitQueue):
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
         if not after.size:
-            after.size = self.current.size + sum(map(measure_op, ops))
+            after.size = before.size + sum(map(measure_op, ops))
             if after.size * WEIGHT_PER_BYTE > self._limits.weight:  # What came as JSON has been weighed.
-                self._weigh(after)
+                self._weigh(before, after)
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
         if self._transaction is not None and (transaction := self.find_own_transaction()) is not None:
@@ -353,11 +352,12 @@ class Pipeline(CommitQueue):
         if not ops:
             return self._put(records, source)
         client = accept() if accept is not None else None
-        return self._submit(self.history.append(ops, name or _name(source), after, client, records), source)
+        name = name or (source if isinstance(source, str) else source.id)
+        return self._submit(self.history.append(ops, name, after, client, records), source)
 
-    def _weigh(self, after: Revision) -> None:
+    def _weigh(self, before: Revision, after: Revision) -> None:
         """Raise TooLarge if a change has made the state too heavy; one that is too heavy already may become lighter."""
-        before, most = self.current, self._limits.weight
+        most = self._limits.weight
         if before.weight is None:
             before.weight = weigh(before.json or b"", most)
         after.weight = before.weight + math.ceil((after.size - before.size) * WEIGHT_PER_BYTE)
@@ -383,7 +383,3 @@ class Pipeline(CommitQueue):
 
 def _fail(callback: Callable[[PlaitError | None], None], loss: PlaitError, _: PlaitError | None) -> None:
     callback(loss)
-
-
-def _name(source: Source) -> str:
-    return source if isinstance(source, str) else source.id

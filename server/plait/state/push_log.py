@@ -59,8 +59,10 @@ class ClientPushes:
         """Record that a push is being stored, and return the client's row to store with it."""
         self.ref = ref
         self.is_stored = True
-        self._forget()
-        refused = _encode(list(self._refused.values()))
+        refused = b"[]"
+        if self._refused:
+            self._forget()
+            refused = _encode(list(self._refused.values()))
         return ClientRow(self.id, ref, refused, read_wall_clock())
 
     def refuse(self, ref: int, error: PlaitError) -> None:

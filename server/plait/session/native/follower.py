@@ -187,7 +187,8 @@ class Follower:
 
     def drained(self) -> None:
         """Send waiting frames until the reader is slow again, as it has caught up."""
-        self._send_missed()
+        if self.is_behind:
+            self._send_missed()
         while self._held and not self._transport.is_backed_up:
             self._send_held(self._held)
         if self._misses_presence and not self._transport.is_backed_up:
@@ -195,7 +196,8 @@ class Follower:
 
     def catch_up(self) -> None:
         """Send everything that waits, even if the reader is slow."""
-        self._send_missed()
+        if self.is_behind:
+            self._send_missed()
         while self._held:
             self._send_held(self._held)
 
@@ -228,8 +230,6 @@ class Follower:
 
     def _send_missed(self) -> None:
         """Send the missed changes in one frame."""
-        if not self.is_behind:
-            return
         self.is_behind = False
         durable = self._actor.state.durable
         if durable.version <= self.version:

@@ -200,7 +200,7 @@ class Pushes:
             self._take_back(last)
             self._refuse(ref, error)
             return
-        version = pushed.commit.version
+        version = pushed.commit.revision.version
         answer = b'{"type":"ack","ref":%d,"version":%d' % (ref, version)
         if pushed.is_rebased:
             answer += b',"rebased":true'
