@@ -1,4 +1,4 @@
-"""`python -m benchmarks.walk`: which files of plait a push, an rpc, a run and a join go through.
+"""`python -m benchmarks.walk`: which files of plait an ordinary push, rpc, run, join and others go through.
 
 A server in this process is used over real sockets, while each call of a function of plait is recorded. A return is a
 call into a file that an earlier call had left. The store's OS thread is counted separately. The last table has the
@@ -6,42 +6,32 @@ longest chains of imports.
 """
 
 import argparse
-import asyncio
-import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import uvicorn
 
 import plait_schemas
 from benchmarks.chains import longest_chain, longest_chain_in
-from benchmarks.message_socket import MessageSocket
 from benchmarks.table import layout
-from benchmarks.wire import text
-from plait import Context, Plait, Thread, rpc
-from plait.web.addresses import Addresses
-from plait.web.serve import listen, make_http_protocol
-from plait.web.sockets.handshake import Handshake
+from benchmarks.walk_server import SLEEPERS, Cloudflare, Native, serve
 
 __all__ = ["LIMITS", "Walk", "walk_all"]
 
 SCHEMAS: Final = str(Path(plait_schemas.__file__).parent)
 SERVER: Final = str(Path(sys.modules["plait"].__file__ or "").parent)
 # How many files of the server each may go through.
-LIMITS: Final = {"push": 24, "rpc": 26, "join": 44}
+LIMITS: Final = {"push": 23, "rpc": 26, "run": 29, "join": 44, "message": 36, "effect": 32, "wake": 63}
 # How often each is done. The walk with the fewest calls counts, as a timer of the server may run during others.
 ROUNDS: Final = 5
-# Iterations of the server's loop after which an operation has no work left.
-REST: Final = 8
 # In later versions of Python, comprehensions are not functions.
 INLINED: Final = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"})
 PACKAGES: Final = ("store", "state", "actor", "parts", "agents", "node", "session", "web", "cli", "adapters")
@@ -67,6 +57,10 @@ class Recorder:
         # The OS thread in which the server's event loop runs.
         self.loop_thread = 0
         self._calls: dict[int, list[str]] = {}
+
+    def begin(self) -> None:
+        """Note that the calling OS thread is that of the event loop."""
+        self.loop_thread = threading.get_ident()
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
         """Note a call."""
@@ -104,158 +98,23 @@ def count_returns(files: Sequence[str]) -> int:
     return found
 
 
-class Game(msgspec.Struct, frozen=True):
-    """A state of the usual kind."""
-
-    players: tuple[str, ...] = ()
-    score: int = 0
-
-
-class GameRoom(Thread[Game]):
-    """A thread of the usual kind."""
-
-    initial_state = Game()
-
-    def validate_state_change(self, next_state: Game, source: Any) -> None:
-        if next_state.score < 0:
-            raise ValueError("score cannot be negative")
-
-    @rpc
-    async def echo(self, value: int) -> int:
-        return value
-
-    @rpc
-    async def add(self, by: int) -> int:
-        self.set_state(lambda game: msgspec.structs.replace(game, score=game.score + by))
-        return self.state.score
-
-
-class Input(msgspec.Struct):
-    """The input of the agent."""
-
-    by: int
-
-
-async def answer(ctx: Context[GameRoom], input: Input) -> int:
-    """Answer at once."""
-    return input.by
-
-
-class Native(MessageSocket):
-    """A client of the native protocol. It makes and reads frames without plait, which would be noted."""
-
-    def __init__(self, port: int, client: str) -> None:
-        super().__init__(port, "/threads/game-room/one", "plait.v1")
-        self._refs = 0
-        self.tell({"type": "join", "client": client})
-        joined = self.wait_for("joined")
-        self._epoch, self._version = joined["epoch"], joined["version"]
-
-    def tell(self, frame: dict[str, Any]) -> None:
-        """Send a frame."""
-        self.send(text(msgspec.json.encode(frame)))
-
-    def wait_for(self, type: str) -> dict[str, Any]:
-        """Return the next frame of a type."""
-        while True:
-            frame: dict[str, Any] = msgspec.json.decode(self.read())
-            assert frame["type"] not in ("nack", "error"), frame
-            self._version = frame.get("version", getattr(self, "_version", 0))
-            if frame["type"] == type:
-                return frame
-
-    def push(self, score: int) -> None:
-        """Set the score, and wait until that is durable."""
-        self._refs += 1
-        op = {"op": "replace", "path": "/score", "value": score}
-        self.tell({"type": "push", "ref": self._refs, "base": [self._epoch, self._version], "ops": [op]})
-        self.wait_for("ack")
-
-    def call(self, method: str, argument: Any) -> None:
-        """Call a method, and wait for its result."""
-        self._refs += 1
-        self.tell({"type": "call", "ref": self._refs, "method": method, "args": [argument]})
-        self.wait_for("result")
-
-
-class Cloudflare(MessageSocket):
-    """A client of the Cloudflare protocol."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(port, "/agents/game-room/one")
-        while b"cf_agent_mcp_servers" not in self.read():
-            pass
-
-    def push(self, score: int) -> None:
-        """Write a whole state."""
-        state = {"players": [], "score": score}
-        self.send(text(msgspec.json.encode({"type": "cf_agent_state", "state": state})))
-
-
-class Server(uvicorn.Server):
-    """A server that tells another OS thread when it has started."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_ready = threading.Event()
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.loop = asyncio.get_running_loop()
-        self.is_ready.set()
-
-
-@contextmanager
-def serve(recorder: Recorder, folder: Path) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Serve the thread in an OS thread of its own; yields the port, and a function that waits for the server."""
-    app = Plait(GameRoom, store=f"sqlite:///{folder / 'walk.db'}", secret="walk")
-    app.agent("answer", thread=GameRoom)(answer)
-    bound = listen("127.0.0.1", 0)
-    http: Any = make_http_protocol(Addresses(1000), 10.0)
-    config = uvicorn.Config(app, http=http, ws=Handshake, log_config=None, lifespan="on")
-    server = Server(config)
-
-    def main() -> None:
-        # Threads that the server starts, such as the store's, are profiled, too.
-        recorder.loop_thread = threading.get_ident()
-        threading.setprofile(recorder.profile)
-        sys.setprofile(recorder.profile)
-        try:
-            asyncio.run(server.serve([bound]))
-        finally:
-            threading.setprofile(None)
-            server.is_ready.set()
-
-    thread = threading.Thread(target=main, name="walk")
-    thread.start()
-    server.is_ready.wait()
-    loop = server.loop
-    assert loop is not None, "the server did not start"
-    try:
-        yield bound.getsockname()[1], lambda: asyncio.run_coroutine_threadsafe(rest(), loop).result(30)
-    finally:
-        server.should_exit = True
-        thread.join()
-        bound.close()
-
-
-async def rest() -> None:
-    """Wait while the server's loop does the remaining work."""
-    for _ in range(REST):
-        await asyncio.sleep(0)
-
-
 def walk_all() -> dict[str, Walk]:
     """Return what each operation has called."""
     recorder, found = Recorder(), dict[str, Walk]()
     with (
         tempfile.TemporaryDirectory(prefix="plait-walk-") as folder,
-        serve(recorder, Path(folder)) as (port, wait),
+        serve(recorder.profile, recorder.begin, Path(folder)) as (port, wait),
         ExitStack() as stack,
     ):
-        watcher, writer = (stack.enter_context(closing(Native(port, name))) for name in ("watcher", "writer"))
-        names, scores = map("client-{}".format, count()), count(1)
+        # Sockets stay open until the end, so that closing them is not counted.
+        def join(*arguments: str) -> Native:
+            return stack.enter_context(closing(Native(port, *arguments)))
+
+        watcher, writer = map(join, ("watcher", "writer"))
+        reader, sender = (join(name, "/threads/desk/one") for name in ("reader", "sender"))
+        planner = join("planner", "/threads/diary/one")
+        reader.tell({"type": "open", "part": "messages"})
+        names, scores, sleepers = map("client-{}".format, count()), count(1), iter(SLEEPERS)
 
         def push() -> None:
             writer.push(next(scores))
@@ -265,11 +124,16 @@ def walk_all() -> dict[str, Walk]:
             writer.call("add", 1)
             watcher.wait_for("change")
 
+        def send() -> None:
+            sender.write(next(names))
+            reader.wait_for("part")
+
         found["push"] = record(push, recorder, wait)
         found["rpc"] = record(add, recorder, wait)
         found["rpc that only reads"] = record(partial(writer.call, "echo", 1), recorder, wait)
         found["run"] = record(partial(writer.call, "run:answer", {"by": 1}), recorder, wait)
-        # Sockets stay open until the end, so that closing them is not counted.
+        found["message"] = record(send, recorder, wait)
+        found["effect"] = record(partial(planner.wait_for, "change"), recorder, wait, partial(planner.call, "plan", 1))
         page = stack.enter_context(closing(Cloudflare(port)))
 
         def write() -> None:
@@ -277,16 +141,24 @@ def walk_all() -> dict[str, Walk]:
             watcher.wait_for("change")
 
         found["push, Cloudflare"] = record(write, recorder, wait)
-        found["join"] = record(lambda: stack.enter_context(closing(Native(port, next(names)))), recorder, wait)
+        found["join"] = record(lambda: join(next(names)), recorder, wait)
         found["join, Cloudflare"] = record(lambda: stack.enter_context(closing(Cloudflare(port))), recorder, wait)
+        found["wake"] = record(lambda: join(next(names), f"/threads/game-room/{next(sleepers)}"), recorder, wait)
     return found
 
 
-def record(operation: Callable[[], object], recorder: Recorder, wait: Callable[[], None]) -> Walk:
-    """Return the calls of an operation that has been done before."""
+def record(
+    operation: Callable[[], object],
+    recorder: Recorder,
+    wait: Callable[[], None],
+    prepare: Callable[[], object] = lambda: None,
+) -> Walk:
+    """Return the calls of an operation that has been done before, each time after `prepare`."""
     walks = list[Walk]()
+    prepare()
     operation()
     for _ in range(ROUNDS):
+        prepare()
         wait()
         recorder.is_on = True
         operation()

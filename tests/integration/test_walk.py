@@ -1,4 +1,4 @@
-"""How many files of the server an ordinary push, rpc and join go through, counted by `benchmarks.walk`."""
+"""How many files of the server ordinary operations go through, counted by `benchmarks.walk`."""
 
 import pytest
 from benchmarks.walk import LIMITS, Walk, walk_all
