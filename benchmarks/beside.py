@@ -64,7 +64,7 @@ def measure(name: str, server: Server, run_name: str, seconds: float) -> float:
     if isinstance(result, str):
         raise SystemExit(f"{name}, {server.name}: {result}")
     server.settle()
-    return result.server_cpu / result.count * 1e6
+    return result.cost
 
 
 def compare(name: str, servers: Sequence[Server], rounds: int, seconds: float) -> tuple[str, ...]:

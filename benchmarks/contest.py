@@ -52,10 +52,21 @@ class Outcome(msgspec.Struct):
         results = self.results.get(name)
         return statistics.median(result.rate for result in results) if results else None
 
+    def cost(self, name: str) -> float | None:
+        """The median of the processor microseconds per operation."""
+        results = self.results.get(name)
+        return statistics.median(result.cost for result in results) if results else None
+
     def ratios(self, name: str) -> list[float]:
         """plait over another, a ratio for each round in which both finished."""
-        pairs = zip(self.results.get(PLAIT, []), self.results.get(name, []), strict=False)
-        return [ours.rate / theirs.rate for ours, theirs in pairs]
+        return [ours.rate / theirs.rate for ours, theirs in self._pairs(name)]
+
+    def cost_ratios(self, name: str) -> list[float]:
+        """The same of their processor time, for each round in which the other used any."""
+        return [ours.cost / theirs.cost for ours, theirs in self._pairs(name) if theirs.cost]
+
+    def _pairs(self, name: str) -> Iterator[tuple[Result, Result]]:
+        return zip(self.results.get(PLAIT, []), self.results.get(name, []), strict=False)
 
     def most(self, name: str, holds: Callable[[Result], bool]) -> bool:
         """Whether something holds in most rounds."""

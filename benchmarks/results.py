@@ -39,6 +39,11 @@ class Result(msgspec.Struct, frozen=True):
         return self.count / self.seconds
 
     @property
+    def cost(self) -> float:
+        """The server's processor microseconds per operation."""
+        return self.server_cpu / self.count * 1e6
+
+    @property
     def is_generator_busier(self) -> bool:
         """Whether the load generator limits the rate, and not the server."""
         return self.generator_cpu > self.server_cpu

@@ -8,10 +8,11 @@ from benchmarks.rows import Against
 
 __all__ = ["layout", "median", "memory", "ratio", "speed"]
 
-HEADER = ("load", "plait", "", "beside", "", "plait ÷", "rounds", "aim", "")
+HEADER = ("load", "plait", "", "beside", "", "plait ÷", "rounds", "aim", "", "CPU µs", "beside", "CPU ÷")
 LEGEND = (
     "plait speaks the Cloudflare protocol; beside it, where it says plait.v1, the same server with its own.",
     "Each ratio is the median of the rounds' own ratios; beside it the lowest and the highest.",
+    "CPU µs: the processor time of the server for one operation, plait's and beside it the other's, and their ratio.",
     "* the load generator used more processor time than the server: the server could do more than the number says.",
     "! other processes used more than a tenth of a core: run it again when the machine is quiet.",
 )
@@ -23,7 +24,7 @@ def speed(outcomes: Iterable[Outcome]) -> str:
     for outcome in outcomes:
         for number, against in enumerate(outcome.row.against):
             lines.append(line(outcome, against, is_first=number == 0))
-    return "\n".join((layout(lines, right={1, 4, 5}), "", *LEGEND))
+    return "\n".join((layout(lines, right={1, 4, 5, 9, 10, 11}), "", *LEGEND))
 
 
 def line(outcome: Outcome, against: Against, *, is_first: bool) -> Sequence[str]:
@@ -33,13 +34,26 @@ def line(outcome: Outcome, against: Against, *, is_first: bool) -> Sequence[str]
     ours = rate(outcome, PLAIT) if is_first else ""
     unit = f"{row.unit}/s" if is_first else ""
     ratios = sorted(outcome.ratios(against.peer))
+    costs = (cost(outcome, PLAIT) if is_first else "", cost(outcome, against.peer), cost_ratio(outcome, against.peer))
     aim = "" if against.aim is None else f"≥ {against.aim:g}"
     if not ratios:
-        return (title, ours, unit, against.label, rate(outcome, against.peer), "-", "", aim, "")
+        return (title, ours, unit, against.label, rate(outcome, against.peer), "-", "", aim, "", *costs)
     middle = median(ratios)
     spread = f"{ratio(ratios[0])}-{ratio(ratios[-1])}"
     verdict = "" if against.aim is None else "met" if middle >= against.aim else "SHORT"
-    return (title, ours, unit, against.label, rate(outcome, against.peer), ratio(middle), spread, aim, verdict)
+    return (title, ours, unit, against.label, rate(outcome, against.peer), ratio(middle), spread, aim, verdict, *costs)
+
+
+def cost(outcome: Outcome, name: str) -> str:
+    """The median of the processor time per operation."""
+    value = outcome.cost(name)
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def cost_ratio(outcome: Outcome, name: str) -> str:
+    """The median of the rounds' ratios of processor time."""
+    ratios = sorted(outcome.cost_ratios(name))
+    return ratio(median(ratios)) if ratios else "-"
 
 
 def median(ordered: Sequence[float]) -> float:
