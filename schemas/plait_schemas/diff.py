@@ -97,7 +97,10 @@ def _diff(old: Any, new: Any, path: str, ops: BoundedOps, how: _Comparison) -> N
         return
     ops.expect(1)
     if type(old) in _SCALARS or type(new) in _SCALARS:
-        ops.extend(replace(old, new, path, how.keys, how.texts))
+        if type(new) is str:
+            ops.extend(replace(old, new, path, how.keys, how.texts))
+        else:
+            ops.append(Op("replace", path, new))
         return
     match _members(old), _members(new):
         case dict() as before, dict() as after:

@@ -118,14 +118,15 @@ class Actor:
         self.thread: Thread[Any] = object.__new__(kind.cls)
         self.sockets = Sockets(self, self.thread)
         history = self._make_history(stored, fence)
-        self.log = ChangeLog(key, host.store, history, on_error=self._tell_store_error)
+        tell_store_error = self._tell_store_error
+        self.log = ChangeLog(key, host.store, history, on_error=tell_store_error)
         self.state = self._make_state(history, stored)
         self.turns = self.state.turns = TurnRunner(self, self.thread, self.state.after)
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
         self.sockets.on_unseen = self._watch
-        self.records = Records(key, host.store, self.state, on_error=self._tell_store_error)
+        self.records = Records(key, host.store, self.state, on_error=tell_store_error)
         # The values that other packages keep on this actor, which they declare with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.

@@ -44,7 +44,8 @@ class Mailbox:
         self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
         # Turns that run nested in the running one, and a future that is done when one of them has ended.
-        self.nested: set[Turn] = set()
+        # A dict, as an empty set is large.
+        self.nested: dict[Turn, None] = {}
         self._nested_ended: asyncio.Future[None] | None = None
         # Whether no turn begins except nested ones.
         self.is_held = False
@@ -69,7 +70,7 @@ class Mailbox:
             return
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
-            self.nested.add(turn)
+            self.nested[turn] = None
             turn.on_end(lambda *_: self._finish_nested(turn))
             turn.start(self._loop)
             return
@@ -136,7 +137,7 @@ class Mailbox:
                 self._run()
 
     def _finish_nested(self, turn: Turn) -> None:
-        self.nested.discard(turn)
+        self.nested.pop(turn, None)
         if self._nested_ended is not None and not self._nested_ended.done():
             self._nested_ended.set_result(None)
 

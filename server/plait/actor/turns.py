@@ -50,7 +50,8 @@ class TurnRunner:
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
         # The turns that run outside of the mailbox: concurrent rpcs and streams, and the last one.
-        self._concurrent: set[Turn] = set()
+        # A dict, as an empty set is large.
+        self._concurrent: dict[Turn, None] = {}
         # The error that ends all turns; None while they may run.
         self.refusal: PlaitError | None = None
 
@@ -168,7 +169,7 @@ class TurnRunner:
         if is_concurrent and not self.mailbox.is_held:
             turn.on_end(lambda *_: self._finish_concurrent(turn))
             turn.on_end(done)
-            self._concurrent.add(turn)
+            self._concurrent[turn] = None
             turn.start(self._loop, context)
             return
         turn.on_end(done)
@@ -234,13 +235,13 @@ class TurnRunner:
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
         """Run a turn concurrently with others, even while those are held or refused."""
         turn.on_end(lambda *_: self._finish_concurrent(turn))
-        self._concurrent.add(turn)
+        self._concurrent[turn] = None
         turn.start(self._loop, context)
 
     def run_last(self, turn: Turn) -> None:
         """Run a turn while the others are held."""
         turn.on_end(lambda *_: self._finish_concurrent(turn))
-        self._concurrent.add(turn)
+        self._concurrent[turn] = None
         self.mailbox.run_last(turn)
 
     def expire(self, now: float, timeout: float | None) -> None:
@@ -323,7 +324,7 @@ class TurnRunner:
         return turn.parent is not None and turn.parent.holds(self.mailbox)
 
     def _finish_concurrent(self, turn: Turn) -> None:
-        self._concurrent.discard(turn)
+        self._concurrent.pop(turn, None)
         self._actor.touch()
 
 

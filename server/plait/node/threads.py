@@ -101,6 +101,8 @@ class Slot:
             return await future
         finally:
             del self.waiters[future]
+            if not self.waiters:
+                self.waiters.clear()  # This frees its memory.
 
     def use(self) -> Actor:
         """Return the actor of a thread that is awake, and reset its idle timer."""

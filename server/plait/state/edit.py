@@ -100,9 +100,10 @@ class Edit:
         history, base = self._pipeline.history, self._base.version
         if (own := self._pipeline.ops_since(self._base)) is not None:
             return own
-        if not self._was_durable and self._base is not history.current:
+        made = self._base.change
+        if not self._was_durable and made is not None and self._base is not history.current:
             row = history.since(base - 1, base, self._older)
-            if not row or row[0] != self._base.change:
+            if not row or row[0] != made:
                 raise Conflict("the edited state could not be stored, or has changed too often since the edit began")
         rows = history.since(base, history.current.version, self._older)
         if rows is None:

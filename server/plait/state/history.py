@@ -223,9 +223,9 @@ class History:
         return [row for row in self._recent or () if row.version <= to]
 
     def forget(self) -> None:
-        """Drop the recent changes from memory, unless some are not durable yet."""
+        """Drop the recent changes, and what helps to compare states, from memory, unless some are not durable yet."""
         if self.current is self.durable:
-            self._recent = None
+            self._recent = self._texts = self.current.change = None
             self._recent_bytes = 0
 
     # Inside

@@ -22,6 +22,9 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     path: str | None = None
 
 
+# Threads to which no client has pushed share it.
+_NONE: Final[frozenset[str]] = frozenset()
+
 _decode = msgspec.json.Decoder(list[Refusal]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -96,8 +99,7 @@ class PushLog:
     def __init__(self, read: Callable[[str], Awaitable[ClientRow | None]], stored: Iterable[str] | None) -> None:
         self._members: dict[str, ClientPushes] = {}
         self._read = read
-        # Threads to which no client has pushed share the empty set.
-        self._stored: frozenset[str] | None = None if stored is None else frozenset(stored)
+        self._stored: frozenset[str] | None = None if stored is None else frozenset(stored) or _NONE
 
     def __contains__(self, id: str) -> bool:
         """Whether a client has joined."""

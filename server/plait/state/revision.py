@@ -39,7 +39,7 @@ class Revision:
         is_partial: bool = False,
     ) -> None:
         self.version = 0
-        # The change that made this version, None for one that was loaded.
+        # The change that made this version; None for one that was loaded, or that has been durable for some time.
         self.change: ChangeRow | None = None
         # A new thread may have no state, and then no form of it.
         self.has_state = json is not None or state is not UNDECODED or document is not UNDECODED

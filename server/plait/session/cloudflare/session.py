@@ -230,12 +230,13 @@ class CloudflareSession:
 
     def _note_seen(self) -> None:
         """Continue after the client has answered a ping."""
-        if self._seen.is_page and self._left_at is not None:
-            if self._opening is None:
+        if self._left_at is not None:
+            if not self._seen.is_page:
+                self._forget_departure()
+            elif self._opening is None:
                 self._opening = self._loop.call_later(_OPENING, self._forget_departure)
-        else:
-            self._forget_departure()
-        self.drained()
+        if self._is_behind:
+            self._send_state(None)
 
     def _forget_departure(self) -> None:
         """Forget what the client showed on its last socket, as it has seen a state on this one."""

@@ -36,7 +36,7 @@ def serialize_pinged(frame: Frame, payload: bytes) -> bytes:
     """
     data = frame.data
     start = serialize(data[:-1], 0x01 if frame.is_text else 0x02)
-    return start + serialize(payload, 0x89) + serialize(data[-1:], 0x80)
+    return b"%b\x89%c%b\x80%c%b" % (start, len(payload), payload, len(data[-1:]), data[-1:])
 
 
 def is_utf8(data: bytes) -> bool:
