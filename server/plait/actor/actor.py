@@ -353,10 +353,13 @@ class Actor:
             clients=PushLog(self.log.client, () if stored is None else stored.clients),
             validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
             on_commit=self.sockets.send_change,
-            on_lost=partial(self.host.drop, self),
+            on_lost=self._drop,
             instruments=self.instruments,
             find_trace=find_trace,
         )
+
+    def _drop(self, error: StoreError) -> None:
+        self.host.drop(self, error)
 
     def _watch(self) -> None:
         """Make the node check the thread, as its log in memory may be freed."""
