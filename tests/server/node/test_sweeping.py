@@ -86,12 +86,12 @@ async def test_a_thread_stays_looked_at_until_its_changes_are_durable() -> None:
         house.store.is_held = True
         commit = actor.thread.set_state(1)
         assert take(house, now) == take(house, now + 1) == ["one"]
-        assert actor.state.history.has_recent
+        assert actor.state.history.recent(1)
         house.store.resume()
         async with asyncio.timeout(PATIENCE):
             await commit
         assert take(house, now + 2) == ["one"]
-        assert not actor.state.history.has_recent
+        assert not actor.state.history.recent(1)
         assert take(house, now + 3) == []
 
 
@@ -102,9 +102,9 @@ async def test_a_change_that_no_turn_has_made_is_forgotten_when_it_is_durable() 
         take(house, now)
         async with asyncio.timeout(PATIENCE):
             await actor.thread.set_state(1)
-        assert actor.state.history.has_recent
+        assert actor.state.history.recent(1)
         assert take(house, now + 1) == ["one"]
-        assert not actor.state.history.has_recent
+        assert not actor.state.history.recent(1)
 
 
 class Restless(Room):
