@@ -486,6 +486,20 @@ async def test_an_edit_of_a_state_that_becomes_durable_meanwhile_is_kept() -> No
         assert thread.state["cards"] == [{"n": "edited"}, {"n": 0}, {"n": 1}]
 
 
+async def test_an_edit_is_kept_whose_state_becomes_durable_and_is_then_forgotten() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+        house.store.is_held = True
+        first = thread.set_state(lambda s: {**s, "cards": [{"n": "first"}, *s["cards"]]})
+        async with thread.edit() as draft:
+            draft.cards[0].n = "edited"
+            house.store.resume()
+            await outcome(first)
+            (await house.actor(Board)).state.history.forget()
+            await outcome(thread.update("/votes/other", 1))
+        assert thread.state["cards"] == [{"n": "edited"}, {"n": 0}, {"n": 1}]
+
+
 async def test_a_change_in_place_of_the_state_is_none_of_the_edits() -> None:
     async with open_house(Board) as house:
         thread = await board(house)

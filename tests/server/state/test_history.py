@@ -1,6 +1,7 @@
 """Where a thread stands, and what is written of it."""
 
 import enum
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from plait.errors import CorruptThread
 from plait.limits import DEFAULT_LIMITS
 from plait.state.history import History, replay_json
 from plait.state.revision import Revision
-from plait.state.types import StateType
+from plait.state.types import UNDECODED, StateType
 from plait.store.protocol import ChangeRow, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.patch import decode_ops
 
@@ -640,3 +641,19 @@ def test_an_edit_of_every_member_of_a_large_object_is_kept_as_the_whole_state_wh
     assert write is not None
     assert len(write.changes) == 1
     assert [op.path for op in decode_ops(write.changes[0].ops)] == [""]
+
+
+def test_an_idle_thread_keeps_its_last_change_neither_as_a_row_nor_in_what_it_compares_with() -> None:
+    state = b'"%b"' % (b"x" * 100_000)
+    history = History(KEY, ANY, None)
+    tracemalloc.start()
+    try:
+        after = Revision(ANY, json=state)
+        history.append(history.diff(history.current, UNDECODED, state, DEFAULT_LIMITS), "server", after)
+        history.mark_durable(after)
+        assert tracemalloc.get_traced_memory()[0] > 100_000
+        history.forget()
+        assert tracemalloc.get_traced_memory()[0] < 10_000
+    finally:
+        tracemalloc.stop()
+    assert history.current.json == state
