@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.schedules import play_seeds
 
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.draft import Draft, DraftList, DraftObject, NotFinite, draft, recorded
@@ -469,7 +470,7 @@ def at(node: Any, path: tuple[Any, ...]) -> Any:
     return node
 
 
-@pytest.mark.parametrize("seed", range(300))
+@play_seeds(30)
 def test_a_draft_records_what_the_same_does_to_a_copy(seed: int) -> None:
     chance = random.Random(seed)
     document = {"a": some(chance, 3), "items": [some(chance, 2) for _ in range(3)]}
@@ -493,7 +494,7 @@ def text(value: Any) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
 
 
-@pytest.mark.parametrize("seed", range(100))
+@play_seeds(10)
 def test_parts_that_are_held_on_to_are_changed_where_they_are_or_refuse(seed: int) -> None:
     chance = random.Random(seed)
     document: list[Any] = [[n, [n]] for n in range(4)]

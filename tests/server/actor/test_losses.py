@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
+from tests.schedules import play_seeds
 from tests.server.actor.loss_judge import judge
 from tests.server.rooms import Client, House, make_request, open_house
 from tests.server.session.guests import Guest
@@ -845,7 +846,7 @@ async def test_nobody_is_let_in_by_a_value_that_was_lost() -> None:
         assert client.transport.closed is not None
 
 
-@pytest.mark.parametrize("seed", range(25))
+@play_seeds(3)
 async def test_nothing_answered_is_lost_and_nothing_refused_is_there(seed: int) -> None:
     wrong, counts = await judge(seed)
     assert wrong == []

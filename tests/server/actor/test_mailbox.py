@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.schedules import play_seeds
 
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, make_resolver
@@ -232,7 +233,7 @@ async def test_turns_run_in_order_of_arrival_and_never_overlap() -> None:
     assert log.lines == ["a begins", "a ends", "b", "c begins", "c ends", "d"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@play_seeds(2)
 async def test_turns_of_any_kind_never_overlap(seed: int) -> None:
     chance = random.Random(seed)
     mailbox, log = make_mailbox(), Log()

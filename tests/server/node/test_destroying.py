@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
+from tests.schedules import play_seeds
 from tests.server.fakes import TroubledStore
 from tests.server.owning import submit
 from tests.server.rooms import Client, House, open_house
@@ -737,7 +738,7 @@ async def play(house: House, chance: random.Random, told: list[tuple[str, str, i
     await outcome(asyncio.gather(*tasks))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@play_seeds(4)
 async def test_whatever_comes_at_the_same_moment_a_destroyed_thread_never_comes_back(seed: int) -> None:
     chance = random.Random(seed)
     told: list[tuple[str, str, int]] = []

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 import msgspec
 import pytest
+from tests.schedules import play_seeds
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.owning import claim_now, submit
 
@@ -361,7 +362,7 @@ def some_json(chance: random.Random, depth: int) -> Any:
 
 
 @pytest.mark.parametrize("validates", [True, False])
-@pytest.mark.parametrize("seed", range(15))
+@play_seeds(2)
 async def test_whatever_clients_push_is_refused_or_is_read_back_and_never_breaks_the_thread(
     seed: int, validates: bool
 ) -> None:
@@ -866,7 +867,7 @@ def text(value: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("type_", "some"), TYPES, ids=lambda each: getattr(each, "__name__", ""))
-@pytest.mark.parametrize("seed", range(5))
+@play_seeds(1)
 async def test_a_change_by_operations_and_the_same_by_value_or_as_json_are_stored_alike(
     type_: Any, some: Callable[[random.Random], Any], seed: int
 ) -> None:
@@ -925,7 +926,7 @@ async def test_the_same_change_is_stored_as_the_same_bytes_however_it_was_made(t
 
 
 @pytest.mark.parametrize(("type_", "some"), TYPES, ids=lambda each: getattr(each, "__name__", ""))
-@pytest.mark.parametrize("seed", range(12))
+@play_seeds(2)
 async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_value(
     type_: Any, some: Callable[[random.Random], Any], seed: int
 ) -> None:
@@ -1144,7 +1145,7 @@ async def test_a_change_that_is_made_when_a_failure_is_told_is_on_firm_ground() 
         assert b.lost == []
 
 
-@pytest.mark.parametrize("seed", range(15))
+@play_seeds(2)
 async def test_random_failures_never_show_what_is_not_stored(seed: int) -> None:
     chance = random.Random(seed)
     async with bench(initial=[]) as b:
@@ -1256,7 +1257,7 @@ async def test_records_fail_with_the_changes_before_them_and_those_after_fail_wi
         assert b.lost == []
 
 
-@pytest.mark.parametrize("seed", range(30))
+@play_seeds(3)
 async def test_changes_and_records_that_fail_at_random_are_never_shown_or_stored_in_part(seed: int) -> None:
     chance = random.Random(seed)
     async with bench(initial=0) as b:

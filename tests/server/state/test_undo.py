@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.clocks import Clock
+from tests.schedules import play_seeds
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import open_house
 
@@ -237,7 +238,7 @@ def some(chance: random.Random, depth: int = 3) -> Any:
             return chance.choice([None, 1, "x"])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@play_seeds(6)
 async def test_whatever_one_source_changed_and_took_back_in_between_can_all_be_taken_back(seed: int) -> None:
     chance = random.Random(seed)
     async with table({"a": some(chance), "b": some(chance)}) as t:
@@ -407,7 +408,7 @@ async def test_what_both_have_taken_out_stays_out() -> None:
         assert t.state == before
 
 
-@pytest.mark.parametrize("seed", range(40))
+@play_seeds(4)
 async def test_who_keeps_to_a_place_of_their_own_takes_back_all_of_it_and_nothing_else(seed: int) -> None:
     chance = random.Random(seed)
     # The text keeps operations shorter than the state, which is stored in the place of longer ones.
@@ -429,7 +430,7 @@ async def test_who_keeps_to_a_place_of_their_own_takes_back_all_of_it_and_nothin
             assert t.state == {**before, who: expected}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@play_seeds(4)
 async def test_elements_of_a_list_that_several_put_in_are_taken_out_by_those_who_put_them(seed: int) -> None:
     chance = random.Random(seed)
     async with table({"list": ["first"]}) as t:

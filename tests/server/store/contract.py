@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 import pytest
+from tests.schedules import play_seeds
 from tests.server.owning import own, owned, submit
 
 from plait.errors import Fenced, StoreError
@@ -508,11 +509,11 @@ async def test_a_clock_that_was_wrong_neither_forgets_what_is_young_nor_keeps_wh
         assert await states(store, len(minutes)) == told(range(oldest, len(minutes) + 1))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@play_seeds(2)
 async def test_whatever_is_written_and_pruned_the_versions_that_are_kept_have_no_gap(store: Store, seed: int) -> None:
-    chance = random.Random(seed)
-    async with owned(store, ROOM, OTHER):
-        await put(store, beginning())
+    chance, key = random.Random(seed), ThreadKey("room", str(seed))
+    async with owned(store, key):
+        await put(store, beginning(key=key))
         oldest, snapshots = 0, {0}
         for version in range(1, 60):
             prune = None
@@ -523,9 +524,9 @@ async def test_whatever_is_written_and_pruned_the_versions_that_are_kept_have_no
                 prune = Prune(chance.randrange(version + 1), at=chance.choice([0, chance.randrange(version + 1)]))
                 bound = max(prune.version, prune.at - 1)
                 oldest = max(oldest, *(each for each in snapshots if each <= bound)) if bound > 0 else oldest
-            await put(store, change(version, snapshot=snapshot, prune=prune, at=version))
-            assert (await versions(store))[0] == version
-        assert await states(store, 60) == told(range(oldest, 60))
+            await put(store, change(version, key=key, snapshot=snapshot, prune=prune, at=version))
+            assert (await versions(store, key))[0] == version
+        assert await states(store, 60, key) == told(range(oldest, 60))
 
 
 # Secrets

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.schedules import play_seeds
 from tests.server.owning import submit
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 
@@ -292,7 +293,7 @@ def test_a_deletion_ends_what_is_made_into_one() -> None:
     assert list(coalesce([change(1), end, anew])) == [gone, anew]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@play_seeds(5)
 async def test_what_is_made_into_one_has_the_effect_of_the_writes_one_by_one(seed: int) -> None:
     chance = random.Random(seed)
     writes: list[Write] = []

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from starlette.requests import Request
+from tests.schedules import play_seeds
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import Client, House, open_house
 from tests.told import check_internal
@@ -718,7 +719,7 @@ async def test_a_socket_that_cannot_be_pinged_has_not_seen_an_old_state_that_it_
             assert await a.next() == state("from a")
 
 
-@pytest.mark.parametrize("seed", range(10))
+@play_seeds(2)
 async def test_clients_that_write_at_the_same_time_end_with_the_state_of_the_server(seed: int) -> None:
     chance = random.Random(seed)
     async with open_house(Room) as house:

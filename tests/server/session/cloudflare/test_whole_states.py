@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from starlette.requests import Request
+from tests.schedules import play_seeds
 from tests.server.rooms import Client, House, make_request, open_house
 
 from plait.actor.connection import Connection, Source
@@ -250,7 +251,7 @@ async def test_a_write_after_one_that_could_not_be_stored_leaves_what_others_cha
         assert (found["b"], found["c"]) == (1, 1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@play_seeds(3)
 async def test_clients_that_write_fields_of_their_own_lose_none_of_them(seed: int) -> None:
     chance = random.Random(seed)
     async with open_house(Room) as house:
@@ -449,7 +450,7 @@ async def test_a_client_that_left_a_crowd_is_not_taken_to_have_seen_a_state_with
         assert REJECTED in back.transport.take()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@play_seeds(3)
 async def test_clients_that_add_to_one_list_lose_and_double_nothing(seed: int) -> None:
     chance = random.Random(seed)
     async with open_house(Room) as house:
