@@ -3,14 +3,18 @@ PORT ?= 8000
 # Each Python that is asked for has an environment of its own: make test PYTHON=python3.13 uses .venv-3.13.
 VENV := .venv$(if $(filter command% environment%,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
-# Processes among which the tests are divided. Half of their time they wait, so there are more of them than processors.
-WORKERS ?= 4
+# Processes among which the tests are divided. Most of their time they wait, so there are more of them than processors.
+WORKERS ?= 8
 # How many times as many random schedules `make soak` plays.
 SOAK ?= 20
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all soak check client pytest adapters bench docs clean system
+.PHONY: demo test test-all soak check pyright client pytest adapters bench docs clean system
+
+# In a fresh clone, tests are compiled once before many workers do it at the same time.
+COMPILE_TESTS = find tests -name "*.$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-pytest-*.pyc" \
+	| grep -q . || $(BIN)/python -m pytest --collect-only -q > /dev/null
 
 # The examples on one index page, kept in plait-demo.db.
 demo: $(VENV)/.installed
@@ -24,8 +28,8 @@ test: system
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target pytest adapters check client docs
 	@echo "tested with `$(BIN)/python -V`: pytest, the adapters, checks, the TypeScript client and the docs passed"
 
-# Everything, and pytest with each newer Python that is there.
-test-all: test
+# Everything, pyright, and pytest with each newer Python that is there: before a submission.
+test-all: test pyright
 	@for version in 3.12 3.13; do \
 		python=`command -v ~/.pyenv/versions/$$version*/bin/python python$$version | head -1`; \
 		if [ -z "$$python" ]; then echo "Python $$version is not there"; continue; fi; \
@@ -34,12 +38,14 @@ test-all: test
 	done
 
 pytest: system $(VENV)/.installed-dev
+	-@$(COMPILE_TESTS)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20
 
 # The tests that play random schedules or search for examples, with others than before; then what each of them counted.
 soak: export PLAIT_SOAK := $(SOAK)
 soak: export PLAIT_SEED ?= $(shell date +%s)
 soak: system $(VENV)/.installed-dev
+	-@$(COMPILE_TESTS)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "soak or hypothesis" -rP --durations=20
 
 # The tests of adapters whose packages are large, or want older versions of others, in an environment of their own.
@@ -50,8 +56,11 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m plait_schemas.export --check
+
+# What mypy checks, by other rules. It takes two minutes of processor time.
+pyright: $(VENV)/.installed-dev
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # The TypeScript client: types, format, tests, and whether the bundle that servers hand out is the one that it makes.
 client: system $(VENV)/.installed-dev client/js/node_modules/.installed

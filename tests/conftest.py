@@ -8,6 +8,7 @@ from hypothesis import settings
 from tests.clocks import Clock, stopped_clock
 from tests.fronts import using_fronts
 from tests.nats import Nats, NatsCluster
+from tests.ordering import deal
 from tests.postgres import Postgres, private_folder
 from tests.schedules import TIMES, schedules
 
@@ -97,3 +98,10 @@ def _escape(value: Any) -> Any:
             return [_escape(item) for item in value]
         case _:
             return value
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let each of several workers begin with tests that wait."""
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        items[:] = deal(items, worker["workercount"])

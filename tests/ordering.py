@@ -1,0 +1,92 @@
+"""The order in which many workers run tests: those that wait for others come first, so none of them is the last."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Final
+
+import pytest
+
+__all__ = ["WAITING", "deal"]
+
+# Files whose tests mostly wait, for processes, browsers and outages; the longest first.
+WAITING: Final = (
+    "tests/cluster/test_nodes.py",
+    "tests/cluster/test_faults.py",
+    "tests/cluster/test_rollout.py",
+    "tests/cluster/test_moves.py",
+    "tests/integration/test_board_page.py",
+    "tests/integration/test_chat_page.py",
+    "tests/workers/test_processes.py",
+    "tests/cluster/test_starts.py",
+    "tests/server/store/test_nats_owners.py",
+    "tests/integration/test_pages.py",
+    "tests/integration/test_cli.py",
+    "tests/integration/test_assistant_page.py",
+    "tests/integration/test_text_pages.py",
+    "tests/integration/test_games_pages.py",
+    "tests/cluster/test_late.py",
+    "tests/workers/test_kills.py",
+    "tests/integration/test_messages_live.py",
+    "tests/integration/test_agents_client_browser.py",
+    "tests/integration/test_engines.py",
+    "tests/integration/test_pad_page.py",
+    "tests/server/store/test_nats_outages.py",
+    "tests/server/store/test_postgres_outages.py",
+    "tests/integration/test_pages_accessible.py",
+    "tests/workers/test_metrics.py",
+    "tests/cluster/test_members.py",
+    "tests/cluster/test_status.py",
+    "tests/cluster/test_alone.py",
+    "tests/cluster/test_commands.py",
+    "tests/cluster/test_startup.py",
+    "tests/cluster/test_unfinished_copies.py",
+    "tests/workers/test_members.py",
+    "tests/integration/test_run_readers.py",
+    "tests/integration/test_store_file.py",
+    "tests/integration/test_agents_client_react.py",
+    "tests/integration/test_todo_react.py",
+    "tests/integration/test_relay.py",
+    "tests/integration/test_convergence_js.py",
+    "tests/server/store/test_postgres_owners.py",
+    "tests/integration/test_fork_kill.py",
+    "tests/integration/test_import_kill.py",
+    "tests/integration/test_store_kill.py",
+    "tests/integration/test_native_kill.py",
+    "tests/integration/test_schedule_kill.py",
+    "tests/integration/test_runs_kill.py",
+    "tests/integration/test_messages_kill.py",
+    "tests/integration/test_values_kill.py",
+    "tests/integration/test_kill.py",
+    "tests/integration/test_shutdown.py",
+    "tests/integration/test_loop_watcher.py",
+    "tests/integration/test_clock.py",
+    "tests/integration/test_store_copy.py",
+    "tests/integration/test_store_replaced.py",
+    "tests/integration/test_opening.py",
+    "tests/integration/test_cookie_session.py",
+    "tests/integration/test_traces.py",
+)
+
+
+def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return the items in an order in which each worker begins with some of those that wait.
+
+    xdist gives each worker an equal piece of the list, and later lets those that are done take from the ends.
+    """
+    files: dict[str, list[pytest.Item]] = {file: [] for file in WAITING}
+    others: list[pytest.Item] = []
+    for item in items:
+        files.get(item.nodeid.partition("::")[0], others).append(item)
+    # A file stays in one piece: its tests may share servers.
+    pieces: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, found in enumerate(found for found in files.values() if found):
+        turn, place = divmod(number, workers)
+        pieces[place if turn % 2 == 0 else -1 - place] += found
+    rest: Iterator[pytest.Item] = iter(others)
+    left = len(items)
+    for number, piece in enumerate(pieces):
+        size = left // (workers - number)
+        left -= size
+        rest = chain(piece[size:], rest)
+        piece[size:] = islice(rest, size - len(piece[:size]))
+    return [item for piece in pieces for item in piece]
