@@ -64,10 +64,14 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test of a `relayed` module twice more, with its threads behind a gateway."""
-    marks = [each.name for each in metafunc.definition.iter_markers()]
-    if "relayed" in marks and "local" not in marks:
-        metafunc.parametrize("front", [None, "unix", "tcp"], ids=["local", "relayed", "tcp"], indirect=True)
+    """Run each test of a `relayed` module once or twice more, with its threads behind a gateway."""
+    relayed = metafunc.definition.get_closest_marker("relayed")
+    if relayed is None or metafunc.definition.get_closest_marker("local") is not None:
+        return
+    fronts: list[Any] = [pytest.param(None, id="local"), pytest.param("unix", id="relayed")]
+    if TIMES > 1 or relayed.kwargs.get("tcp"):
+        fronts.append(pytest.param("tcp", id="tcp", marks=pytest.mark.soak))
+    metafunc.parametrize("front", fronts, indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """A gateway before an app of a test, in the same process: each thread is the app's, and reached over a link.
 
-Suites run once more in `tests/relayed` with a front before each app that `running` serves.
+Tests that are `relayed` run once more with a front before each app that `running` serves.
 """
 
 import copy

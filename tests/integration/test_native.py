@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 from plait import Connection, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, current, rpc
 from plait.web.sockets.handshake import Handshake
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(tcp=True)
 
 PATH = "/threads/page/one"
 SERVERS = ("plait", "websockets-sansio")
