@@ -304,11 +304,13 @@ async def test_a_request_whose_owner_is_lost_is_refused_or_not_known_to_have_end
     fronts: list[Front], method: str, wanted: tuple[int, str]
 ) -> None:
     async with serving(fronts) as (address, front, page), http(address) as web:
+        hold(front, 0.1)
         asking = asyncio.create_task(web.request(method, f"{PATH}/hold"))
         await page.entered.wait()
         await lose(front)
         answer = await asking
         assert (answer.status_code, answer.json()["error"]["code"]) == wanted
+        page.gate.set()
 
 
 async def test_an_answer_that_has_begun_is_incomplete_when_the_owner_is_lost(
