@@ -12,7 +12,7 @@ from plait.actor.current import current
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
-from plait.errors import CallFailed, InvalidState, MethodNotFound, StoreError
+from plait.errors import CallFailed, InvalidState, MethodNotFound, Reject, StoreError
 from plait.limits import DEFAULT_LIMITS
 
 PATIENCE = 10.0
@@ -25,10 +25,15 @@ async def outcome(awaitable: Awaitable[Any]) -> Any:
 
 class Game(msgspec.Struct, frozen=True):
     score: int = 0
+    log: str = ""
 
 
 class Room(Thread[Game]):
     initial_state = Game()
+
+    def validate_state_change(self, next_state: Game, source: Any) -> None:
+        if next_state.score < 0:
+            raise Reject("score cannot be negative", path="/score")
 
     @rpc(name="addScore")
     def add_score(self, n: int, *, twice: bool = False) -> int:
@@ -109,6 +114,12 @@ async def test_the_state_is_read_and_set_with_its_type() -> None:
         assert await handle.state() == Game(4)
         with pytest.raises(InvalidState):
             await handle.set_state({"score": "x"})
+        with pytest.raises(Reject) as rejected:
+            await handle.set_state(Game(-1))
+        assert rejected.value.path == "/score"
+        assert await handle.append("/log", "abc") == 3
+        assert await handle.splice("/log", 1, 1, "xx") == 4
+        assert await handle.state() == Game(4, "axxc")
 
 
 async def test_the_state_is_told_when_it_is_durable() -> None:
@@ -183,9 +194,11 @@ async def test_a_stream_that_fails_raises_after_its_chunks() -> None:
 async def test_a_stream_by_hand_has_its_chunks_and_its_error() -> None:
     async with open_house(Room) as house:
         handle = house.handle(Room)
-        assert [chunk async for chunk in handle.by_hand()] == ["chunk"]
+        assert [chunk async for chunk in handle.by_hand()] == await handle.call("by_hand") == ["chunk"]
         with pytest.raises(CallFailed, match="no more"):
             _ = [chunk async for chunk in handle.by_hand(error="no more")]
+        with pytest.raises(CallFailed, match="no more"):
+            await handle.call("by_hand", error="no more")
 
 
 async def test_a_stream_that_nobody_reads_any_more_is_ended() -> None:

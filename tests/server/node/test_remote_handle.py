@@ -11,13 +11,11 @@ from tests.server.nodes import Nodes, open_nodes
 from plait import (
     CallFailed,
     InvalidArguments,
-    InvalidState,
     Messages,
     MethodNotFound,
     NotFound,
     Plait,
     Reject,
-    Stream,
     Terminated,
     Thread,
     TooMany,
@@ -29,16 +27,11 @@ PATIENCE = 20.0
 
 class Game(msgspec.Struct, frozen=True):
     score: int = 0
-    log: str = ""
 
 
 class Room(Thread[Game]):
     initial_state = Game()
     messages = Messages()
-
-    def validate_state_change(self, next_state: Game, source: Any) -> None:
-        if next_state.score < 0:
-            raise Reject("score cannot be negative", path="/score")
 
     @rpc(name="addScore")
     def add_score(self, n: int, *, twice: bool = False) -> int:
@@ -88,35 +81,7 @@ class Room(Thread[Game]):
     def reached_so_far(self) -> int:
         return self.reached
 
-    @rpc
-    async def broken(self) -> AsyncIterator[int]:
-        yield 1
-        raise KeyError("broken")
-
-    @rpc
-    async def by_hand(self, stream: Stream, *, error: str | None = None) -> None:
-        stream.send("chunk")
-        if error is not None:
-            stream.error(error)
-        else:
-            stream.end("last")
-
-    @rpc
-    async def endless(self) -> AsyncIterator[int]:
-        try:
-            while True:
-                yield 1
-        finally:
-            self.ended.set()
-
-    @rpc(concurrent=True)
-    async def closed(self) -> None:
-        await self.ended.wait()
-
     reached = -1
-
-    def on_start(self) -> None:
-        self.ended = asyncio.Event()
 
 
 class OwnError(Exception):
@@ -190,21 +155,6 @@ async def test_errors_arrive_as_what_they_were(nodes: Nodes) -> None:
     assert failed.value.detail == "OwnError: my own"
 
 
-async def test_the_state_is_read_and_set_with_its_type(nodes: Nodes) -> None:
-    room = nodes.handle(Room, 1)
-    assert await room.state() == Game(0)
-    assert await room.set_state(Game(3)) == 1
-    assert await room.set_state(lambda state: Game(state.score + 1)) == 2
-    assert await room.state() == Game(4)
-    with pytest.raises(InvalidState):
-        await room.set_state({"score": "x"})
-    with pytest.raises(Reject):
-        await room.set_state(Game(-1))
-    assert await room.append("/log", "abc") == 3
-    assert await room.splice("/log", 1, 1, "xx") == 4
-    assert await room.state() == Game(4, "axxc")
-
-
 async def test_no_function_of_the_state_loses_a_change_of_another_node(nodes: Nodes) -> None:
     def add(state: Game) -> Game:
         return Game(state.score + 1)
@@ -223,24 +173,6 @@ async def test_a_streaming_rpc_waits_for_its_reader(nodes: Nodes) -> None:
             reached = [await room.reached_so_far() for _ in range(20)][-1]
             assert 3 <= reached <= 3 + 16 + 1
     assert found == [*range(100)]
-
-
-async def test_a_stream_ends_as_it_does_in_one_process(nodes: Nodes) -> None:
-    room = nodes.handle(Room, 1)
-    found = []
-    with pytest.raises(KeyError, match="broken"):
-        found += [each async for each in room.broken()]
-    assert found == []
-    assert await room.call("by_hand") == ["chunk"]
-    with pytest.raises(CallFailed, match="why"):
-        await room.call("by_hand", error="why")
-
-
-async def test_a_stream_that_is_left_is_cancelled_at_its_owner(nodes: Nodes) -> None:
-    room = nodes.handle(Room, 1)
-    async for _ in room.endless():
-        break
-    await room.closed()
 
 
 async def test_a_thread_is_terminated_and_destroyed(nodes: Nodes) -> None:
