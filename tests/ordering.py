@@ -52,7 +52,6 @@ WAITING: Final = (
     "tests/integration/test_store_kill.py",
     "tests/integration/test_native_kill.py",
     "tests/integration/test_schedule_kill.py",
-    "tests/integration/test_runs_kill.py",
     "tests/integration/test_messages_kill.py",
     "tests/integration/test_values_kill.py",
     "tests/integration/test_kill.py",
