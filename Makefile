@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Processes among which the tests are divided. Most of their time they wait, so there are more of them than processors.
 WORKERS ?= 8
 # How many times as many random schedules `make soak` plays.
-SOAK ?= 20
+SOAK ?= 40
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -1,4 +1,4 @@
-"""How many random schedules tests play: ten each, always the same; `make soak` plays others, and many times as many."""
+"""How many random schedules tests play: five each, always the same; `make soak` plays others, and many more."""
 
 import inspect
 import os
@@ -17,7 +17,7 @@ TIMES: Final = int(os.environ.get("PLAIT_SOAK") or 1)
 SEED: Final = int(os.environ.get("PLAIT_SEED") or 0)
 
 
-def schedules(usual: int = 10) -> int:
+def schedules(usual: int = 5) -> int:
     """Return how many schedules to play where `make test` plays the usual number."""
     return usual * TIMES
 

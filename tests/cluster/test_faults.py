@@ -31,14 +31,14 @@ async def test_faults_lose_nothing_acknowledged_and_show_nothing_old(postgres: P
         through = {name: [each.port] for name, each in proxies.items()}
         cluster = await stack.enter_async_context(open_cluster(postgres, tmp_path, through=through))
         faults = {**FAULTS, "late_statements": partial(late_statements, proxies)}
-        await play(cluster, faults, schedules(len(faults)))
+        await play(cluster, faults, schedules(len(faults) // 2))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600 * TIMES)
 async def test_faults_on_nats_lose_nothing_acknowledged_and_show_nothing_old(nats: NatsCluster, tmp_path: Path) -> None:
     async with open_cluster(nats, tmp_path) as cluster:
-        await play(cluster, find_faults(nats), schedules(7))
+        await play(cluster, find_faults(nats), schedules(4))
 
 
 @pytest.mark.soak

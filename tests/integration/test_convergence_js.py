@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 * TIMES)]
 
-SCHEDULES: Final = schedules()
+SCHEDULES: Final = schedules(10)
 AT_ONCE: Final = 4
 KILLS: Final = schedules(2)
 # The first of the letters that are typed, as edits.js has it.

@@ -6,9 +6,8 @@ import random
 from collections import defaultdict
 from typing import Any
 
-import pytest
 from tests.integration.convergence import Member, World
-from tests.schedules import SEED, schedules
+from tests.schedules import play_seeds
 
 from plait import Reject, Retention, Thread
 from plait_schemas.patch import Op
@@ -158,21 +157,18 @@ class Editors:
             assert (member.outcomes[number] == "ack") == id.startswith("e") or is_lost
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
+@play_seeds(5)
 def test_every_edit_hits_what_was_meant(seed: int) -> None:
     asyncio.run(_run(seed, is_troubled=False))
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
+@play_seeds(5)
 def test_every_edit_hits_what_was_meant_whatever_goes_wrong(seed: int) -> None:
     """The disk waits and fails, and what clients sent on sockets that they gave up arrives late."""
     asyncio.run(_run(seed, is_troubled=True))
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(SEED, SEED + schedules()))
+@play_seeds(5)
 def test_every_edit_hits_what_was_meant_while_the_server_rebuilds_the_list(seed: int) -> None:
     asyncio.run(_run(seed, is_troubled=False, is_rebuilt=True))
 

@@ -232,7 +232,7 @@ async def play(seed: int, kind: type[Thread[Any]], node: NodeSessions) -> Counte
 def test_no_edit_reaches_another_element_however_the_server_rebuilds_its_lists(builds: Builds) -> None:
     log.warning("PLAIT_SEED=%d", SEED)
     counts: Counter[str] = Counter()
-    count = schedules()
+    count = schedules(10)
     with node_sessions(builds) as node:
         for seed in range(SEED, SEED + count):
             try:
