@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 from tests.integration.browser import Brake
-from tests.integration.conftest import OPTIONS
 from tests.running import Process
 
 import plait
@@ -112,11 +111,10 @@ def test_python_that_is_no_program_is_python_all_the_same() -> None:
 
 
 @pytest.fixture
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())
-        yield chromium
-        chromium.close()
+def windows(browser: Browser) -> Iterator[Browser]:
+    yield browser
+    for context in browser.contexts:
+        context.close()
 
 
 def tutorial(language: str) -> list[str]:
@@ -132,7 +130,7 @@ def write_todos(folder: Path, app: str, page: str) -> None:
 
 
 def test_what_the_tutorial_adds_to_its_first_page_and_its_script_work_one_after_the_other(
-    browser: Browser, tmp_path: Path
+    windows: Browser, tmp_path: Path
 ) -> None:
     (first, button, _), (lines,) = tutorial("html"), tutorial("js")
     app = [block for block in programs("tutorial") if block.is_app][1]
@@ -140,7 +138,7 @@ def test_what_the_tutorial_adds_to_its_first_page_and_its_script_work_one_after_
     text = first.replace("</ul>\n", f"</ul>\n{button}").replace("</script>", f"{lines}</script>")
     write_todos(tmp_path, app.code, text)
     with Process("todos:app", cwd=tmp_path) as server:
-        page = browser.new_page()
+        page = windows.new_page()
         failed: list[str] = []
         page.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
         page.on("pageerror", lambda error: failed.append(error.message))
@@ -174,11 +172,11 @@ def test_what_the_tutorial_adds_to_its_first_page_and_its_script_work_one_after_
         assert failed == []
 
 
-def test_the_tutorials_page_does_what_the_tutorial_says(browser: Browser, tmp_path: Path) -> None:
+def test_the_tutorials_page_does_what_the_tutorial_says(windows: Browser, tmp_path: Path) -> None:
     apps = [block for block in programs("tutorial") if block.is_app]
     write_todos(tmp_path, apps[-1].code, tutorial("html")[-1])
     with Process("todos:app", cwd=tmp_path) as server:
-        ada, grace = (browser.new_page() for _ in range(2))
+        ada, grace = (windows.new_page() for _ in range(2))
         for page, name in ((ada, "Ada"), (grace, "Grace")):
             page.goto(f"http://{server.address}/?name={name}")
         expect(ada.locator("#here")).to_have_text(re.compile("Ada, Grace|Grace, Ada"))

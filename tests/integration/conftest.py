@@ -3,15 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser
 from tests.integration.browser import Demo
 from tests.integration.builds import Builds
 from tests.running import Process
-
-OPTIONS = """
-    --headless --no-sandbox --disable-gpu --disable-background-networking
-    --disable-component-update --disable-sync --no-first-run
-"""
 
 
 @pytest.fixture(scope="session")
@@ -20,21 +15,13 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Builds:
     return Builds(tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Run Debian's Chromium."""
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())
-        expect.set_options(timeout=60_000)
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """Serve the examples; each test has a room of its own."""
     folder = tmp_path_factory.mktemp("demo")
-    with Process("examples.demo:app", cwd=folder, environment={"PLAIT_STORE": "sqlite:///plait.db"}) as server:
+    # An answer that would take minutes does not keep a server from ending.
+    environment = {"PLAIT_STORE": "sqlite:///plait.db", "PLAIT_SHUTDOWN_TIMEOUT": "1"}
+    with Process("examples.demo:app", cwd=folder, environment=environment) as server:
         yield server
 
 

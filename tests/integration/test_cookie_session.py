@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
-from tests.integration.conftest import OPTIONS
+from playwright.sync_api import Browser, Page
 from tests.integration.socket_client import http
 from tests.running import Process
 from tests.test_docs import blocks
@@ -30,22 +29,16 @@ OPEN = """async () => {
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
+def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     (app,) = [block for block in blocks("identity") if block.title == "journal.py"]
     (tmp_path / app.title).write_text(app.code)
-    with (
-        Process(
-            "journal:app", cwd=tmp_path, environment={"JOURNAL_SECRET": "a secret", "JOURNAL_SECONDS": str(SECONDS)}
-        ) as server,
-        sync_playwright() as playwright,
-    ):
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS.split())
-        page = browser.new_page()
+    environment = {"JOURNAL_SECRET": "a secret", "JOURNAL_SECONDS": str(SECONDS)}
+    with Process("journal:app", cwd=tmp_path, environment=environment) as server, browser.new_context() as context:
+        page = context.new_page()
         page.set_default_timeout(PATIENCE)
         # Any document of the origin will do.
         page.goto(f"http://{server.address}/healthz")
         yield page
-        browser.close()
 
 
 def test_a_page_whose_cookie_is_renewed_stays_and_one_whose_cookie_expires_is_told(page: Page) -> None:
