@@ -10,17 +10,22 @@ SOAK ?= 40
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all soak check pyright client pytest adapters bench docs clean system
+.PHONY: help demo test test-all soak fuzz check pyright client pytest adapters bench docs clean system
 
 # In a fresh clone, tests are compiled once before many workers do it at the same time.
 COMPILE_TESTS = find tests -name "*.$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-pytest-*.pyc" \
 	| grep -q . || $(BIN)/python -m pytest --collect-only -q > /dev/null
 
+# What there is to make.
+help:
+	@awk '/^# /{if (text == "") text = substr($$0, 3); next} \
+		/^[a-z-]+:/ && text != "" {split($$0, part, ":"); printf "make %-10s%s\n", part[1], text} {text = ""}' Makefile
+
 # The examples on one index page, kept in plait-demo.db.
 demo: $(VENV)/.installed
 	$(BIN)/plait demo --port $(PORT)
 
-# Installs and builds first, then all at the same time; what each of them says comes when it has ended.
+# The tests, checks and docs. Installs and builds first, then all at the same time; each one's output comes at its end.
 test: system
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.installed-dev client/js/dist/index.js
 	@$(MAKE) --no-print-directory $(VENV)/.installed-docs
@@ -37,6 +42,7 @@ test-all: test pyright
 		echo "tested with Python $$version"; \
 	done
 
+# The tests of the server, the Python client and the schemas.
 pytest: system $(VENV)/.installed-dev
 	-@$(COMPILE_TESTS)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20
@@ -48,10 +54,18 @@ soak: system $(VENV)/.installed-dev
 	-@$(COMPILE_TESTS)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "soak or hypothesis" -rP --durations=20
 
+# How many seconds each fuzzer runs.
+FUZZ ?= 60
+
+# The fuzzers of frames and JSON, with inputs that are new each time.
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m fuzz --seconds $(FUZZ)
+
 # The tests of adapters whose packages are large, or want older versions of others, in an environment of their own.
 adapters: $(VENV)-adapters/.installed
 	$(VENV)-adapters/bin/python -m pytest tests/server/adapters/apart
 
+# The format, the style, the types and whether the generated schemas are those of the code.
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -66,6 +80,7 @@ pyright: $(VENV)/.installed-dev
 client: system $(VENV)/.installed-dev client/js/node_modules/.installed
 	cd client/js && PLAIT_PYTHON=$(abspath $(BIN)/python) npm run --silent check
 
+# How fast plait is, compared with others.
 bench: system $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 
@@ -109,5 +124,6 @@ client/js/dist/index.js: client/js/node_modules/.installed client/js/tsconfig.js
 	cd client/js && node_modules/.bin/tsc -p tsconfig.build.json
 	@touch $@
 
+# Removes what was installed and built.
 clean:
 	rm -rf .venv .venv-* client/js/node_modules client/js/dist dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
