@@ -69,7 +69,7 @@ WAITING: Final = (
 def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """Return the items in an order in which each worker begins with some of those that wait.
 
-    xdist gives each worker an equal piece of the list, and later lets those that are done take from the ends.
+    xdist gives each worker an equal piece of the list; a worker that is done takes from the ends of the others.
     """
     files: dict[str, list[pytest.Item]] = {file: [] for file in WAITING}
     others: list[pytest.Item] = []

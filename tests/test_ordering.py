@@ -15,7 +15,7 @@ class Item(NamedTuple):
 
 
 def make_items(files: int, each: int) -> list[Any]:
-    """Return tests of files of which every third waits."""
+    """Return tests of files, every third of them waiting."""
     names = [WAITING[number // 3] if number % 3 == 2 else f"tests/test_{number}.py" for number in range(files)]
     return [Item(f"{name}::test_{number}") for name in names for number in range(each)]
 

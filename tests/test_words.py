@@ -40,6 +40,8 @@ MARKERS: Final = re.compile(
     ).replace(" ", r"[\s#*]+"),
     re.IGNORECASE,
 )
+# A docstring that begins with one of these lacks the noun: "The bounds of a log", not "How much of a log is kept".
+NOT_NOUNS: Final = re.compile(r'"{3}((Of )?What|Who|Whom|Whose|Where|How (many|much)|Those) ')
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("docs", "schemas", "server", "client", "examples", "benchmarks", "tests")
 GENERATED: Final = re.compile(r"/(node_modules|dist|generated|vectors)/|^server/plait/web/(client|messages)\.js$")
@@ -129,6 +131,18 @@ def find_markers() -> dict[str, list[str]]:
         row = max((row for row in COUNTS if f"{name}/".startswith(f"{row}/")), key=len, default=name)
         found[row] += [f"{name}:{place}" for place in find_places(ROOT / name)]
     return found
+
+
+def test_no_docstring_begins_with_a_question_in_the_place_of_a_noun() -> None:
+    folders = (ROOT / each for each in ("server/plait", "schemas/plait_schemas", "client/python/plait_client"))
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in folders
+        for path in folder.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if NOT_NOUNS.search(line) is not None
+    ]
+    assert found == []
 
 
 # Pytest shows the warnings: the numbers that can be lowered.

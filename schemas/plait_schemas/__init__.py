@@ -1,1 +1,1 @@
-"""What both sides of a socket must agree on."""
+"""Frames, patches and rebasing: the code that both sides of a socket share."""

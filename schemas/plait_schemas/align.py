@@ -12,7 +12,7 @@ from plait_schemas.subsequence import find_increasing
 __all__ = ["Budget", "Edit", "Lists", "edits"]
 
 _Name = Id | bytes
-"""What identifies an element: its id, or, if it has none, its JSON."""
+"""The identity of an element: its id, or, if it has none, its JSON."""
 
 _Pair = tuple[int, int]
 
@@ -27,7 +27,7 @@ _WITHOUT_ID: Final = 3
 
 
 class Budget:
-    """How many elements with ids one diff may still align."""
+    """The number of elements with ids that one diff may still align."""
 
     __slots__ = ("left",)
 

@@ -32,10 +32,10 @@ encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are not JSON, or not of the type."""
+"""The errors of decoding bytes that are not JSON, or not of the type."""
 
 UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-"""What encoding raises for values that JSON does not have, and decoding for `msgspec.Raw` that is not JSON."""
+"""The errors of encoding values that JSON does not have, and of decoding `msgspec.Raw` that is not JSON."""
 
 HALF_PAIR: Final = "a text in it has half a surrogate pair, as when an emoji is cut in two"
 """Why the server refuses a frame that JavaScript accepts as JSON."""

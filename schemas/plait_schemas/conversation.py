@@ -8,7 +8,7 @@ import msgspec
 __all__ = ["Item", "Role", "Status"]
 
 Role = Literal["system", "user", "assistant", "tool"]
-"""Who wrote a message."""
+"""The writer of a message."""
 
 Status = Literal["completed", "pending", "streaming", "failed", "sending"]
 """Whether a message is history, is queued for the agent, is being written, or was given up.

@@ -1,4 +1,4 @@
-"""What identifies the elements of lists: their ids, and where lists and texts are in a state."""
+"""The identity of elements of lists, and the places of lists and texts in a state."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter

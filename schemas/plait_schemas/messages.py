@@ -56,7 +56,7 @@ __all__ = [
 SUBPROTOCOL: Final = "plait.v1"
 
 UNANSWERED: Final = 64
-"""How many pushes of one client may be unanswered: the server remembers the outcomes of that many."""
+"""The maximum number of unanswered pushes of a client; the server remembers as many outcomes."""
 
 Version = tuple[str, int]
 """An epoch, and a version in it."""

@@ -11,7 +11,7 @@ __all__ = ["Origin", "go_back", "trace"]
 
 
 class Origin(NamedTuple):
-    """Where a place was before the other operations, and where it is after them; None if it did not exist."""
+    """A place before the other operations and after them; None if it did not exist."""
 
     before: str | None
     now: str | None

@@ -88,7 +88,7 @@ class Burst:
 
 
 class _Extent:
-    """What splices of a text change, one after the other, as far as one stretch of the text has it all."""
+    """The combined change of successive splices, as long as one stretch of the text has all of them."""
 
     __slots__ = ("_length", "end", "start")
 

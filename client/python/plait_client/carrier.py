@@ -21,7 +21,7 @@ __all__ = ["Carrier"]
 logger = logging.getLogger(__name__)
 
 _FETCHING: Final = 10.0
-"""How many seconds a token may take to be fetched, once the thread was joined."""
+"""The seconds that fetching a token may take, once the thread was joined."""
 
 
 class Carrier:

@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
 
 
 class Connecting(Generic[S]):
-    """What `connect` returns: an async context manager, and an async iterator."""
+    """The result of `connect`: an async context manager, and an async iterator."""
 
     def __init__(self, url: str, state_type: Any, options: Options) -> None:
         check_url(url)

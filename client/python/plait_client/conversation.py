@@ -18,7 +18,7 @@ _NO_TIME: Final = float("inf")
 
 
 class Conversation:
-    """What is known of the messages of a part, from when it is opened.
+    """The known messages of a part, from when it is opened.
 
     After a reconnect it is opened again, with what was missed. What comes between an Open and its page is held back.
     """

@@ -13,11 +13,11 @@ from plait_schemas.messages import Close, Open, Page, Part, Send, Sent, Unopened
 __all__ = ["Conversations", "Delivered", "PartChanged", "PartEvent", "PartFrame", "Undelivered"]
 
 PartFrame = Page | Part | Unopened | Sent | Unsent
-"""What a server sends of parts."""
+"""The frames that a server sends of parts."""
 
 
 class PartChanged(NamedTuple):
-    """What is shown of a part may be different, or whether it can be opened."""
+    """The shown messages of a part may have changed, or whether it can be opened."""
 
     part: str
 

@@ -31,7 +31,7 @@ class Edit(Generic[T]):
 
     @property
     def pushed(self) -> T:
-        """What pushing it has returned."""
+        """The result of pushing it."""
         if self._pushed is None:
             raise RuntimeError("the block of this edit has not ended")
         return self._pushed

@@ -45,7 +45,7 @@ class CallError(_Answered):
 
 
 class TooLarge(ClientError):
-    """What was to be sent has more bytes than the server takes, which are `limit`: it was not sent."""
+    """A message has more bytes than the server takes, `limit`, and was not sent."""
 
     code: Final = "too_large"
 

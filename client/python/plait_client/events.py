@@ -1,4 +1,4 @@
-"""What happens in a session, as it tells its owner; the state itself is read from the session."""
+"""The events of a session for its owner; the state itself is read from the session."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What a user sees: the server's state with the operations of all pushes carried out that it has not answered."""
+"""The shown state: the server's state with the operations of all unanswered pushes."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ class Fold:
 
     @property
     def have(self) -> Version | None:
-        """What a join says that the client has."""
+        """The state that the client has, for a join."""
         return None if self._is_forgotten else self._at
 
     @property
@@ -135,7 +135,7 @@ class Fold:
     # The server's state
 
     def forget(self) -> None:
-        """What is known is not to be built on, until the next join."""
+        """Do not build on the known state until the next join."""
         self._is_forgotten = True
 
     def join(self, frame: Joined) -> None:

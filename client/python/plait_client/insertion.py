@@ -1,4 +1,4 @@
-"""Where this client has inserted last in a text, so that what it inserts next there says that it goes on."""
+"""The last insertion of this client in a text, so that the next one there is marked as its continuation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

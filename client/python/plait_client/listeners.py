@@ -1,4 +1,4 @@
-"""What is told of events: callbacks, and the followers of the confirmed state."""
+"""The listeners of events: callbacks, and the followers of the confirmed state."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ Remove = Callable[[], None]
 """Ends that a callback is called."""
 
 _WAITING: Final = 1000
-"""How many changes may wait for a reader; when it is slower than that, it gets them as one."""
+"""The maximum number of changes that wait for a reader; a slower one gets them as one."""
 
 
 class Listeners:
@@ -107,7 +107,7 @@ class Change(Generic[S]):
 
     @property
     def ops(self) -> list[Op]:
-        """What leads from the change before to this one; compared on first use where the server did not say it."""
+        """The operations from the change before to this one; compared on first use if the server sent none."""
         if self._ops is None:
             changed = self._changed
             ops = diff(changed.before, changed.after, changed.keys) if changed.ops is None else changed.ops

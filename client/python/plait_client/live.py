@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _CLOSED: Final = 1000
 _FAILED: Final = 1011
 _CLOSING: Final = 5.0
-"""How many seconds what is waiting may take to be sent and answered when the client is closed."""
+"""The seconds in which a client that is closed may still send and be answered."""
 
 
 class Live:
@@ -63,7 +63,7 @@ class Live:
 
     @property
     def trouble(self) -> str:
-        """What has gone wrong since the last join, for people."""
+        """The trouble since the last join, as a text for people."""
         return self._complaint or self.carrier.trouble
 
     @property

@@ -1,4 +1,4 @@
-"""What is sent again after the server refused it as too fast: messages in order, of presences and tokens the last."""
+"""Sends again what the server refused as too fast: messages in order, and the last presence and token."""
 
 from math import inf
 from typing import Final, Generic, TypeVar
@@ -11,13 +11,13 @@ __all__ = ["Latest", "Outbox", "Outgoing", "check_size", "is_too_large"]
 Frame = TypeVar("Frame")
 
 Outgoing = ClientMessage | bytes
-"""What is sent on a socket: frames, and binary messages in order with them."""
+"""The output of a socket: frames, and binary messages in order with them."""
 
 _PING_EVERY: Final = UNANSWERED // 2
 """After this many messages, a ping asks how many the server has taken."""
 
 _RETRY_AFTER: Final = 1.0
-"""How many seconds to wait when the server does not say how long."""
+"""The seconds to wait if the server names none."""
 
 _SPACING: Final = 0.05
 """The least seconds between two presences, or tokens, after a refusal; the server collects presences for as long."""

@@ -75,7 +75,7 @@ class Room(Generic[S]):
 
     @property
     def trouble(self) -> str:
-        """What has gone wrong since the thread was joined last, in words: why there is no connection, for example.
+        """The trouble since the last join, in words: why there is no connection, for example.
 
         It is for people to read, and empty where there is no trouble.
         """
@@ -83,7 +83,7 @@ class Room(Generic[S]):
 
     @property
     def pending(self) -> int:
-        """How many changes made here the server has not answered."""
+        """The number of changes made here that the server has not answered."""
         return len(self._session.pending)
 
     @property
@@ -103,7 +103,7 @@ class Room(Generic[S]):
 
     @property
     def presence(self) -> Mapping[str, Any]:
-        """What connections show of themselves, by their ids."""
+        """The presence of each connection, by its id."""
         return MappingProxyType(self._session.presence)
 
     # Changing the state

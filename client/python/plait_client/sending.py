@@ -1,4 +1,4 @@
-"""What is sent on a socket, in order, and what waits until the server takes more."""
+"""The queue of a socket: sends in order, and waits until the server takes more."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from plait_schemas.messages import Auth, Call, Error, Message, Ping, Presence, R
 __all__ = ["CALLS_AT_ONCE", "CallQueue", "Sending", "Unsent"]
 
 CALLS_AT_ONCE: Final = 256
-"""How many calls may be under way; the server refuses more than so many that wait in a thread."""
+"""The maximum number of calls under way; the server refuses more than this in one thread."""
 
 Unsent = Nacked | Dropped
 """Something was not sent."""
@@ -127,7 +127,7 @@ class CallQueue:
 
     @property
     def first(self) -> Follower | None:
-        """What is to be sent next, if anything waits."""
+        """The next frame to send, if any waits."""
         return self._waiting[0] if self._waiting else None
 
     def next(self, max_frame: float, pushes: Pushes, outbox: Outbox) -> Outgoing | Dropped | None:

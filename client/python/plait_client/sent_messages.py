@@ -10,7 +10,7 @@ from plait_schemas.messages import UNANSWERED, Send, Unsent
 __all__ = ["SentMessage", "SentMessages"]
 
 _RETRY_AFTER: Final = 1.0
-"""How many seconds to wait when the server does not say how long."""
+"""The seconds to wait if the server names none."""
 
 
 class SentMessage:

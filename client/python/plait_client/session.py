@@ -137,7 +137,7 @@ class Session:
 
     @property
     def presence(self) -> dict[str, Any]:
-        """What connections show of themselves, by their ids."""
+        """The presence of each connection, by its id."""
         return self._presences.all
 
     @property

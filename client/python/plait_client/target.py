@@ -1,4 +1,4 @@
-"""Where to connect, and with what: the URL, the token, and opening a socket."""
+"""The target of a connection: the URL, the token, and opening a socket."""
 
 import asyncio
 import inspect
@@ -37,7 +37,7 @@ class NotOpened(Exception):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where to connect, and with what."""
+    """The URL and the credentials of a connection."""
 
     url: str
     token: Token = None

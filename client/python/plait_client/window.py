@@ -9,14 +9,14 @@ from plait_schemas.messages import UNANSWERED, Nack
 __all__ = ["SendWindow"]
 
 _RETRY_AFTER: Final = 1.0
-"""How many seconds to wait when the server does not say how long."""
+"""The seconds to wait if the server names none."""
 
 _SPACING: Final = 0.1
 """The least seconds between calls and messages, which cannot be sent again, while the server limits the rate."""
 
 
 class SendWindow:
-    """How many of the pending pushes are on their way, and when the next frame may be sent."""
+    """The number of pending pushes that were sent, and the time at which the next frame may be sent."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -39,7 +39,7 @@ TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
 
 RunDone = Callable[[BaseException | None, bool], None]
-"""Called with the error of a run, and whether the error says nothing about the agent: see `Actor.begin_run`."""
+"""Called with the error of a run, and whether something other than the agent has ended it: see `Actor.begin_run`."""
 
 
 class AgentRuns(Protocol):
@@ -53,7 +53,7 @@ class AgentRuns(Protocol):
 
 
 class ActorHost(NamedTuple):
-    """What a node gives to all of its actors."""
+    """The services that a node gives to all of its actors."""
 
     store: Store
     limits: Limits

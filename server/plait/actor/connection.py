@@ -50,7 +50,7 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 class Party(NamedTuple):
-    """Who the limits charge: a principal by its id, or the address of clients without one."""
+    """The party that limits charge: a principal by its id, or the address of clients without one."""
 
     user: str | None
     address: str = ""

@@ -30,7 +30,7 @@ _INSTALLED: Final = ("<", *(f"{folder}{os.sep}" for folder in (Path(__file__).pa
 
 
 class _Running(NamedTuple):
-    """What the loop runs: the frame that it has called, the turn, and the innermost frame of the author's code."""
+    """The running code of the loop: the frame that it has called, the turn, and the author's innermost frame."""
 
     called: FrameType
     turn: Turn | None

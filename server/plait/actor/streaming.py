@@ -21,7 +21,7 @@ _PATIENCE: Final = 3.0
 
 
 class StreamReader(Protocol):
-    """What reads a stream: a connection, or the window of a handle."""
+    """The reader of a stream: a connection, or the window of a handle."""
 
     @property
     def is_backed_up(self) -> bool:

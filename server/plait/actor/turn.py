@@ -368,7 +368,7 @@ class Turn:
 
     @property
     def party_of_runs(self) -> Hashable | None:
-        """Who is charged for its waiting runs: a socket without a principal itself, as its address may have many."""
+        """The party that waiting runs are charged to: without a principal the socket, as many may share its address."""
         connection = self.connection
         if not self.by_client or connection is None or connection.session is None or connection.principal is not None:
             return self.party

@@ -1,4 +1,4 @@
-"""What adapters share that keep the history of a framework in a thread's `messages`."""
+"""The base of adapters that keep the history of a framework in a thread's `messages`."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Item = dict[str, Any]
 
 
 class Fields(NamedTuple):
-    """What a framework's message is for all who read the thread's messages."""
+    """A framework's message as readers of the thread's messages see it."""
 
     role: Any
     content: str | None = None
@@ -29,7 +29,7 @@ class Fields(NamedTuple):
 
 
 class Format:
-    """How the items of a framework, JSON objects, are kept as messages, and come back as they were.
+    """Stores the items of a framework, JSON objects, as messages, and restores them.
 
     `tell` returns the fields of an item, and `make` returns the items of some fields; what they do not give back is in
     the metadata, by the name of the format. If a message was changed since, `make` alone tells what it is.

@@ -13,7 +13,7 @@ __all__ = ["check_thread_id", "is_of_another", "is_thread_id", "make_thread_id",
 _PREFIX: Final = "thrd_"
 _LONGEST: Final = 64
 _SHORTEST: Final = 32
-# Even a node that owns every 64th thread finds an id.
+# Attempts to find an id that this node owns; a node may own only every 64th thread.
 _MOST_TRIES: Final = 2_000
 
 

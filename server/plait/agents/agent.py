@@ -23,7 +23,7 @@ log = logging.getLogger("plait.agents")
 log.addFilter(escape_traceback)
 
 Multitask = Literal["enqueue", "reject", "interrupt"]
-"""What a run does while another one is running: it waits, it is refused, or it interrupts the other one and waits."""
+"""The policy for a run while another one is running: wait, be refused, or interrupt the other one and wait."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,127}")
 _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)

@@ -57,7 +57,7 @@ class Mark:
         self._marks = marks
         # Whether the record is or may be stored; None if that is not known.
         self._is_stored: bool | None = None
-        # Whether a run was cut off, and no run that has ended since then was told.
+        # Whether a run was cut off and no later run has been told and has ended.
         self.is_untold = False
 
     async def begin(self) -> bool:

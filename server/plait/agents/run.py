@@ -195,7 +195,7 @@ def _take_out_interrupts(group: BaseExceptionGroup[BaseException]) -> BaseExcept
     """Return the group of a task group without its Interrupted errors, or an Interrupted if there are no others."""
     interrupts, others = group.split(Interrupted)
     if interrupts is None:
-        return group  # Of what class it is.
+        return group  # Keep the group's own class.
     if others is not None:
         return others
     first: BaseException = interrupts

@@ -36,7 +36,7 @@ _decode: Final = msgspec.json.Decoder(tuple[str | None, str]).decode
 
 
 def remember_session(actor: ThreadActor, user_id: str | None, session_id: str | None) -> None:
-    """Store the ids with a thread whose name holds only their hash, and the user of a new thread."""
+    """Store the ids that a hashed name of a thread hides, and the user of a new thread."""
     name, history = actor.key.name, actor.state.history
     if session_id is None and user_id is not None and is_thread_id(name) and not history.is_begun:
         history.user = find_user(user_prefix(user_id))

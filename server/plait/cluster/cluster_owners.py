@@ -105,7 +105,7 @@ class ClusterOwners:
 
     def check(self, key: ThreadKey) -> None:
         if (owner := self.find(key)) != self.node:
-            self._is_asked.set()  # It may be this node's without its knowing.
+            self._is_asked.set()  # This node's view may be old: read the directory again.
             if not self.gate.is_open:
                 raise NotOwner("this server is cut off from its store, or does not run")
             raise NotOwner(f"the node {self._record.name} does not own {key}", owner)

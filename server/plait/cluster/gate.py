@@ -28,7 +28,7 @@ class Gate(Protocol):
         ...
 
     def call_when_open(self, callback: Callable[[], None]) -> None:
-        """Call back once, when it may leave again. What the node must never send is dropped before."""
+        """Call back once when the gate opens again; output that must not leave is dropped first."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The lease of a node: until when it may serve, which each of its beats extends."""
+"""The time until which a node may serve; each beat extends it."""
 
 import math
 import time

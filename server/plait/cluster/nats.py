@@ -242,5 +242,5 @@ class _Access:
     async def _prepare(self) -> int:
         """Make the stream, unless it is there; return the number above which its epochs are."""
         info = await self._stream.prepare(_SETTINGS)
-        # A stream that is made later has higher numbers, unless a shard has moved a million times a second.
+        # Milliseconds with ten more bits, so that the numbers of a newer stream are always higher.
         return int(datetime.fromisoformat(info.created).timestamp() * 1000) << 10

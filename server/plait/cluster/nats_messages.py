@@ -13,7 +13,7 @@ __all__ = ["Beats", "Found", "Numbered", "Table"]
 
 
 class Beats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node says each second."""
+    """The message that a node sends each second."""
 
     count: int = 0
     is_leaving: bool = False
@@ -120,7 +120,7 @@ class Table(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is stored at one moment: the table with the number of its message, 0 if there is none, and all beats."""
+    """The stored directory at one moment: the table, the number of its message or 0, and all beats."""
 
     table: Table
     number: int

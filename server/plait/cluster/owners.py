@@ -60,7 +60,7 @@ class Owners(Protocol):
 
     @property
     def gate(self) -> Gate:
-        """What leaves this node asks here first."""
+        """The gate that output asks before it leaves this node."""
         ...
 
     async def find_others(self) -> Collection[NodeId]:

@@ -1,1 +1,1 @@
-"""What a server tells about itself: the protocol, and the instruments for Prometheus and OpenTelemetry."""
+"""Metrics and traces: the interface, and the instruments for Prometheus and OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""What a server tells about itself, for metrics and traces: `Instruments`, and the class that ignores all of it."""
+"""The interface of metrics and traces, `Instruments`, and the class that ignores everything."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping

@@ -11,7 +11,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 AT_ONCE: Final = 1000
-"""How many values of a histogram are counted at once."""
+"""The number of values of a histogram that are counted at once."""
 
 
 class _Counted(NamedTuple):

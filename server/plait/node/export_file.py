@@ -136,7 +136,7 @@ class ExportReader:
                 page, size = [], 0
             line = self._read_line()
         if (line.records, line.sha256) != (count, self._hash.hexdigest()):
-            raise self._refuse("it is damaged: its last line does not fit the lines before")
+            raise self._refuse("it is damaged: the number of records or the checksum in its last line is wrong")
         if self._file.read(1):
             raise self._refuse("there is more after its last line")
         if page:

@@ -1,4 +1,4 @@
-"""Fills threads with imports and forks, and removes what those have left that did not end before a crash."""
+"""Imports and forks threads, and removes unfinished ones after a crash."""
 
 import asyncio
 import logging

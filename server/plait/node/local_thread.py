@@ -1,4 +1,4 @@
-"""What handles do with a thread that this node owns."""
+"""The methods of handles for a thread that this node owns."""
 
 import asyncio
 import inspect
@@ -59,7 +59,7 @@ class Waker(Protocol):
 
 
 class ThreadCalls(Protocol):
-    """What handles do with a thread, wherever it is; `Handle` describes the methods."""
+    """The methods of handles, for threads of any node; `Handle` describes them."""
 
     async def state(self) -> Any: ...
 
@@ -153,7 +153,7 @@ class LocalThread:
         actor = await self._node.actor(self._key, is_used=not reads)
         with actor.keep_awake(is_used=not reads):
             result = await getattr(found.of(actor), method)(*args, **kwargs)
-            # What was written is durable already: a later change that fails is none of it.
+            # What was written is durable already; a later change that fails does not affect the result.
             return await wait_for_durable(result, actor.state.after) if reads else result
 
 

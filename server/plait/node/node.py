@@ -266,7 +266,7 @@ class Node:
                     yield lines
 
     async def import_thread(self, work: Import, *, replace: bool) -> None:
-        """Store an exported thread that was checked; what is awake under its name is stopped, if it may be replaced.
+        """Store an exported thread that was checked; an awake thread of that name is stopped first if `replace` is set.
 
         Raises Conflict, Unavailable, InvalidState and StoreError.
         """
@@ -305,7 +305,7 @@ class Node:
     # Moving to other nodes
 
     def gain(self) -> None:
-        """Look after threads that this node owns since now: those that are due, have expired, or are incomplete."""
+        """Check newly owned threads: those that are due, have expired, or are incomplete."""
         if self.is_serving:
             self._alarms.read_again()
             self._expiry.gain()

@@ -1,4 +1,4 @@
-"""What calls from everywhere need of a node."""
+"""The interface of a node that local and remote calls use."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol

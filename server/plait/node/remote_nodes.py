@@ -28,14 +28,14 @@ Settle = Callable[[bool], None]
 
 
 Upload = Callable[[], AsyncIterable[bytes]]
-"""Returns the pieces that follow a request, each time that it is sent."""
+"""Opens the pieces that follow a request; called again for each retry."""
 
 HOLD: Final = 8.0
 """Seconds that calls wait for a node that is away."""
 
 
 To = ThreadKey | NodeId
-"""Who is asked: a node, or the node that owns a thread."""
+"""The receiver of a request: a node, or the node that owns a thread."""
 
 
 class Ask(NamedTuple):

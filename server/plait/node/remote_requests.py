@@ -1,4 +1,4 @@
-"""What a node asks of another one."""
+"""Requests between nodes."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""What handles do with a thread that another node owns."""
+"""The methods of handles for a thread that another node owns."""
 
 import asyncio
 import random

@@ -11,7 +11,7 @@ from plait_schemas.codec import HALF_PAIR, NOT_JSON, UNENCODABLE, check_json, en
 __all__ = ["DEEPEST", "check_type", "encode_key", "encode_named", "read_back"]
 
 DEEPEST: Final = 500
-"""How deep what a part stores may be nested, whatever `Limits.depth` is, so that it can be decoded in any call."""
+"""The maximum depth of stored values, whatever `Limits.depth` is, so that any call can decode them."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 

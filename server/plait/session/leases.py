@@ -1,4 +1,4 @@
-"""What is open for principals, and is closed when their rights end."""
+"""The sockets and streams of principals, which are closed when their rights end."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ _DISCONNECTED: Final = "the server has disconnected this user"
 _LONGEST_WAIT: Final = 10.0
 
 Target = tuple[str | None, str | None]
-"""What is to be disconnected: the id of a user, or that of connections."""
+"""The receiver of a disconnect: the id of a user, or of connections."""
 
 
 def find_seconds_left(principal: Principal | None) -> float | None:
@@ -32,7 +32,7 @@ def find_seconds_left(principal: Principal | None) -> float | None:
 
 
 class Lease:
-    """What is open for a principal: a socket, or an answer that is streamed.
+    """An open socket or a streamed answer of a principal.
 
     It is pending from the beginning of its client's authentication to `open`, so that it knows who was disconnected
     since. From `open` to `end`, it is closed when its principal expires or is disconnected.

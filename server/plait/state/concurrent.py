@@ -47,7 +47,7 @@ TOO_OLD = "the version that the change is based on is no longer kept; get the cu
 
 
 class LoadedChanges(NamedTuple):
-    """What was read from the store for a push: the changes after a version, and the state that it is based on."""
+    """The history that was read for a push: the changes after a version, and the state that it is based on."""
 
     rows: Sequence[ChangeRow] = ()
     document: Any = msgspec.UNSET
@@ -58,7 +58,7 @@ class LoadedChanges(NamedTuple):
 
 
 class MissingChanges(NamedTuple):
-    """What must be read before a push can be rebased: the changes after a version, and maybe an earlier state."""
+    """The history that a push needs to be rebased: the changes after a version, and maybe an earlier state."""
 
     after: int
     # The version of the earlier state; None if it is not needed.

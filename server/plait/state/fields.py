@@ -32,7 +32,7 @@ def make_unknown_field_error(name: str, fields: Iterable[str], place: str = "") 
 
 
 class Plan(Protocol):
-    """Where a type has fields. A type without fields, or one that allows any, has no plan."""
+    """The places of a type's fields. A type without fields, or one that allows any, has no plan."""
 
     def matches(self, value: object) -> bool:
         """Whether a JSON value is of this member of a union."""

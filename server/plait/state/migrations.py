@@ -125,7 +125,7 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
 
 
 def find_lost(key: ThreadKey, kind: StateClass, stored: StoredThread) -> list[str]:
-    """Return the places of the members that a stored state has and its type lacks. Raises CorruptThread."""
+    """Return the paths of stored members that the type no longer has. Raises CorruptThread."""
     if not stored.has_state or kind.state_type.is_plain:
         return []
     return kind.state_type.find_unknown(replay_document(key, stored))

@@ -1,4 +1,4 @@
-"""How much of a thread's history is kept."""
+"""The bounds of a thread's history."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ __all__ = ["DEFAULT_RETENTION", "Retention"]
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a thread's log is kept, for resuming, undo and earlier versions: the changes within every bound.
+    """The bounds of a thread's log, for resuming, undo and earlier versions: the changes within all of them are kept.
 
     The bounds are approximate: the log is shortened when a snapshot is written, and only up to an older snapshot.
     Raises ValueError for a bound that is not positive, and TypeError for one that is not a number.

@@ -25,7 +25,7 @@ FROM threads t WHERE t.kind = ? AND t.name = ?
 
 
 class Step(NamedTuple):
-    """What is read next of a thread: its changes after a version, its clients after one, or its records after one."""
+    """The next page of a thread: its changes after a version, its clients after one, or its records after one."""
 
     what: Literal["thread", "changes", "clients", "records"]
     version: int = 0

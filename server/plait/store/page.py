@@ -25,7 +25,7 @@ PLACES: Final[dict[Order, Callable[[ThreadRow], Any]]] = {
 
 
 def take_page(rows: Iterable[T], measure: Callable[[T], int], size: int | None) -> list[T]:
-    """Return rows up to the one at which they reach `size` bytes, without reading a further one."""
+    """Return rows until their total size reaches `size` bytes; no further row is read."""
     if size is None:
         return list(rows)
     found: list[T] = []

@@ -159,8 +159,8 @@ class Write(msgspec.Struct, frozen=True):
     # them.
     created_at: int = 0
     user: str | None = None
-    # For copies. The version at which the log of a new thread begins, which it has a snapshot of if it is not 0; and
-    # when its last change or record became durable, None for the time of this write.
+    # For copies: the first version of the log, whose snapshot is included unless it is 0, and
+    # when the last change or record became durable; None for the time of this write.
     begins_at: int = 0
     changed_at: int | None = None
     # After this write, nothing of the thread can be read, and the next write may create it again. A store may remove

@@ -1,4 +1,4 @@
-"""What errors of SQLite and its files mean, and the messages that tell an operator what to do."""
+"""The meaning of SQLite's errors, and messages that tell an operator what to do."""
 
 import errno
 import os

@@ -52,7 +52,7 @@ __all__ = [
 
 
 THREAD: Final = "plait.thread"
-"""Where a request's scope has the name of its thread, if that was found before."""
+"""The key in a scope of the name of the thread, if that was found before."""
 
 _LEASE: Final = "plait.lease"
 # HTTP statuses for which plait has an error code.

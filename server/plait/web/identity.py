@@ -19,7 +19,7 @@ from plait.web.hosts import find_header
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
 Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy"]
-"""What a client wants to do with a thread: open a socket, create the thread, read or write its state, call an rpc, read
+"""An action of a client on a thread: open a socket, create the thread, read or write its state, call an rpc, read
 its messages, send one, send a request, or destroy the thread."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]

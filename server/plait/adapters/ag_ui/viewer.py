@@ -31,7 +31,7 @@ _LOST: Final = b"id:\n" + encode(
 
 
 class Viewer(Lines):
-    """Reads the feed of a thread until one run ends: `run`, the run of its cursor, the running one or the next one.
+    """Follows one run in the feed of a thread: `run`, else that of its cursor, else the current or next one.
 
     It is a transport and a session of its connection to the thread.
     """

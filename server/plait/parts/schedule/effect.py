@@ -46,7 +46,7 @@ def effect(
     counts as one that has raised; None means never. Arguments are JSON, and are converted to their annotations.
     """
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise ValueError(f"attempts must be a whole number from 1, not {attempts!r}")
+        raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")
     if not (base > 0 and most > 0):
         raise ValueError(f"base and most must be above 0, not {base!r} and {most!r}")
     if timeout is not None and timeout <= 0:

@@ -101,7 +101,7 @@ class Runner:
         row = self._agenda.rows.get(attempt.row.id)
         if row is None:
             return  # It was cancelled before it began.
-        # Store that it has begun, in case that it ends the process.
+        # Store the beginning first, so that a crash is counted.
         await self._put({row.id: row.begin(self._actor.host.process)})
         current = EffectRun(row.id, row.run_id, row.attempt, row.at)
         stage = Stage(self._actor, _do_nothing)

@@ -14,7 +14,7 @@ _MOST: Final = 1000
 
 
 class ContentsCache:
-    """What threads have, which is right as long as the sequence of their heads is that of the cached one."""
+    """The contents of threads; valid as long as the sequence of the head is the cached one."""
 
     def __init__(self) -> None:
         self._found: dict[ThreadKey, Contents] = {}

@@ -30,7 +30,7 @@ log = logging.getLogger("plait.store")
 _PUBLISH_AGAIN: Final = 0.05
 # Seconds after which the server removes the message that deletes a row.
 _DELETED: Final = 60
-# The most bytes of a message, if the server takes as many.
+# The maximum size of a message, unless the server allows less.
 _CHUNK: Final = 256 * 1024
 
 

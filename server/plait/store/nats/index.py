@@ -26,7 +26,7 @@ _READ_AGAIN: Final = 0.01
 
 
 class _Row(msgspec.Struct, gc=False):
-    """What listings need of a thread."""
+    """The columns of one thread in listings."""
 
     key: ThreadKey
     version: int

@@ -57,7 +57,7 @@ CONFIG: Final[dict[str, Any]] = {
     "sources": None,
     "metadata": {"plait": "1"},
 }
-"""What the stream must be, beside its name and replicas. None stands for a setting that must not be there."""
+"""The required settings of the stream, besides name and replicas; None: the setting must be absent."""
 
 GIVEN_UP: Final = 3600
 """Seconds for which a head stays that was given up, so that listings of other processes see that."""
@@ -71,7 +71,7 @@ Change = tuple[int, bytes, str, int]
 
 
 class StoredHead(msgspec.Struct, frozen=True, array_like=True):
-    """What the head of a stored thread has."""
+    """The head of a stored thread."""
 
     epoch: str
     version: int
@@ -134,7 +134,7 @@ class Known(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What the subject of a message of changes tells about them."""
+    """The versions in the subject of a message of changes."""
 
     last: int
     first: int
@@ -145,7 +145,7 @@ class Segment(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What the subject of a row tells: what it is, and which one."""
+    """The kind and the key of a row, which are its subject."""
 
     # `changes`, `snapshot`, `client` or `record`.
     what: str

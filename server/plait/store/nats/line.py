@@ -151,7 +151,7 @@ class Line:
             self._flush.cancel()
             await asyncio.wait([self._flush])
             if not self._flush.cancelled():
-                self._flush.exception()  # The pings have ended for it.
+                self._flush.exception()  # Retrieve the exception that has ended the pings.
 
     def drop(self) -> None:
         """Use the connection no more, and fail the requests that wait. `close` must be called, too."""

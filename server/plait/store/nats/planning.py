@@ -1,4 +1,4 @@
-"""What a group of writes makes of a thread's head and rows."""
+"""Plans the next head and rows of a thread for a group of writes."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple

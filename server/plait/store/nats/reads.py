@@ -137,7 +137,7 @@ class Reader:
 
         async def read() -> T | None:
             nonlocal known, contents
-            if contents is not None:  # It has moved; or is it damaged?
+            if contents is not None:  # Rows are missing: a write came between, or the thread is damaged.
                 before, contents = contents, None
                 self.cache.drop(key)
                 now = await read_head(self._stream, self._subjects, key)

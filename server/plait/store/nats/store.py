@@ -80,7 +80,7 @@ class NatsStore:
         self._begin()
 
     def _begin(self) -> None:
-        """Make what one opening of the store needs."""
+        """Create the objects that live from open to close."""
         self._connection = Connection(self.url, self._identify)
         self._stream = Stream(self.url, self._connection)
         self._reader = Reader(self._stream, self._subjects, lambda key: key in self._committer.heads)

@@ -108,7 +108,7 @@ class Stored(NamedTuple):
 
 
 class StreamInfo(NamedTuple):
-    """What the leader of a stream tells about it."""
+    """The description of a stream by its leader."""
 
     config: Mapping[str, Any]
     # When it was made, and what identifies its leader's term; empty if there is only one server.

@@ -52,7 +52,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="plait keeps up NATS")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="plait nats upkeep")
 
     async def stop(self) -> None:
         """End, after removing what can be removed."""

@@ -42,7 +42,7 @@ _NEXT_IDS: Final = "SELECT nextval('{ids}') FROM generate_series(1, $1)"
 
 
 class _Attempt:
-    """What is written in one transaction, and what its groups come to if it is stored."""
+    """The writes of one transaction, and the outcomes of its groups if it is stored."""
 
     def __init__(self, groups: Mapping[int, Group]) -> None:
         # By number in the batch.

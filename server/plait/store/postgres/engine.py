@@ -15,7 +15,7 @@ from plait.store.protocol import Unreachable
 __all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "has_no_table", "is_lost", "was_sent"]
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""What the driver raises, apart from errors of arguments."""
+"""The errors of the driver, apart from those of arguments."""
 
 log = logging.getLogger("plait.store")
 

@@ -1,4 +1,4 @@
-"""What a store knows of the rows of the threads that it has claimed, and how it claims them."""
+"""The rows of claimed threads, cached, and the SQL that claims a thread."""
 
 import secrets
 from typing import Any, Final, NamedTuple

@@ -72,7 +72,7 @@ class PostgresStore:
         self._begin()
 
     def _begin(self) -> None:
-        """Make what one opening of the store needs."""
+        """Create the objects that live from open to close."""
         self._writer = Writer(self._engine)
         self._readers = Readers(self._engine, None if self._readonly else self._writer.wait)
         self._committer = Committer(self._engine, self._writer, self._tables)
@@ -308,7 +308,7 @@ class PostgresStore:
                 )
                 if timeline == self._engine.timeline:
                     break
-                # Behind a pooler, the connection leads to another server than when it was made.
+                # A pooler may have switched the connection to another server.
                 await self._readers.run(self._engine.identify)
         self._committer.heads[key] = head
         return head, found

@@ -62,7 +62,7 @@ class Upkeep:
         """Begin; rows of threads that were deleted before a crash may be left."""
         self._committer.has_removed = True
         self._is_due.set()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="plait keeps up PostgreSQL")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="plait postgres upkeep")
 
     async def stop(self) -> None:
         """End, after saving what is known."""

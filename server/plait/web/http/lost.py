@@ -1,4 +1,4 @@
-"""How a request ends whose answer is lost: with an error, or, if the answer has begun, by a closed connection."""
+"""Ends a request whose answer is lost: with an error, or, if the answer has begun, by closing the connection."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from plait.errors import Indeterminate, PlaitError, Unavailable
 __all__ = ["ABORT", "SAFE", "abort", "make_lost"]
 
 ABORT: Final = "plait.abort"
-"""Where a request's scope has the function that closes its connection, under `plait serve`."""
+"""The key in a scope of the function that closes the connection, under `plait serve`."""
 
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 """The methods of requests that only read, and may be sent again."""

@@ -126,7 +126,7 @@ class Calls:
 
 
 class _Attempts:
-    """Puts a call on a link; again, while there is time, if nothing of it can have been done or it only reads."""
+    """Sends a call; retries until the deadline if it only reads, or certainly was not executed."""
 
     def __init__(self, links: Links, ask: Ask) -> None:
         self.may_repeat = ask.reads

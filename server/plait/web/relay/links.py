@@ -24,7 +24,7 @@ RETRY: Final = 0.05
 
 _Counted = Literal["sent", "bytes_sent", "bytes_received"]
 
-# Seconds to wait for a connection before it is looked whether another node owns the thread since.
+# Seconds to wait for a connection before checking whether the owner has changed.
 _GLANCE: Final = 0.25
 
 

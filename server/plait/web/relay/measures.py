@@ -1,4 +1,4 @@
-"""What a node tells of its cluster and of its links, for metrics."""
+"""Measures of a node's cluster and links, for metrics."""
 
 from collections.abc import Mapping
 

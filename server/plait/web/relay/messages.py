@@ -137,7 +137,7 @@ def unpack_head(data: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 
 class SentScope(msgspec.Struct, array_like=True, frozen=True):
-    """What travels of a request's scope: all that ASGI says of the request, and of what an app adds, the session."""
+    """The part of an ASGI scope that is sent: its standard keys, and the session that an app has added."""
 
     type: str
     http_version: str

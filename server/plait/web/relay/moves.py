@@ -1,4 +1,4 @@
-"""What the node of a server does when shards move, and when it was dead for the others."""
+"""The callbacks of a cluster's node: shards have moved, or the others have found the node dead."""
 
 from collections.abc import Collection
 

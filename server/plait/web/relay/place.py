@@ -1,4 +1,4 @@
-"""Where the threads of an app are: all here, among workers, or in a cluster."""
+"""The place of a process: alone, a worker, or a node of a cluster."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a gateway relays, which ends before the gateway does."""
+"""The sockets and requests that a gateway relays; they end before it stops."""
 
 import asyncio
 from contextlib import suppress

@@ -172,7 +172,7 @@ class RemoteSocket(LinkedTransport):
         """Handle a frame of the peer."""
         received = self._messages.received
         received.append((opcode, data))
-        if len(received) == 1:  # Otherwise the reader knows that there are some.
+        if len(received) == 1:  # If messages were waiting already, a read is scheduled.
             self._reader.read_soon()
 
     def set_slow(self, *, is_backed: bool | None = None, is_held_up: bool | None = None) -> None:

@@ -48,7 +48,7 @@ class Relaying(Protocol):
 
 
 class SentRequest(NamedTuple):
-    """Where a request is sent first, which thread it is for, and which endpoint answers it."""
+    """The first receiver of a request, its thread, and the endpoint that answers it."""
 
     link: Link
     key: ThreadKey
@@ -60,7 +60,7 @@ class _Moved(Exception):
 
 
 async def relay_request(context: Relaying, target: SentRequest, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have another node answer a request, that of the link unless the thread has moved.
+    """Forward a request to the owner of its thread; follow the thread if it moves.
 
     Raises Unavailable if the owner of the thread is away for too long, and Unavailable or Indeterminate if it is lost
     before it has answered.

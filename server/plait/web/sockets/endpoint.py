@@ -31,7 +31,7 @@ __all__ = ["SocketEndpoint"]
 
 
 class _Owner(NamedTuple):
-    """Where a thread is owned: at the other end of a link, or here."""
+    """The owner of a thread: the other end of a link, or this node."""
 
     link: Link | None
 

@@ -130,7 +130,7 @@ class OpenSocket(Transport, Protocol):
 
 
 class Place:
-    """What a socket holds until its turns have ended; then `left` is called. It keeps no reference to the opening."""
+    """The resources of a socket until its turns end; then `left` is called. Keeps no reference to the opening."""
 
     __slots__ = ("_left", "connection", "joining", "lease")
 
