@@ -73,7 +73,7 @@ class BoundedOps(list[Op]):
 
     def __init__(self, most: int | None) -> None:
         self._most: float = math.inf if most is None else most
-        # How many differences may still be looked into; those on the way to a deep operation count, too.
+        # The number of differences that may still be searched; those on the way to a deep operation count, too.
         self._left: float = math.inf if most is None else _MOST_LOOKED_INTO
 
     def expect(self, count: int) -> None:

@@ -98,7 +98,7 @@ def _find_same(old: str, new: str) -> Iterator[tuple[int, int]]:
 
 
 def _common_once(old: str, new: str) -> list[tuple[int, int]]:
-    """Return the places of the characters that each of two texts has once, as many as are in the same order."""
+    """Return the places of characters that each of two texts has once, the most that are in the same order."""
     counts, new_counts = Counter(old), Counter(new)
     return find_increasing(
         [

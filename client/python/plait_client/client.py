@@ -32,7 +32,7 @@ class Options(TypedDict, total=False):
     # Further headers of the request.
     headers: Mapping[str, str]
     ssl: SSLContext | None
-    # How many seconds the first join may take with `async with`.
+    # The seconds that the first join may take with `async with`.
     open_timeout: float | None
 
 
@@ -123,7 +123,7 @@ class _Rooms(Generic[S]):
 
     def __del__(self) -> None:
         if self._live is not None:
-            # What the loop was running has ended with it.
+            # The tasks of the loop have ended with it.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._live.abandon)
 

@@ -28,9 +28,9 @@ class Pending:
         self.ref = ref
         # The version on which the user made it.
         self.made = made
-        # What it does to the confirmed state after the pushes before it.
+        # Its effect on the confirmed state after the pushes before it.
         self.ops = ops
-        # What was sent last; None as long as nothing was.
+        # The operations that were sent last; None if none were.
         self.sent: Sequence[Op] | None = None
         # A place that it leads into is gone: the last version on which it stood. It is left out of what is shown.
         self.lost_on: Version | None = None

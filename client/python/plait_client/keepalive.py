@@ -46,7 +46,7 @@ class Heartbeat:
 _FIRST: Final = 0.1
 _LAST: Final = 10.0
 _STEADY: Final = 10.0
-"""A connection that has lasted for so many seconds is not what an outage looks like."""
+"""The seconds after which a connection counts as steady, and the delays begin with the shortest again."""
 
 
 class Backoff:

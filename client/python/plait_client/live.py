@@ -41,7 +41,7 @@ class Live:
         self.calls: Final = Calls(session, self.carrier.wake, self.ending)
         # Set, and replaced by another, whenever anything may be different.
         self._news = asyncio.Event()
-        # What ended it, where that was not a close code.
+        # The error that ended it, if it was not a close code.
         self._failure: BaseException | None = None
         self._complaint = ""
         self._renewing: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class Live:
         elif self._closing is None:
             self._closing = asyncio.create_task(self.close(), name="plait client closing")
 
-    # What has happened
+    # Events
 
     async def _run(self) -> None:
         try:

@@ -29,10 +29,10 @@ class Outbox:
     def __init__(self) -> None:
         # Messages that the server is not known to have taken.
         self._sent: list[Message | bytes] = []
-        # How many the server has taken on this socket.
+        # The number that the server has taken on this socket.
         self._taken = 0
         self._is_counted = False
-        # How many pings on this socket have no pong yet. Pongs and errors come in the order of what they answer.
+        # The number of pings on this socket without a pong. Pongs and errors come in the order of what they answer.
         self._pings = 0
         # The earliest time to send refused messages again; None where none was refused.
         self.resumes_at: float | None = None

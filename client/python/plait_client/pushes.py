@@ -101,7 +101,7 @@ class Pushes:
     def _frame(self, push: Pending) -> Push:
         assert self.fold.at is not None
         answered = self.all[0].ref - 1
-        # Where its place is gone, it must not be taken to lead anywhere in the state that is known by now.
+        # If its place is gone, it must lead nowhere in the state that is known now.
         base = push.lost_on or self.fold.at
         return Push(
             push.ref,
@@ -120,7 +120,7 @@ class Pushes:
         """End the waits that are over."""
         self._window.release()
 
-    # What the server has not seen, and is not to see
+    # Pushes that the server has not seen, and must not see
 
     def suspect(self) -> None:
         """The server has closed the socket for the size of a frame: it was the largest push, if that is large."""
@@ -141,7 +141,7 @@ class Pushes:
         self._renumber([each for each in still_open if each is not push], still_open[0].ref)
         return Nacked(push, answer)
 
-    # What the server says
+    # Answers of the server
 
     def join(self, frame: Joined) -> None:
         """Take in the answer to a join. Raises PatchError where what was missed is missing."""

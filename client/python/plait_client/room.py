@@ -41,7 +41,7 @@ class Room(Generic[S]):
         self._confirmed: View[S] = View(state_type)
         live.listeners.add("news", partial(_follow, self._shown, self._confirmed))
 
-    # What is known
+    # The known state
 
     @property
     def state(self) -> S:
@@ -121,7 +121,7 @@ class Room(Generic[S]):
             lent = self._shown.lend(shown)
             value = state(lent)
         if self._shown.is_read(value):
-            # What was changed in it is not lost.
+            # The changes in it are not lost.
             self._shown.forget()
         base = self._shown.base(shown, lent)
         return self.push(shown, self._session.diff(shown, written(value, base, shown, self._session.keys)))
@@ -136,7 +136,7 @@ class Room(Generic[S]):
         return self.push(shown, replace(there, value, pointer, self.keys()))
 
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Awaitable[int]:
-        """Change the string at a JSON pointer inside: from the character `at` on, remove so many and insert others.
+        """Change the string at a JSON pointer inside: at the character `at`, remove some and insert others.
 
         What others change in the same string stays. Raises ValueError where that does not fit.
         """

@@ -30,7 +30,7 @@ class RoomMessages:
         """Return the messages that the thread's class declares by another name."""
         return RoomMessages(self._live, part)
 
-    # What is shown
+    # The shown messages
 
     @property
     def items(self) -> Sequence[Item]:

@@ -31,7 +31,7 @@ class Sending:
         self.presence: Final = Latest[Presence]()
         self.auth: Final = Latest[Auth]()
         self.outbox: Final = Outbox()
-        # How many bytes a frame may have, as the last join said.
+        # The maximum bytes of a frame, as the last join said.
         self.max_frame = inf
         self._pushes = pushes
         self._now = now

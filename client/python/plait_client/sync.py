@@ -78,7 +78,7 @@ class SyncRoom(Generic[S]):
     def _wait(self, function: Callable[[], Awaitable[T]], missing: str) -> T:
         return self._loop.wait(function, self._timeout, missing)
 
-    # What is known
+    # The known state
 
     @property
     def state(self) -> S:

@@ -86,7 +86,7 @@ class Target(msgspec.Struct, frozen=True):
         except (OSError, WebSocketException) as error:
             raise NotOpened(ABNORMAL, str(error) or type(error).__name__) from error
         except (ImportError, ValueError) as error:
-            # What the proxy needs is not there, or a header cannot be sent.
+            # A library for the proxy is missing, or a header cannot be sent.
             raise ClientError(f"no socket can be opened: {error}") from error
         return socket
 

@@ -20,10 +20,10 @@ class SendWindow:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        # How many pushes, from the first on, were sent on this socket and have no answer.
+        # The number of pushes, from the first on, that were sent on this socket and have no answer.
         self._sent = 0
-        # How many may be on their way: one after a refusal, as all after that are to be sent again, and one more for
-        # each push that is accepted.
+        # The maximum number on their way: one after a refusal, as all after that are to be sent again, and one more
+        # for each push that is accepted.
         self._most = UNANSWERED
         # Refs of pushes on this socket that are to be sent again: their answers are ignored.
         self._stale: list[int] = []

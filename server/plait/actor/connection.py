@@ -152,7 +152,7 @@ class Connection:
         party: Hashable | None = None,
     ) -> None:
         self.id = id
-        # Who is charged for its waiting turns.
+        # The party that its waiting turns are charged to.
         self.party: Hashable = self if party is None else party
         # The number of its join, in order of arrival, if its client uses only the last of its sockets.
         self.arrival = arrival

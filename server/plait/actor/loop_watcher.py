@@ -24,7 +24,7 @@ log = logging.getLogger("plait.thread")
 # Seconds between two looks, and after which the loop is blocked.
 _EVERY: Final = 0.1
 _LATE: Final = 0.25
-# Where code is that is not the author's.
+# The folders of code that is not the author's.
 _LIBRARIES: Final = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _INSTALLED: Final = ("<", *(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *_LIBRARIES)))
 

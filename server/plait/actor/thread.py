@@ -112,7 +112,7 @@ class Thread(Generic[State]):
     # The places of strings in which changes are merged, in addition to the fields of the type that are `Text`: JSON
     # pointers in which `*` stands for any part, as in ("/note", "/cards/*/body").
     texts: ClassVar[Collection[str]] = ()
-    # How much of the log is kept.
+    # The bounds of the log.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type; increase it by 1 with each `@migrate`.
     state_version: ClassVar[int] = 1
@@ -202,7 +202,7 @@ class Thread(Generic[State]):
     async def history(self, since: int | None = None, *, limit: int | None = None) -> list[Change]:
         """Return the durable changes after a version, in order; without a version, all that are kept.
 
-        `limit` is the most changes to return: the first ones after the version, or without a version the last ones.
+        `limit` is the maximum number of changes: the first ones after the version, or without a version the last ones.
         Raises NotFound when some of the changes after the version are not kept.
         """
         return await self._actor.log.read(since, limit)

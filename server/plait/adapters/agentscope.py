@@ -97,7 +97,7 @@ class _Conversation:
         self._messages = messages
         # The messages in the context, and what they are there, by their ids there.
         self._known: dict[str, tuple[Message, Item]] = {}
-        # What some are in the context, by their ids in the thread: None if they are not in it.
+        # The messages in the context, by their ids in the thread; None for one that is not in it.
         self._edited: dict[str, Item | None] = {}
         # The position of the first one in the context.
         self._first = 1

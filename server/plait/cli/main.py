@@ -75,7 +75,7 @@ def check(store: StoreName = "plait.db") -> None:
 
 @cli.command
 def backup(store: StoreName, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
-    """Copy a store to a new file, or to as many as it has. A server may have the store open."""
+    """Copy a store to a new file, or to new files if it has several. A server may have the store open."""
     try:
         print(back_up_store(find_store(store), to))
     except PlaitError as error:

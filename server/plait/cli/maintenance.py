@@ -42,7 +42,7 @@ def check_store(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def back_up_store(files: Files, target: Path) -> str:
-    """Copy a store, which a server may have open, to as many files, and return a summary. Raises StoreError."""
+    """Copy each file of a store, which a server may have open, and return a summary. Raises StoreError."""
     copies = files.at(target)
     for path in (target, *copies.paths):
         if path.exists():

@@ -45,7 +45,7 @@ class ClusterOwners:
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self._record = record
-        # How many workers this server has; each is a node.
+        # The number of workers of this server; each is a node.
         self._workers = workers
         self._directory = directory
         self._interval = interval
@@ -284,7 +284,7 @@ class ClusterOwners:
         self.gate.tell()
 
     def _react(self) -> None:
-        """Look after shards that this node owns since the last look, and close links to nodes that are dead."""
+        """Check shards that this node has got since the last look, and close links to dead nodes."""
         member = self._member
         if member.is_dead:
             self._is_asked.set()

@@ -21,7 +21,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     id: str
     # The name that its operator has given, such as `a`.
     name: str
-    # Where it answers the links of other nodes: host and port.
+    # The address at which it answers the links of other nodes: host and port.
     address: str
     # How often it has said that it is alive.
     beats: int = 0

@@ -91,7 +91,7 @@ class Member:
         """Whether this node may serve a shard now."""
         return shard in self._owned and shard not in self._leaving and self.lease.holds
 
-    # What the node does
+    # Actions of the node
 
     async def join(self, pause: Callable[[float], Awaitable[None]]) -> None:
         """Become a node of the cluster. Wait for the end of another one of the same name, or with which it cannot be.

@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True):
     name: str
     host: str
     port: int
-    # What the others dial: host and port.
+    # The address that the others dial: host and port.
     address: str
     secret: str = ""
     tls: NodeTls | None = None

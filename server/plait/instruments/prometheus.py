@@ -127,7 +127,7 @@ class Metrics(NoInstruments):
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
         self._writes = self._histograms["plait_commit_writes"][()]
-        # What other functions count.
+        # The counts of other functions.
         self._measures: list[Callable[[], Mapping[str, float]]] = []
         self._kinds = Made[str, _OfKind](lambda kind: _OfKind(kind, self._histograms))
         if registry is None:
@@ -235,7 +235,7 @@ class Metrics(NoInstruments):
         waiting = found.waits.waiting
         waiting.append(waited)
         if len(waiting) >= AT_ONCE:
-            # There were at most as many turns of the kind that ended.
+            # The turns of the kind that ended are an upper bound.
             for each in (found.waits, *found.turns.values()):
                 each.flush()
         return found.turns[turn]
@@ -252,7 +252,7 @@ class Metrics(NoInstruments):
         waiting = found.sizes.waiting
         waiting.append(size)
         if len(waiting) >= AT_ONCE:
-            # There were at most as many changes of the kind that were committed.
+            # The committed changes of the kind are an upper bound.
             for each in (found.sizes, found.commits, self._writes):
                 each.flush()
         return found.commits

@@ -100,7 +100,7 @@ class Alarms:
         self._task = None
 
     def read_again(self) -> None:
-        """Read all due threads from the store again, as this node owns others since now."""
+        """Read all due threads from the store again, as this node has got shards."""
         self._known, self._horizon, self._cursor, self._may_be_ahead = [], 0, None, True
         self._is_outdated = True
         self._changed.set()

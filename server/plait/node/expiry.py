@@ -78,7 +78,7 @@ class Expiry:
             self._unmarked.add(key)
 
     def gain(self) -> None:
-        """Start the idle clock of threads that have no stored idle time, as this node owns others since now."""
+        """Start the idle clock of threads that have no stored idle time, as this node has got shards."""
         self._has_gained = True
 
     async def prepare(self) -> None:

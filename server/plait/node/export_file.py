@@ -95,7 +95,7 @@ def _encode(record: Record) -> _Line:
     except NOT_JSON:
         is_line = False
     else:
-        # What is around the JSON would be lost, and a line break would end the line.
+        # Spaces around the JSON would be lost, and a line break would end the line.
         is_line = value == value.strip() and b"\n" not in value and b"\r" not in value
     if is_line:
         return _Line(part=record.part, key=record.key, value=msgspec.Raw(value))

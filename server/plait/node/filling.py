@@ -20,7 +20,7 @@ __all__ = ["Filling"]
 class Filling:
     """The data of a new thread. Until the write after the last page, the thread is incomplete."""
 
-    # What to do if there is a thread with the name.
+    # The action if there is a thread with the name.
     advice: ClassVar[str]
 
     def __init__(self, kind: Kind, name: str) -> None:

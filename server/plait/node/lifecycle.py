@@ -107,7 +107,7 @@ class Lifecycle:
                 actor.abort()
                 raise Missing(f"there is no thread {slot.key}")
             await self.start(slot, actor)
-            if losses != self._losses:  # What was loaded before may be lost.
+            if losses != self._losses:  # The loaded data may be lost.
                 actor.abort()
                 raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
         except BaseException:

@@ -36,7 +36,7 @@ class _Error(msgspec.Struct, frozen=True, array_like=True):
     retry_after: float | None = None
     lost: list[str] = []
     is_logged: bool = False
-    # Where a built-in exception was raised.
+    # The place at which a built-in exception was raised.
     traceback: str = ""
     # The arguments of a built-in exception, or the message of an interrupt, as JSON.
     arguments: bytes = b""

@@ -47,7 +47,7 @@ class Lease:
         # When the authentication began, in the order of all authentications and disconnections.
         self.number = 0
         self._close: Callable[[int, str], None] | None = None
-        # Asks the client for a new token, so many seconds before the principal expires.
+        # The seconds before the principal expires, and a function that then asks the client for a new token.
         self._ask: tuple[float, Callable[[float], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_ended = False

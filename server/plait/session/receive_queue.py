@@ -130,7 +130,7 @@ class MessageOrder:
     __slots__ = ("_is_counted", "_next", "taken")
 
     def __init__(self) -> None:
-        # How many messages were accepted.
+        # The number of accepted messages.
         self.taken = 0
         self._next = 1
         self._is_counted = False

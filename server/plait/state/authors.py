@@ -20,7 +20,7 @@ from plait_schemas.trace import go_back
 
 __all__ = ["Stretch", "find_authors"]
 
-# How far the search goes back: the most changes, and the most bytes of their operations.
+# The maximum number of changes that are searched, and of bytes of their operations.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 4 * 1024 * 1024
 # Operations and parts of the text to look at before other tasks may run, and in total.

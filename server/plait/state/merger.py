@@ -43,7 +43,7 @@ class Proposal(NamedTuple):
     source: Client
     # The operations that the client had not seen at its last push.
     unseen: ConcurrentOps
-    # What was read from the store for this push.
+    # The history that was read for this push.
     loaded: LoadedChanges
     charge: Charge
 
@@ -91,7 +91,7 @@ class Merger(Pipeline):
             instruments=instruments,
             find_trace=find_trace,
         )
-        # What to do when a push changes a place that others have changed since.
+        # The policy for a push that changes a place that others have changed since.
         self._policy: Policy | Resolve = policy
         # Decodes operations; large values are not decoded, if any JSON fits the type.
         self._read_ops = read_ops if state_type.is_plain else decode_ops

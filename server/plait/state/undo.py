@@ -16,7 +16,7 @@ from plait_schemas.patch import Op, Owned, PatchError, apply, compact, decode_op
 
 __all__ = ["redo", "undo"]
 
-# How far an undo looks back: the most changes, and the most bytes of those that it must keep.
+# The maximum number of changes that an undo looks back, and of bytes of those that it must keep.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 32 * 1024 * 1024
 # Changes of one text are undone together if they are small and follow each other quickly: the most microseconds between
@@ -130,7 +130,7 @@ class _LogReader:
     """Reads the changes up to a version, the last one first, and keeps those after the one that was read last."""
 
     def __init__(self) -> None:
-        # Those changes, without pairs of a change and the undo right after it.
+        # The changes, without pairs of a change and the undo right after it.
         self.later: list[ChangeRow] = []
         # The versions of the undos that were redone.
         self.redone: set[int] = set()

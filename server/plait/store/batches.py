@@ -138,7 +138,7 @@ class Batches:
         # The number of the current unit, and whether its end has been scheduled.
         self._unit = 0
         self._is_ending = False
-        # What is being written, and the time at which the last batch began.
+        # The batch that is being written, and the time at which the last one began.
         self._writing: dict[ThreadKey, Group] = {}
         self._began = 0.0
         # Whether the last batch had large units while others waited.

@@ -72,7 +72,7 @@ class Files(msgspec.Struct, frozen=True):
         return type(self)(self.path, count)
 
     def at(self, path: Path) -> Self:
-        """Return as many files at another path."""
+        """Return the same number of files at another path."""
         return type(self)(path, self.count)
 
 

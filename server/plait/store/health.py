@@ -69,7 +69,7 @@ class Health:
         causes = [each.__cause__ for each in failed if each.__cause__ is not None and self._is_trouble(each.__cause__)]
         if causes:
             self.trouble = str(causes[-1])
-            # Where the server was away, it is tried at once: a connection tells whether it is back.
+            # If the server was away, it is tried at once: a connection tells whether it is back.
             self._last_failure = -math.inf if isinstance(failed[-1], Unreachable) else now
         elif self.trouble is not None and has_stored:
             self.record_success()

@@ -18,7 +18,7 @@ _READS: Final = 50
 _READ_AFTER: Final = 0.01
 # Stands for the stamp of a file that was truncated.
 _TRUNCATED: Final = FileStamp(-1, 0)
-# Where the salts are in a log.
+# The place of the salts in a log.
 _SALTS: Final = slice(16, 24)
 
 

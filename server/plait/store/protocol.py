@@ -331,7 +331,7 @@ class Store(Protocol):
     ) -> list[ChangeRow]:
         """Return the changes after a version, in order. If the log was pruned, the first one may have a later version.
 
-        Returns at most `limit` changes. With `size`, ends with the change at which the operations reach so many bytes.
+        Returns at most `limit` changes. With `size`, ends with the change at which the operations reach it in bytes.
         """
         ...
 
@@ -368,7 +368,7 @@ class Store(Protocol):
         """Return the records of a part whose keys begin with `prefix`, in the order of the keys' code points.
 
         Returns at most `limit` records, with keys after `after` and before `before`; with `reverse`, the last ones, in
-        descending order. With `size`, ends with the record at which the values reach so many bytes. Raises
+        descending order. With `size`, ends with the record at which the values reach this many bytes. Raises
         CorruptThread when one of them is damaged.
         """
         ...

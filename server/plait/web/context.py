@@ -144,7 +144,7 @@ class ServerContext:
         self.scheduler = FairScheduler()
         self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
         self.requests = Requests(self.limits)
-        # What is open for principals.
+        # The open sockets and streams of principals.
         self.leases = Leases()
         self._shutdown_timeout = shutdown_timeout
         self._pending_joins: set[PendingJoin] = set()

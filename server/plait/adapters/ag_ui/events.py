@@ -93,7 +93,7 @@ class EncodedEvent(NamedTuple):
 
     type: EventType
     frame: bytes
-    # What the event begins; what it continues or ends; and whether it ends that.
+    # The item that the event begins; the one that it continues or ends; and whether it ends that.
     opens: Opened | None
     of: Opened | None
     is_end: bool

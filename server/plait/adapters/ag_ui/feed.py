@@ -38,7 +38,7 @@ class RunEvent(NamedTuple):
     # Whether it is the first or the last one of its run.
     is_first: bool = False
     is_last: bool = False
-    # What the event begins, and what it continues or ends.
+    # The item that the event begins, and the one that it continues or ends.
     opens: Opened | None = None
     of: Opened | None = None
 

@@ -67,7 +67,7 @@ class EventRun(FeedRun):
         self._has_started = False
         self._is_over = False
         self._is_cancelled = False
-        # What has begun and must end before the run, in order; and the text that is being streamed.
+        # The open items, which must end before the run, in order; and the text that is being streamed.
         self._open: dict[Opened, None] = {}
         self._text: Opened | None = None
 

@@ -67,7 +67,7 @@ class Viewer(Lines):
         self._has_state = False
         # Whether the viewer has joined after the beginning of the run, and must still get RUN_STARTED.
         self._is_late = False
-        # What has begun since the viewer joined; None if it has all events of the run.
+        # The items that have begun since the viewer joined; None if it has all events of the run.
         self._opened: set[Opened] | None = None
         self._is_lost = False
         self._is_closed = False

@@ -26,7 +26,7 @@ async def save_messages(
 ) -> None:
     """Store messages as one value: approximately the last `max_messages`, beginning with a message of the user.
 
-    If the values have no room for that many, fewer are stored. `max_messages=None` stores as many as there is room for.
+    If the values have less room, fewer are stored. `max_messages=None` stores all that fit.
     """
     check_most(max_messages)
     await Stored(values, key, max_messages).save(messages)

@@ -26,7 +26,7 @@ class Conversation:
         self._is_own_prompt = False
         # The ids of what was added, which goes if the run fails.
         self._added: list[str] = []
-        # How many messages of the run were written.
+        # The number of messages of the run that were written.
         self._written = 0
         # The texts that were shown while they came, by the number of their message in the run; the last may be open.
         self._said: dict[int, MessageStream] = {}

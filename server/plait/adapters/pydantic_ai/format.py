@@ -14,7 +14,7 @@ __all__ = ["NAME", "read_messages", "write_message"]
 NAME: Final = "pydantic_ai"
 """The member of a message's metadata that has what its fields do not tell."""
 
-# Who says the content of a part. What other parts have is for agents only, except calls of tools.
+# The role of each part with content. Other parts are for agents only, except calls of tools.
 _ROLES: Final = {
     "system-prompt": "system",
     "user-prompt": "user",

@@ -51,7 +51,7 @@ class Stored:
         return ModelMessagesTypeAdapter.validate_python(await self._values.get(self._key, []))
 
     async def save(self, messages: Sequence[ModelMessage]) -> None:
-        """Store the last messages, as many as are wanted and there is room for."""
+        """Store the last messages, up to the wanted number and the room for them."""
         kept = messages[_find_first(messages, self._most, await self._values.room(self._key)) :]
         await self._values.set(self._key, ModelMessagesTypeAdapter.dump_python(list(kept), mode="json"))
 

@@ -86,7 +86,7 @@ class MessagesDraft:
         if places:
             drafts = self._stage.drafts.values()
             if not any(isinstance(each, MessagesDraft) and each.view.taken for each in drafts):
-                self._stage.senders.clear()  # What was taken before is stored.
+                self._stage.senders.clear()  # The messages taken before are stored.
             self._stage.senders.update(each.sender for each in found)
             writer.taken.update(places)
             self.view.taken.update(places)

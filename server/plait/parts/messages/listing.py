@@ -111,7 +111,7 @@ class Listing:
 
 
 def _cut(found: list[Message], end: int, size: int) -> tuple[list[Message], int]:
-    """Return as many messages as have `size` bytes and one more, and how many are to be returned of them."""
+    """Return messages up to `size` bytes and one more, and the number of them that fit."""
     for number, message in enumerate(found):
         size -= measure_message(message)
         if size < 0 and number > 0:

@@ -277,7 +277,7 @@ class ThreadMessages:
         """
         check_type("id", id, str)
         check_writable(self._actor)
-        # What is added, as it will be read.
+        # The added message, as it will be read.
         metadata = {} if metadata is None else metadata
         added = _check(Message(id=id, role="user", content=content, metadata=metadata))
         return begin_staged(self._actor, self._update(added, self._use_draft()))

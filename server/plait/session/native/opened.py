@@ -25,10 +25,10 @@ from plait_schemas.messages import Open, encode
 
 __all__ = ["OpenedParts", "find_messages"]
 
-# How many messages a page may have, beside those that are pending, and how many bytes.
+# The maximum number of messages of a page, besides pending ones, and their maximum size.
 _MOST_ON_PAGE: Final = 500
 _MOST_BYTES: Final = 1 << 20
-# How many pages of one connection may wait to be read.
+# The maximum number of pages of one connection that wait to be read.
 _WAITING: Final = 8
 _PAUSE: Final = 1.0
 
@@ -97,7 +97,7 @@ class OpenedParts:
         self._feeds: dict[str, Feed] = {}
         # The parts with changes that a slow reader has missed, and their last revisions.
         self._missed: dict[str, int] = {}
-        # What is to be answered with a page, and the task that does so.
+        # The requests for pages, and the task that answers them.
         self._waiting = deque[Open]()
         self._task: asyncio.Task[None] | None = None
 

@@ -72,7 +72,7 @@ class Pushes:
         self._unseen = ConcurrentOps()
         # The last push that was refused on this socket.
         self._refused = 0
-        # How many pushes are being stored or wait for older changes. Their changes may be sent before their answers.
+        # The pushes that are being stored or wait for older changes. Their changes may be sent before their answers.
         self.under_way = 0
         # Reads older changes for a push.
         self._task: asyncio.Task[None] | None = None

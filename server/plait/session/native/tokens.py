@@ -13,7 +13,7 @@ from plait_schemas.messages import AuthExpiring, encode
 
 __all__ = ["Tokens"]
 
-# How many seconds before a token expires the client is asked for a new one.
+# The seconds before a token expires at which the client is asked for a new one.
 _NOTICE: Final = 30.0
 # Minimum seconds between a new token and the next request for one.
 _PAUSE: Final = 1.0

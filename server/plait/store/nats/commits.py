@@ -40,7 +40,7 @@ class Committer:
     def __init__(self, stream: Stream, subjects: Subjects, find_origin: Callable[[], tuple[str, int]]) -> None:
         self._stream = stream
         self._subjects = subjects
-        # Returns what the stream is now, and the most bytes of a message.
+        # Returns the current stream, and the maximum bytes of a message.
         self._find_origin = find_origin
         # The heads of the threads that this store has claimed.
         self.heads: dict[ThreadKey, Known] = {}

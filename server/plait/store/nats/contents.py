@@ -53,7 +53,7 @@ class Contents(NamedTuple):
 
     known: Known
     thread: StoredHead
-    # What the subjects of the rows begin with.
+    # The beginning of the subjects of the rows.
     start: str
     # In ascending order, each with the rest of its subject.
     segments: list[tuple[Segment, str]]

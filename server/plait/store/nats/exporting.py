@@ -11,7 +11,7 @@ from plait.store.protocol import ChangeRow, Snapshot, Write
 
 __all__ = ["export", "read_schema", "read_schemas"]
 
-# Bytes of values in one write, and the most rows.
+# The maximum size of the values in one write, and the maximum number of rows.
 _SIZE: Final = 512 * 1024
 _ROWS: Final = 900
 

@@ -103,12 +103,12 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     name: str
     # The number of the owner.
     fence: int
-    # What the stream was when it was claimed.
+    # The stream at the time of the claim.
     origin: str
     # The number of the owner before, and how many writes the thread had when this owner claimed it.
     former: int = 0
     begins_at: int = 0
-    # How many writes it has had: tells whether one whose answer was lost is stored.
+    # The number of its writes: tells whether one whose answer was lost is stored.
     writes: int = 0
     # None if no thread is stored.
     thread: StoredHead | None = None
@@ -234,7 +234,7 @@ def is_pruned(rest: str, floor: int) -> bool:
 
 
 def split_chunks(subject: str, value: bytes, most: int) -> list[tuple[str, bytes]]:
-    """Return the messages of a value, which have at most so many bytes each."""
+    """Split a value into messages of a maximum size."""
     if len(value) < most:
         return [(subject, _WHOLE + value)]
     room = most - 16

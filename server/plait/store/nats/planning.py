@@ -25,7 +25,7 @@ MOST_IN_HEAD: Final = 4 * 1024
 
 # Bytes of changes in a message of their own, apart from the last one.
 _SEGMENT: Final = 64 * 1024
-# What a row takes beside its value.
+# The bytes of a row besides its value.
 _ROW: Final = 48
 
 
@@ -120,7 +120,7 @@ def _add_rows(
         kept[make_name(Name("record", part=record.part, text=record.key))] = record.value
     size = sum([len(row[1]) + _ROW for row in changes])
     size += sum([len(rest) + len(value or b"") + _ROW for rest, value in kept.items()])
-    # What is deleted may be large.
+    # A deleted row may be large.
     if size > most or (thread.has_chunks and any(value is None for value in kept.values())):
         rows.update(_make_segments(changes))
         rows.update(kept)

@@ -56,7 +56,7 @@ class _Log:
         return max(bound, _find_old(self._last, prune.at, now)[0])
 
     async def find_size(self, prune: Prune) -> int:
-        """Return the last version before those that have at most as many bytes as are kept."""
+        """Return the last version before the newest ones whose bytes are kept."""
         if prune.bytes is None:
             return 0
         size = 0

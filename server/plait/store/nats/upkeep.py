@@ -36,7 +36,7 @@ class Upkeep:
     ) -> None:
         self._stream = stream
         self._subjects = subjects
-        # Those of the committer.
+        # The heads of the committer.
         self._heads = heads
         self._cleaned = cleaned
         self._give_up = give_up

@@ -37,7 +37,7 @@ _LINGER: Final = 1.0
 _LOOKS: Final = 5
 _MOST_DROPPED: Final = 64 * 1024 * 1024
 _MOST_LINGERING: Final = 100
-# How many times `request_timeout` a peer may take to read a part of the answer.
+# A peer may take this many times `request_timeout` to read a part of the answer.
 _PATIENCE: Final = 6
 _IDLE, _HEAD, _BODY = range(3)
 

@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
         self._streams: dict[int, Stream] = {}
         self._last_number = 0
         self._input = bytearray()
-        # What is written at the end of this iteration of the loop: messages, and frames with the numbers of their
+        # The output of this iteration of the loop, written at its end: messages, and frames with the numbers of their
         # streams; for each frame its place, and for each stream the place of its last message.
         self._out: list[tuple[int, int, bytes] | _Cast] = []
         self._casts: dict[int, int] = {}

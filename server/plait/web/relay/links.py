@@ -60,9 +60,9 @@ class Links:
         self._replaced: set[Link] = set()
         self._dials: dict[NodeId, asyncio.Task[Link | None]] = {}
         self._answered: set[Link] = set()
-        # What was counted on links that have ended.
+        # The counts of links that have ended.
         self._carried = Counter[str]()
-        # How many sockets, requests and calls wait for a node.
+        # The number of sockets, requests and calls that wait for a node.
         self.held = 0
         _made.add(self)
 

@@ -36,7 +36,7 @@ from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
 
 __all__ = ["RemoteSocket", "RemoteSocketStream"]
 
-# The gateway is asked each time after so many bytes whether it has them, and this often before it counts as slow.
+# After each of this many bytes the gateway is asked whether it has them, and this often before it counts as slow.
 _MOST_MARKS: Final = 4
 _MARKED: Final = AT_ONCE // _MOST_MARKS
 _LEAVING: Final = "the server is shutting down"

@@ -103,14 +103,14 @@ class _RelayedRequest:
         self._watch: Callable[[], None] = lambda: None
         self._window = Window(len(body))
         self._used = SizeCounter()
-        # What the owner has sent, and what is waited for.
+        # The messages of the owner, and the waiter for them.
         self._messages: deque[tuple[int, bytes]] = deque()
         self._arrived = asyncio.Event()
         self._has_begun = False
         # Whether the answer is a stream of events that does not end by itself, and whether this node has ended it.
         self._is_endless = False
         self._is_left = False
-        # Who owns the thread, if the node that was asked has said that it does not.
+        # The owner of the thread, if the node that was asked has said that it is another one.
         self.owner: NodeId | None = None
         self._is_disconnected = False
 

@@ -232,7 +232,7 @@ class WriteBatcher:
     def __init__(self, gate: Gate = OPEN) -> None:
         self.gate = gate
         self._waiting: list[Writer] = []
-        # Those that had frames while the gate was closed.
+        # The sockets that had frames while the gate was closed.
         self._held: dict[Writer, None] = {}
 
     def add(self, socket: Writer) -> None:

@@ -29,7 +29,7 @@ class WorkerProcess:
         self._is_ready = asyncio.Event()
         # When it accepted connections first, by the loop's clock.
         self.ready_since: float | None = None
-        # How many seconds it has been silent for; the time in which the parent itself did not run is not counted.
+        # The seconds since its last sign of life, without the time in which the parent itself did not run.
         self.silence = 0
         self._loop.add_reader(connected, self._read)
 
