@@ -4,10 +4,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 from hypothesis import settings
-from playwright.sync_api import Browser
-from tests.chromium import open_chromium, run_in_thread
 from tests.clocks import Clock, stopped_clock
 from tests.fronts import using_fronts
 from tests.nats import Nats, NatsCluster
@@ -53,13 +50,6 @@ def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsClust
         yield cluster
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """A browser of this session, for tests that run in its thread."""
-    with open_chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
 def clock() -> Iterator[Clock]:
     """The clock of this process, which stands still until the test moves it."""
@@ -94,17 +84,6 @@ def front(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     assert fronts, "the test has served no app: mark it with `local`"
     assert any(front.sent for front in fronts), "nothing was sent over a link"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that uses the browser in the thread of the browser."""
-    if "browser" not in getattr(item, "fixturenames", ()):
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    run_in_thread(lambda: runtestprotocol(item, nextitem=nextitem))
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 @pytest.hookimpl(wrapper=True)

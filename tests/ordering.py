@@ -30,6 +30,7 @@ WAITING: Final = (
     "tests/integration/test_agents_client_browser.py",
     "tests/integration/test_engines.py",
     "tests/integration/test_pad_page.py",
+    "tests/integration/test_tutorial_page.py",
     "tests/server/store/test_nats_outages.py",
     "tests/server/store/test_postgres_outages.py",
     "tests/integration/test_pages_accessible.py",

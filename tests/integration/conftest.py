@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from _pytest.runner import runtestprotocol
 from playwright.sync_api import Browser
 from tests.integration.browser import Demo
 from tests.integration.builds import Builds
+from tests.integration.chromium import open_chromium, run_in_thread
 from tests.running import Process
 
 
@@ -13,6 +15,13 @@ from tests.running import Process
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Builds:
     """Share what is built with the other workers of the run."""
     return Builds(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A browser of this session, for tests that run in its thread."""
+    with open_chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +43,14 @@ def demo(browser: Browser, examples: Process) -> Iterator[Demo]:
     finally:
         opened.close()
     assert opened.troubles == []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test that uses the browser in the thread of the browser."""
+    if "browser" not in getattr(item, "fixturenames", ()):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    run_in_thread(lambda: runtestprotocol(item, nextitem=nextitem))
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True

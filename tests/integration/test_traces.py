@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from examples.board import PAGES, Board, BoardState
 from playwright.async_api import Page, async_playwright, expect
-from tests.chromium import OPTIONS
+from tests.integration.chromium import OPTIONS
 from tests.running import running
 from tests.server.instruments.test_otel import Traced
 
