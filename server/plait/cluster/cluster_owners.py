@@ -220,7 +220,7 @@ class ClusterOwners:
                     has_beaten = await self._member.beat()
                     self.gate.tell()
                     if self.gate.is_open and not could_serve:
-                        self._moves.gain()  # What was due in the meantime was passed over.
+                        self._moves.gain()  # Threads that became due in the meantime were skipped.
                     if self._member.is_dead:
                         self._is_asked.set()
 

@@ -1,4 +1,4 @@
-"""What a node does when shards move."""
+"""The callbacks of a node for shards that move."""
 
 from collections.abc import Collection, Set
 from typing import Final
@@ -9,7 +9,7 @@ __all__ = ["NO_THREADS", "Moves"]
 
 
 class Moves:
-    """What a node does when shards move; this one has no threads and no links."""
+    """Callbacks for shards that move; these are of a node without threads and links."""
 
     async def vacate(self, shards: Collection[int]) -> None:
         """End the use of shards, before they are given away: nothing wakes there, and what is written is durable."""
@@ -18,7 +18,7 @@ class Moves:
         """Drop all threads, and what waits to be sent: the node was dead for the others."""
 
     def gain(self) -> None:
-        """Look after the threads of this node, as it owns more shards since now, or can serve again."""
+        """Check the threads of this node after it has got shards, or can serve again."""
 
     def find_busy(self) -> Set[int]:
         """Return the shards with work that may take long: they are given away last, and are not shared."""
