@@ -70,11 +70,7 @@ class ValuesDraft:
 
     def find_unknown(self, keys: Iterable[str] | None) -> list[str]:
         """Return which of some keys, or of all, have values that must be read before the methods that read."""
-        if self._view is None:
-            self._note_edits()
-            self._refresh()
-        assert self._view is not None
-        missing = self._view.find_unknown(keys)
+        missing = self._find_view().find_unknown(keys)
         if not missing:
             self.is_loaded = self._head.has_read = True
         return missing
@@ -131,21 +127,20 @@ class ValuesDraft:
         return None if found is None else found.raw
 
     async def items(self) -> list[tuple[str, Any]]:
-        """Return the keys and values of loaded values, as they are now; other tasks run in between."""
+        """Return the keys and values of loaded values; other tasks run in between, and may replace later ones."""
         assert self._view is not None
         for key, watched in list(self._watched.items()):
             if watched.has_two or watched.is_default:
                 self._note_edit(key)
-        view, shown, items = self._view, dict(self._watched), list[tuple[str, Any]]()
-        for number, (key, found) in enumerate(view.items(), 1):
+        items = list[tuple[str, Any]]()
+        for number, (key, before) in enumerate(self._view.items(), 1):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if key in shown:
-                items.append((key, shown[key].show()))
-            elif self._view is view and view.find(key) is found:
+            found = self._find_view().find(key)
+            if found is not None and found.is_known:
                 items.append((key, self.get(key)))
-            else:  # It was replaced while others were read.
-                items.append((key, decode_json(found.raw)))
+            else:  # It was removed while others were read.
+                items.append((key, decode_json(before.raw)))
         return items
 
     def measure(self, key: str) -> int:
@@ -260,6 +255,14 @@ class ValuesDraft:
             else:
                 self._watched[key] = watched
         self._view = None
+
+    def _find_view(self) -> Edit:
+        """Return the values after the operations, with what others have stored if the operations were stored, too."""
+        if self._view is None:
+            self._note_edits()
+            self._refresh()
+        assert self._view is not None
+        return self._view
 
     def _find_unknown_ends(self) -> list[str]:
         values, keys = self._head.values, [op.key for op in self._ops if isinstance(op, Push)]

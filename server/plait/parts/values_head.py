@@ -175,7 +175,9 @@ class ValuesHead:
                 # An unknown value has not been written since the thread woke, so its stored records are current.
                 if not value.is_known:
                     self._note_value(value, found, prefix)
-        self.has_all |= keys is None
+        if keys is None:
+            # Not always: a write that has failed may have put back a value that was passed over.
+            self.has_all = not self._find_unknown(self.values)
 
     def _note_value(self, value: Value, found: Mapping[str, bytes | None], prefix: str) -> None:
         for index, name in enumerate(value.record_keys()):

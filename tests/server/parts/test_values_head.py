@@ -5,10 +5,12 @@ import gc
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from tests.server.parts.workshop import FlakyStore, open_workshop
 
 from plait import Thread, Values
 from plait.actor.actor import Actor
+from plait.errors import StoreError
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_index import HEAD
@@ -118,6 +120,54 @@ async def test_many_values_that_are_read_after_a_wake_are_all_there(store: Flaky
             "new": [0],
         }
         assert dict(await thread.values.items())["key 1"] == "other"
+
+
+async def test_a_value_whose_write_fails_while_all_are_read_is_read_as_it_is_stored(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as workshop:
+        await fill(await workshop.actor(Room))
+    async with open_workshop(store, Room) as workshop:
+        values = (await workshop.thread(Room)).values
+        reading = asyncio.create_task(values.items())
+        while not values._head.values["key 0"].is_known:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        store.refuses = lambda _: True
+        written, removed = values.set("key 1000", "new"), values.delete("key 1001")
+        for refused in (written, removed):
+            with pytest.raises(StoreError, match="the disk is full"):
+                await refused
+        store.refuses = lambda _: False
+        wanted = [*((f"key {number}", number) for number in range(MANY)), ("last", [1, 2])]
+        assert await reading == wanted
+        assert await values.items() == wanted
+        assert [await values.get(key) for key in ("key 1000", "key 1001")] == [1000, 1001]
+
+
+async def test_changes_in_place_are_stored_of_values_that_others_replace_while_a_run_reads_all(
+    store: FlakyStore,
+) -> None:
+    async with open_workshop(store, Room) as workshop:
+        thread = await workshop.thread(Room)
+        with thread.transaction():
+            for number in range(MANY):
+                thread.values.set(f"key {number}", [number])
+        draft = ValuesDraft(thread.values._head)
+        await draft.load(None)
+        draft.set("first", 0)
+        reading = asyncio.create_task(draft.items())
+        await asyncio.sleep(0)
+        thread.values.set("key 2998", ["other"])
+        thread.values.delete("key 2999")
+        draft.write()
+        for _, value in await reading:
+            if isinstance(value, list):
+                value.append("more")
+        assert draft.is_dirty
+        draft.write()
+        assert await thread.values.items() == [
+            *((f"key {number}", [number, "more"]) for number in range(MANY - 2)),
+            ("key 2998", ["other", "more"]),
+            ("first", 0),
+        ]
 
 
 async def test_many_keys_are_in_order_after_a_wake(store: FlakyStore) -> None:
