@@ -40,6 +40,8 @@ _CLIENT: Final = ("client.js", "messages.js")
 
 # Seconds after which the engine of a shared store is taken to give no answer.
 _CHECK: Final = 1.0
+# The code and the message for a process that serves nothing yet, or no longer.
+_STOPPED: Final = "unavailable", "the server is starting or shutting down"
 
 
 _decode_families: Final = msgspec.msgpack.Decoder(list[Family]).decode
@@ -98,9 +100,10 @@ class Site:
 
     async def stop(self) -> None:
         """End the look at the store, before it is closed."""
-        if self._check is not None:
-            self._check.cancel()
-            await asyncio.wait([self._check])
+        check, self._check = self._check, None  # The app may be started again, in another loop.
+        if check is not None:
+            check.cancel()
+            await asyncio.wait([check])
 
     # Inside
 
@@ -148,15 +151,17 @@ class Site:
         """Return the code and the message that say why this process cannot serve; None if it can."""
         context, gate = self._context, self._context.owners.gate
         if not context.node.is_serving:
-            return "unavailable", "the server is starting or shutting down"
+            return _STOPPED
         if not gate.is_open:  # Requests are held, and answered if the store is back in time.
             is_late = gate.closed_for >= context.links.hold
             return ("unavailable", "this server is cut off from its store") if is_late else None
-        if self._check is None or self._check.done():
-            self._check = asyncio.create_task(self._find_failure(), name="plait store check")
+        if (check := self._check) is None or check.done():
+            check = self._check = asyncio.create_task(self._find_failure(), name="plait store check")
         # It is not cancelled, as that would end a write that waits for a standby.
-        done, _ = await asyncio.wait([self._check], timeout=None if gate is OPEN else _CHECK)
-        if not done or (failure := self._check.result()) is None or isinstance(failure, Unreachable):
+        done, _ = await asyncio.wait([check], timeout=None if gate is OPEN else _CHECK)
+        if check.cancelled():
+            return _STOPPED
+        if not done or (failure := check.result()) is None or isinstance(failure, Unreachable):
             return None  # The lease, which ends soon, tells of an engine that does not answer.
         return "store_error", "the store cannot store changes; see the server's log"
 

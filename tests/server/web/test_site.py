@@ -25,9 +25,10 @@ class Engine(MemoryStore):
         super().__init__()
         self.failure: StoreError | None = None
         self.is_silent = False
-        self.answers = asyncio.Event()
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
 
     async def check_writes(self) -> None:
+        self.asked.set()
         if self.is_silent:
             await self.answers.wait()
         if self.failure is not None:
@@ -101,6 +102,27 @@ async def test_a_look_at_the_store_ends_with_the_server(monkeypatch: pytest.Monk
         assert check is not None
         assert not check.done()
     assert check.done()
+
+
+async def test_a_look_at_the_store_that_the_end_of_the_server_ends_finds_it_unready() -> None:
+    server = Server()
+    async with server.app:
+        server.engine.is_silent = True
+        asking = asyncio.create_task(server.ready())
+        await server.engine.asked.wait()
+    assert await asking == 503
+
+
+def test_an_app_that_was_looked_at_is_started_and_stopped_in_another_loop() -> None:
+    server = Server()
+
+    async def serve(*, is_asked: bool) -> None:
+        async with server.app:
+            if is_asked:
+                assert await server.ready() == 200
+
+    asyncio.run(serve(is_asked=True))
+    asyncio.run(serve(is_asked=False))
 
 
 async def test_an_engine_that_answers_and_stores_nothing_makes_its_nodes_unready() -> None:
