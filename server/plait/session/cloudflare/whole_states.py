@@ -108,8 +108,13 @@ class WholeStates:
 
 
 def _is_state(revision: Revision, state: Any, json: bytes) -> bool:
-    """Tell whether a revision is a state that was merged; as objects, as decoding both takes much longer."""
-    return revision.require_json() == json or (revision.base is not UNDECODED and bool(revision.base == state))
+    """Tell whether a revision is a state that was merged."""
+    stored = revision.require_json()
+    if stored == json:
+        return True
+    # Objects are compared first, as decoding takes much longer; equal ones may differ in fields that do not compare.
+    is_equal = revision.base is not UNDECODED and bool(revision.base == state)
+    return is_equal and bool(decode_json(stored) == decode_json(json))
 
 
 def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:

@@ -6,7 +6,7 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -74,6 +74,17 @@ class PlainSheet(Thread[Plain]):
     initial_state = Plain("", [])
 
 
+@dataclass
+class Noted:
+    name: str
+    note: str = field(default="", compare=False)
+
+
+class Notes(Thread[Noted]):
+    kind = "room"
+    initial_state = Noted("")
+
+
 async def stored(house: House, cls: type[Thread[Any]] = Room) -> Any:
     found = await house.handle(cls).state()
     return msgspec.to_builtins(found)
@@ -118,6 +129,17 @@ async def test_large_values_of_a_state_that_is_converted_as_a_whole_are_merged()
         a.push({"name": "a", "cells": []})
         b.push({"name": "", "cells": cells})
         assert await stored(house, PlainSheet) == {"name": "a", "cells": cells}
+
+
+async def test_a_field_that_does_not_compare_is_kept_by_the_next_write_of_a_client_that_has_not_seen_it() -> None:
+    async with open_house(Notes) as house:
+        a, b = await two(house, Notes)
+        a.push({"name": "", "note": "kept"})
+        await stored(house, Notes)
+        b.push({"name": "b", "note": ""})
+        await stored(house, Notes)
+        b.push({"name": "c", "note": ""})
+        assert await stored(house, Notes) == {"name": "c", "note": "kept"}
 
 
 async def test_a_write_that_crosses_what_the_server_sets_leaves_that() -> None:
