@@ -142,7 +142,9 @@ def weigh(data: bytes, most: int) -> int:
 
 
 def _count_weight(data: bytes) -> int:
-    long = data.translate(_DIGITS).count(_LONG_NUMBER) if len(data) > _LONG_TEXT else 0
+    long = 0
+    if len(data) > _LONG_TEXT and _LONG_NUMBER in data.translate(_DIGITS):  # Perhaps only in strings.
+        long = _without_strings(data).translate(_DIGITS).count(_LONG_NUMBER)
     return data.count(b",") + 2 * data.count(b"[") + 6 * data.count(b"{") + _LONG_NUMBER_WEIGHT * long
 
 

@@ -167,6 +167,11 @@ def test_a_large_message_is_charged_by_its_bytes_and_by_what_is_in_it() -> None:
     assert count_extra_messages(b"{}" * 32 * 1024) == 4 + 6 * 32 * 1024 / (16 * 1024)
 
 
+def test_digits_inside_of_strings_are_charged_as_text() -> None:
+    assert count_extra_messages(b'"%b"' % (b"01" * 50_000)) == 100_002 / (16 * 1024)
+    assert count_extra_messages(b'["%b"]' % (b"01" * 10_000)) == (20_004 + 2) / (16 * 1024)
+
+
 MIB = 1024 * 1024
 POINT = {"type": "Point", "coordinates": [13.4050, 52.5200]}
 
