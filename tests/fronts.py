@@ -20,11 +20,11 @@ from plait.cluster.owners import NodeId, NotOwner
 from plait.cluster.place import Place, split_address
 from plait.web.context import ServerContext
 from plait.web.http.endpoint import Endpoint
-from plait.web.relay.folder import Folder
-from plait.web.relay.links import Links, Network
-from plait.web.relay.tcp import Tcp
+from plait.web.links.folder import Folder
+from plait.web.links.links import Links, Network
+from plait.web.links.tcp import Tcp
 from plait.web.site import Site
-from plait.web.sockets.endpoint import SocketEndpoint
+from plait.web.socket_endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
 
 __all__ = ["Front", "OneOwner", "Over", "put_front", "using_fronts"]

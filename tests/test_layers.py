@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 from benchmarks.chains import MODULES, find_imports, is_in, longest_chain, longest_chain_in
 
@@ -67,6 +67,7 @@ LAZY = {
 }
 
 PACKAGES = sorted({each for row in LAYERS for each in row if "." in each} | {"plait_schemas"})
+FOLDERS = sorted({module.rpartition(".")[0] for module in MODULES} - {"", "plait"})
 # How many files the longest chain of imports has, in a package and in the server. The numbers may only fall.
 LONGEST_IN_PACKAGE = 7
 LONGEST = 26
@@ -170,6 +171,30 @@ def test_imports_point_down() -> None:
 def test_imports_go_round_in_no_circle() -> None:
     graph = {module: {each.imported for each in ALL_IMPORTS if each.importer == module} for module in MODULES}
     TopologicalSorter(graph).prepare()
+
+
+def test_the_rooms_of_a_package_go_round_in_no_circle() -> None:
+    circles = [f"{package}: {circle}" for package in FOLDERS if (circle := find_circle(package))]
+    assert circles == []
+
+
+def find_circle(package: str) -> str | None:
+    """Return the rooms of a package that import each other, if any: its folders, and its files beside them."""
+    graph: dict[str, set[str]] = {}
+    for each in ALL_IMPORTS:
+        if is_in(each.importer, package) and is_in(each.imported, package):
+            importer, imported = (find_room(module, package) for module in (each.importer, each.imported))
+            if importer != imported:
+                graph.setdefault(importer, set()).add(imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return " <- ".join(error.args[1])
+    return None
+
+
+def find_room(module: str, package: str) -> str:
+    return module.removeprefix(f"{package}.").partition(".")[0]
 
 
 def test_the_schemas_know_nothing_but_msgspec() -> None:

@@ -49,16 +49,16 @@ from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
-from plait.web.relay.calls import Calls
-from plait.web.relay.folder import Folder
-from plait.web.relay.link import Opener
-from plait.web.relay.links import Links
+from plait.web.links.calls import Calls
+from plait.web.links.folder import Folder
+from plait.web.links.link import Opener
+from plait.web.links.links import Links
+from plait.web.links.place import find_place
 from plait.web.relay.measures import measure
 from plait.web.relay.moves import NodeMoves
 from plait.web.relay.owner import Owner
-from plait.web.relay.place import find_place
 from plait.web.site import Site
-from plait.web.sockets.endpoint import SocketEndpoint
+from plait.web.socket_endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.startup import StartupFunctions
 

@@ -23,9 +23,9 @@ from plait.node.remote_chain import Chains
 from plait.node.remote_nodes import Ask, RemoteNodes
 from plait.node.remote_requests import Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
-from plait.web.relay.calls import Calls
-from plait.web.relay.folder import Folder
-from plait.web.relay.links import Links
+from plait.web.links.calls import Calls
+from plait.web.links.folder import Folder
+from plait.web.links.links import Links
 
 
 class Lines:

@@ -29,8 +29,8 @@ from plait.web.addresses import Addresses
 from plait.web.fairness import FairScheduler
 from plait.web.hosts import Hosts
 from plait.web.identity import Identity
-from plait.web.relay.links import Links
-from plait.web.relay.relays import Relays
+from plait.web.links.links import Links
+from plait.web.links.relays import Relays
 from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin

@@ -16,7 +16,7 @@ from plait import CallFailed, Indeterminate, Plait, StoreError, Thread, Unavaila
 from plait.actor.actor import Actor
 from plait.kv.kv import KVStats
 from plait.store.protocol import ThreadKey
-from plait.web.relay.link import Link
+from plait.web.links.link import Link
 
 PATIENCE = 20.0
 

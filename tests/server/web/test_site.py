@@ -11,7 +11,7 @@ from plait.cluster.lease import LEASE, Lease
 from plait.cluster.owners import Workers
 from plait.errors import StoreError
 from plait.store.protocol import Unreachable
-from plait.web.relay.links import HOLD
+from plait.web.links.links import HOLD
 
 
 class Room(Thread[dict[str, int]]):

@@ -17,9 +17,9 @@ from plait.instruments.protocol import TRACE
 from plait.session.leases import Lease
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body, error_response, find_traceparent
-from plait.web.http.gated import GatedSend
-from plait.web.http.lost import SAFE, abort, make_lost
+from plait.web.gated import GatedSend
 from plait.web.http.request import LimitedRequest
+from plait.web.lost import SAFE, abort, make_lost
 from plait.web.relay.requests import SentRequest, relay_request
 
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from plait.web.context import error_body
 from plait.web.http.half_open import HalfOpen
 from plait.web.http.head_writer import HeadWriter
-from plait.web.http.lost import ABORT
+from plait.web.lost import ABORT
 from plait.web.sockets.handshake import Handshake
 from plait_schemas.codec import encode_json
 

@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
-from plait.web.http.lost import abort
+from plait.web.lost import abort
 
 __all__ = ["Lines", "ResponseAborted", "StreamedResponse"]
 

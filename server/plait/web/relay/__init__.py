@@ -1,1 +1,1 @@
-"""Moves sockets, requests and calls between the node that has them and the node that owns their thread."""
+"""Moves sockets and requests between the node that has them and the node that owns their thread."""

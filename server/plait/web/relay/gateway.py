@@ -7,8 +7,9 @@ from typing import Final
 from plait.actor.transport import Frame
 from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
-from plait.web.relay.link import Link
-from plait.web.relay.links import RETRY, Links
+from plait.web.links.link import Link
+from plait.web.links.links import RETRY, Links
+from plait.web.links.relays import Relays
 from plait.web.relay.messages import (
     BACKED,
     BINARY,
@@ -31,7 +32,6 @@ from plait.web.relay.messages import (
     unpack_close,
     unpack_owner,
 )
-from plait.web.relay.relays import Relays
 from plait.web.sockets.pending_join import OpenSocket
 from plait_schemas.codes import GOING_AWAY
 

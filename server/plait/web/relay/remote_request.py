@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame
-from plait.web.relay.link import Link
+from plait.web.links.link import Link
 from plait.web.relay.messages import (
     BODY,
     DISCONNECT,

@@ -10,7 +10,7 @@ from websockets.frames import Opcode
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame, LinkedTransport, Receiver
 from plait.web.fairness import FairScheduler, Ticket
-from plait.web.relay.link import Link
+from plait.web.links.link import Link
 from plait.web.relay.messages import (
     BACKED,
     BINARY,

@@ -10,9 +10,10 @@ from starlette.types import Message, Receive, Scope, Send
 from plait.actor.transport import Frame
 from plait.cluster.owners import NodeId
 from plait.store.protocol import ThreadKey
-from plait.web.http.lost import abort, make_lost
-from plait.web.relay.link import LOST, Link
-from plait.web.relay.links import RETRY, Links
+from plait.web.links.link import LOST, Link
+from plait.web.links.links import RETRY, Links
+from plait.web.links.relays import Relays
+from plait.web.lost import abort, make_lost
 from plait.web.relay.messages import (
     BODY,
     DISCONNECT,
@@ -31,7 +32,6 @@ from plait.web.relay.messages import (
     unpack_owner,
     unpack_size,
 )
-from plait.web.relay.relays import Relays
 from plait.web.relay.window import PIECE, SizeCounter, Window
 
 __all__ = ["SentRequest", "relay_request"]

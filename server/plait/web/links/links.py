@@ -12,7 +12,7 @@ from weakref import WeakSet
 from plait.cluster.owners import NodeId, Owners
 from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
-from plait.web.relay.link import AWAY, Link, Opener
+from plait.web.links.link import AWAY, Link, Opener
 
 __all__ = ["HOLD", "RETRY", "Links", "Network"]
 

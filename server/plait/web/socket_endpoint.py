@@ -14,12 +14,12 @@ from starlette.types import Receive, Scope, Send
 from plait.cluster.gate import OPEN
 from plait.instruments.protocol import Instruments
 from plait.store.protocol import ThreadKey
+from plait.web.admission import Admission, close_refused, join_in_task, try_join
 from plait.web.context import ServerContext, as_get
-from plait.web.http.gated import GatedSend
+from plait.web.gated import GatedSend
+from plait.web.links.link import Link
 from plait.web.relay.gateway import RelayedSocket
-from plait.web.relay.link import Link
 from plait.web.relay.messages import SentScope
-from plait.web.sockets.admission import Admission, close_refused, join_in_task, try_join
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.pending_join import Place, run_unless_disconnected

@@ -14,9 +14,9 @@ from plait.cluster.place import Place
 from plait.settings import Settings
 from plait.store.protocol import Store
 from plait.store.urls import open_share, open_store
-from plait.web.relay.folder import Folder
-from plait.web.relay.links import Network
-from plait.web.relay.tcp import Tcp
+from plait.web.links.folder import Folder
+from plait.web.links.links import Network
+from plait.web.links.tcp import Tcp
 
 __all__ = ["FoundPlace", "find_place"]
 

@@ -10,8 +10,8 @@ import pytest
 
 from plait.cluster.owners import NodeId
 from plait.cluster.place import Place
-from plait.web.relay.link import Link
-from plait.web.relay.tcp import VERSION, Tcp
+from plait.web.links.link import Link
+from plait.web.links.tcp import VERSION, Tcp
 
 SECRET = "one secret of all nodes"
 

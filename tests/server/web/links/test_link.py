@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 from plait.actor.transport import Frame
-from plait.web.relay.link import Link
+from plait.web.links.link import Link
 
 KIND = 50
 

@@ -12,27 +12,27 @@ from starlette.types import Message
 import plait
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import Lease
-from plait.web.http.gated import GatedSend
-from plait.web.http.lost import ABORT
+from plait.web.gated import GatedSend
+from plait.web.lost import ABORT
 
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 WEB: Final = Path(plait.__file__).parent / "web"
 
 # Every place of `web/` that makes one of the two errors, with what it knows of the request.
 PLACES: Final = {
-    "http/lost.py:make_lost": "it has begun",
+    "lost.py:make_lost": "it has begun",
     "context.py:as_refusal": "an error of `authenticate`, before a socket has begun",
-    "relay/links.py:_make_away": "it has not begun, as there is no link",
-    "relay/calls.py:_Attempts.pause": "a call between threads: `may_repeat` knows",
-    "relay/calls.py:_Incoming.finish": "a call that its caller has cancelled",
-    "relay/calls.py:_make_away": "it has not begun",
+    "links/links.py:_make_away": "it has not begun, as there is no link",
+    "links/calls.py:_Attempts.pause": "a call between threads: `may_repeat` knows",
+    "links/calls.py:_Incoming.finish": "a call that its caller has cancelled",
+    "links/calls.py:_make_away": "it has not begun",
 }
 # Every stream of a link, and what its end tells when the link is lost.
 STREAMS: Final = {
     "relay/requests.py:_RequestStream": "make_lost",
     "relay/gateway.py:RelayedSocketStream": "closes the socket",
-    "relay/calls.py:_Outgoing": "_Attempts.pause",
-    "relay/calls.py:_Incoming": "cancels the call",
+    "links/calls.py:_Outgoing": "_Attempts.pause",
+    "links/calls.py:_Incoming": "cancels the call",
     "relay/remote_request.py:RemoteRequest": "a disconnect",
     "relay/remote_socket.py:RemoteSocketStream": "a disconnect",
 }
@@ -120,10 +120,10 @@ def test_each_stream_that_can_be_lost_is_known() -> None:
 def test_http_answers_for_a_lost_owner_come_from_one_function() -> None:
     found = {place for place, node in find_defined(*FUNCTIONS) if "make_lost" in names(node)}
     assert found == {
-        "http/gated.py:GatedSend.__call__",
+        "gated.py:GatedSend.__call__",
         "http/endpoint.py:_stream",
         "relay/requests.py:_RelayedRequest._fail",
     }
     # Nothing else looks at whether this node was dead.
     readers = {file.relative_to(WEB).as_posix() for file in WEB.rglob("*.py") if ".generation" in file.read_text()}
-    assert readers == {"http/gated.py"}
+    assert readers == {"gated.py"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import Lease
-from plait.web.relay.link import Link
+from plait.web.links.link import Link
 
 KIND = 50
 

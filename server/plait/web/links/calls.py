@@ -16,8 +16,8 @@ from plait.node.remote_calls import RemoteCalls, Reply
 from plait.node.remote_errors import decode_error, encode_error
 from plait.node.remote_nodes import Ask, Settle
 from plait.store.protocol import ThreadKey
-from plait.web.relay.link import Link, Opener
-from plait.web.relay.links import Links
+from plait.web.links.link import Link, Opener
+from plait.web.links.links import Links
 
 __all__ = ["Calls"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plait.cluster.owners import NodeId
-from plait.web.relay.link import Link
+from plait.web.links.link import Link
 
 __all__ = ["Folder"]
 

@@ -18,7 +18,7 @@ import msgspec
 
 from plait.cluster.owners import NodeId
 from plait.cluster.place import Place, split_address
-from plait.web.relay.link import Link
+from plait.web.links.link import Link
 
 __all__ = ["VERSION", "Tcp"]
 

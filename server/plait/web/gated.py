@@ -7,7 +7,7 @@ from starlette.types import Message, Scope, Send
 
 from plait.cluster.gate import Gate
 from plait.errors import PlaitError, Unavailable
-from plait.web.http.lost import abort, make_lost
+from plait.web.lost import abort, make_lost
 from plait_schemas.codec import encode_json
 
 __all__ = ["GatedSend"]

@@ -13,9 +13,9 @@ import pytest
 from tests.fronts import OneOwner
 
 from plait.errors import Unavailable
-from plait.web.relay.folder import Folder
-from plait.web.relay.link import Link
-from plait.web.relay.links import Links
+from plait.web.links.folder import Folder
+from plait.web.links.link import Link
+from plait.web.links.links import Links
 
 KIND = 50
 PATIENCE = 10.0
