@@ -282,11 +282,9 @@ def error_body(code: str, message: str, path: str | None = None) -> dict[str, An
 
 
 def _make_headers(error: PlaitError) -> dict[str, str] | None:
-    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return {"retry-after": "1"}
     if error.retry_after is not None and math.isfinite(error.retry_after):
         return {"retry-after": str(math.ceil(error.retry_after))}
-    return None
+    return {"retry-after": "1"} if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None
 
 
 def _find_code(status: int) -> str:
