@@ -53,6 +53,7 @@ class Index:
         self._read_at = 0.0
         # By their order and kind: the entries of rows; those that were asked for since the last change.
         self._sorted: dict[tuple[str, str | None], list[Any]] = {}
+        self._sorting = asyncio.Lock()
         # Threads that were deleted, and whose rows may not be removed yet.
         self._unclean: dict[ThreadKey, Known] = {}
 
@@ -173,5 +174,8 @@ class Index:
         """Return the entries of all rows in order, as they are now; other tasks run in between."""
         known = self._sorted  # Replaced by the next change, so that what is then outdated is not kept.
         if (found := known.get(name)) is None:
-            found = known[name] = await sort_in_steps(list(self._rows.values()), make, place)
+            rows = list(self._rows.values())
+            async with self._sorting:
+                if (found := known.get(name)) is None:  # Another caller may have sorted them.
+                    found = known[name] = await sort_in_steps(rows, make, place)
         return found
