@@ -2,14 +2,15 @@
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final
 
 import pytest
+from _pytest.mark import ParameterSet
 
-__all__ = ["SEED", "TIMES", "play_seeds", "schedules"]
+__all__ = ["SEED", "TIMES", "in_soak", "play_seeds", "schedules"]
 
 # How many times as many schedules as `make test` are played.
 TIMES: Final = int(os.environ.get("PLAIT_SOAK") or 1)
@@ -20,6 +21,11 @@ SEED: Final = int(os.environ.get("PLAIT_SEED") or 0)
 def schedules(usual: int = 5) -> int:
     """Return how many schedules to play where `make test` plays the usual number."""
     return usual * TIMES
+
+
+def in_soak(*cases: Sequence[object]) -> list[ParameterSet]:
+    """Return cases of a parametrized test if this is `make soak`, where they are marked, and none otherwise."""
+    return [pytest.param(*each, marks=pytest.mark.soak) for each in cases] if TIMES > 1 else []
 
 
 def play_seeds(usual: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

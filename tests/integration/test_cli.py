@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.ports import hold_port
 from tests.running import Process
+from tests.schedules import in_soak
 from tests.server.owning import submit
 
 from plait.cli.main import cli
@@ -523,10 +525,19 @@ async def test_what_a_script_has_put_into_the_background_ends_with_an_interrupt(
     assert process.returncode == 0
 
 
-# Ctrl+C in a terminal is told to all processes of its group.
-@pytest.mark.parametrize("is_terminal", [False, True])
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("workers", ["1", "2"])
+# By which signal, and whether from a terminal, where Ctrl+C is told to all processes of its group.
+ENDS: Final = [*itertools.product([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [False, True])]
+
+
+@pytest.mark.parametrize(
+    ("workers", "end", "is_terminal"),
+    [
+        *(("1", *each) for each in ENDS),
+        ("2", signal.SIGINT, True),
+        ("2", signal.SIGTERM, False),
+        *in_soak(*(("2", *each) for each in ENDS)),
+    ],
+)
 async def test_dev_ends_with_its_server_and_without_a_traceback(
     folder: Path, free_port: str, workers: str, end: signal.Signals, is_terminal: bool
 ) -> None:
