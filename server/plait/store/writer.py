@@ -1,6 +1,7 @@
 """The writer of a SQLite store: commits batches, and checks that the file was not replaced. Runs in its OS thread."""
 
 import logging
+import math
 import os
 import sqlite3
 import time
@@ -45,7 +46,7 @@ class Writer:
         self._identity: FileIdentity | None = None
         self._warned: set[str] = set()
         # When the identity of the log was last read.
-        self._log_read = 0.0
+        self._log_read = -math.inf
         # Whether another file is at the path, so that writes to the open file would be lost.
         self.is_lost = False
         self._is_replaced = False
@@ -89,7 +90,8 @@ class Writer:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.OperationalError as error:  # The disk may be full; threads can still be read.
             log.warning("%s cannot be written: %s", self._path, error)
-        self._is_found()
+        self._is_found(has_written=True)
+        self._log_read = -math.inf  # The next write restarts the log.
 
     def commit(self, db: sqlite3.Connection, batch: Sequence[Group]) -> Sequence[Outcome]:
         """Write a batch in one transaction and return the outcome of each group."""
@@ -107,7 +109,7 @@ class Writer:
             self.is_in_doubt = True
             raise
         self.is_in_doubt = result.is_in_doubt
-        if not self._is_found():
+        if not self._is_found(has_written=True):
             return self._refuse(batch)
         for thread in result.deleted:
             self._stale.pop(thread, None)
@@ -130,7 +132,7 @@ class Writer:
             schema.save_heads(db, self._stale, stamp)
             identity.own = stamp
             self._stale = {}
-            self._is_found()
+            self._is_found(has_written=True)
 
     def end(self, db: sqlite3.Connection) -> bool:
         """Finish before the connections are closed, and return whether the log may be copied into the file."""
@@ -165,9 +167,9 @@ class Writer:
         schema.rewrite_format(db)
         self.is_in_doubt = False
 
-    def check_files(self, db: sqlite3.Connection) -> None:
+    def check_files(self, db: sqlite3.Connection, *, has_written: bool = True) -> None:
         """Raise StoreError if the files were deleted or replaced."""
-        if not self._is_found():
+        if not self._is_found(has_written=has_written):
             raise StoreError(_LOST)
 
     def write(
@@ -179,18 +181,19 @@ class Writer:
         **kwargs: P.kwargs,
     ) -> None:
         """Call a function that writes rows of the whole file. Raises StoreError, sqlite3.Error."""
-        self.check_files(db)
+        self.check_files(db, has_written=False)
         function(db, *args, **kwargs)
         self.check_files(db)
 
     # Inside
 
-    def _is_found(self) -> bool:
+    def _is_found(self, *, has_written: bool = False) -> bool:
+        """Whether the files are in place. A write may have restarted the log, which has another identity then."""
         if self.is_lost or self._identity is None:
             return not self.is_lost
         try:
             is_same = self._identity.has_log() and self._identity.has_file()
-            if is_same:
+            if is_same and has_written:
                 self._record_log_identity(self._identity)
         except OSError as error:  # An error of the file system does not mean that the file was replaced.
             self._warn_once("cannot check whether %s was deleted or replaced: %s", error)

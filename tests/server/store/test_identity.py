@@ -20,7 +20,7 @@ from tests.server.store.test_writer import WRITE_AND_DIE, log_of
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
 from plait.store.backup import back_up, restore
-from plait.store.lock import NO_STAMP, FileStamp
+from plait.store.lock import NO_STAMP, FileStamp, read_log_identity
 from plait.store.sqlite import SqliteStore
 
 
@@ -252,6 +252,18 @@ async def test_a_file_and_its_log_may_be_moved_together_and_a_log_that_was_moved
     log_of(killed).rename(tmp_path / "log")
     async with SqliteStore(killed) as store:
         assert (await versions(store))[0] == 30
+
+
+async def test_the_log_of_a_single_write_is_known_as_that_of_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.store.writer._READ_LOG_EVERY", 60)
+    await make_store(path, 1)
+    async with SqliteStore(path) as store:
+        await put(store, change(2))
+        found = read_log_identity(path)
+        assert found is not None
+        assert found.salts == int.from_bytes(log_of(path).read_bytes()[16:24])
 
 
 def test_a_stamp_may_follow_itself_and_earlier_ones_of_its_server() -> None:
