@@ -8,7 +8,7 @@ import msgspec
 
 from plait.actor.transport import Frame, Session, Transport
 from plait.errors import PlaitError
-from plait.instruments.protocol import Instruments
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.revision import Revision
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
@@ -215,7 +215,8 @@ class Connection:
 
     def begin_message(self, type: str, instruments: Instruments, key: ThreadKey) -> None:
         """Tell the instruments about a message, which is the cause of what the connection does from now on."""
-        self.trace = instruments.message_began(key.kind, key.name, type, self.traceparent)
+        if instruments is not NO_INSTRUMENTS:
+            self.trace = instruments.message_began(key.kind, key.name, type, self.traceparent)
 
     def refuse_message(self, type: str, error: PlaitError, instruments: Instruments, key: ThreadKey) -> None:
         """Tell the instruments about a message that is not handled."""

@@ -11,7 +11,7 @@ from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError
-from plait.instruments.protocol import find_outcome, tell_limit
+from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome, tell_limit
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
 
@@ -78,7 +78,7 @@ class Calls:
         is_cancelled = self._calls.get(call.ref) is not call
         if not is_cancelled:
             error = self._answer(call.ref, method, result, error)
-        if not method.is_stream:
+        if not method.is_stream and self._actor.instruments is not NO_INSTRUMENTS:
             outcome = "ok" if error is None else "cancelled" if is_cancelled else find_outcome(error)
             self._actor.instruments.message_ended(trace, outcome)
 

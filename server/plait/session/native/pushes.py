@@ -21,7 +21,7 @@ from plait.errors import (
     TooMany,
     Unanswerable,
 )
-from plait.instruments.protocol import tell_limit
+from plait.instruments.protocol import NO_INSTRUMENTS, tell_limit
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.concurrent import ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.merger import AcceptedPush, Proposal
@@ -244,7 +244,8 @@ class Pushes:
     def _end(self, answer: bytes, version: int, outcome: str) -> None:
         """Send the answer to the first unanswered push."""
         self._answer(answer, version)
-        instruments = self._actor.instruments
-        instruments.push_answered(self._actor.key.kind, outcome)
-        is_made = outcome in ("accepted", "rebased", "repeated")
-        instruments.message_ended(self._traces.pop(0), "ok" if is_made else outcome)
+        instruments, trace = self._actor.instruments, self._traces.pop(0)
+        if instruments is not NO_INSTRUMENTS:
+            instruments.push_answered(self._actor.key.kind, outcome)
+            is_made = outcome in ("accepted", "rebased", "repeated")
+            instruments.message_ended(trace, "ok" if is_made else outcome)

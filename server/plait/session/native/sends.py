@@ -7,7 +7,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.transport import Frame
 from plait.errors import Forbidden, InvalidArguments, PlaitError, Readonly, StoreError, TooLarge, TooMany
-from plait.instruments.protocol import tell_limit
+from plait.instruments.protocol import NO_INSTRUMENTS, tell_limit
 from plait.session.native.follower import Follower
 from plait.session.native.opened import find_messages
 from plait_schemas.codec import encode_json, nests_deeper
@@ -108,7 +108,8 @@ class Sends:
             self._follower.send(Frame(encode(Unsent(frame.ref, error.code, str(error), retry_after=_PAUSE))))
         else:
             self._follower.send(Frame(encode(Unsent(frame.ref, error.code, str(error), error.path))))
-        self._actor.instruments.message_ended(trace, "ok" if error is None else error.code)
+        if self._actor.instruments is not NO_INSTRUMENTS:
+            self._actor.instruments.message_ended(trace, "ok" if error is None else error.code)
 
     def _refuse(self, frame: Send, error: PlaitError) -> None:
         tell_limit(self._actor.instruments, error)
