@@ -117,7 +117,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, lines: list[Lines]) -> Iterator[N
 
     def init_asked(node: Node, *args: Any, **kwargs: Any) -> None:
         init(node, *args, **kwargs)
-        nodes = FixedNodes(OneOwner(), Chains("elsewhere", node.limits, node.instruments))
+        nodes = FixedNodes(OneOwner(), Chains("elsewhere", node.instruments))
         nodes.line = nodes.peers = line = Lines(node, folder)
         lines.append(line)
         node.everywhere = FromElsewhere(node, nodes)

@@ -2,17 +2,25 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from plait.actor.connections import Connections
 from plait.actor.outcome import make_resolver
 from plait.actor.timer import Timer
-from plait.actor.turn import Cause, Turn, TurnActor
-from plait.actor.turns import TurnRunner
+from plait.actor.turn import Turn
+from plait.actor.turns import TurnActor, TurnRunner
 from plait.errors import Destroyed, PlaitError, StoreError, Unavailable
 from plait.state.pipeline import Pipeline
 
-__all__ = ["Ending"]
+__all__ = ["Cause", "Ending"]
+
+
+class Cause(NamedTuple):
+    """The cause of a destruction: the turn that waits for it, the client's turn that started it, and their trace."""
+
+    parent: Turn | None = None
+    origin: Turn | None = None
+    trace: object = None
 
 
 class EndingActor(TurnActor, Protocol):

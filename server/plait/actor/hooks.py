@@ -10,8 +10,8 @@ from plait.actor.events import Events
 from plait.actor.logs import log_error
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
-from plait.actor.turn import Turn, TurnActor
-from plait.actor.turns import TurnRunner
+from plait.actor.turn import Turn
+from plait.actor.turns import TurnActor, TurnRunner
 from plait.state.commit import Commit, Maker
 
 __all__ = ["Hooks"]

@@ -11,6 +11,7 @@ from contextvars import Context
 from typing import Final
 
 from plait.actor.turn import Turn
+from plait.actor.turn_task import TurnTask
 
 __all__ = ["Mailbox"]
 
@@ -124,7 +125,7 @@ class Mailbox:
                     break
                 self.running = turn
                 self.started = self._loop.time()
-                await turn.run(task)
+                await turn.run(TurnTask(task))
                 while self.nested:
                     # The turn was cancelled, but not the turns nested in it: wait for them.
                     self._nested_ended = self._loop.create_future()

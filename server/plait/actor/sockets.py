@@ -12,8 +12,8 @@ from plait.actor.connections import Connections
 from plait.actor.outcome import make_resolver, maybe_await
 from plait.actor.thread import Thread
 from plait.actor.transport import Session, Transport
-from plait.actor.turn import Turn, TurnActor
-from plait.actor.turns import TurnRunner
+from plait.actor.turn import Turn
+from plait.actor.turns import TurnActor, TurnRunner
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
 from plait.state.pipeline import Pipeline

@@ -3,24 +3,22 @@
 import asyncio
 import inspect
 import logging
-import traceback
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
-from types import FrameType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from starlette.requests import Request
 
 from plait.actor.begun import Begun, keep_begun
 from plait.actor.connection import Connection, Party
 from plait.actor.outcome import Done
-from plait.errors import CallFailed, Indeterminate, PlaitError, StoreError, TurnTimeout
+from plait.actor.turn_task import TurnTask
+from plait.errors import Indeterminate, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
-from plait.limits import Limits
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Cause", "Turn", "TurnActor", "begin_write", "current_turn", "find_client_turn", "find_user", "latest_turn"]
+__all__ = ["Turn", "TurnOwner", "begin_write", "current_turn", "find_client_turn", "find_user", "latest_turn"]
 
 T = TypeVar("T")
 
@@ -30,8 +28,6 @@ _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 
 # The types that most turns return; `inspect.isawaitable` is slow for anything but a coroutine.
 _NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
-# Maximum number of turns that wait for each other in one chain of calls.
-_MOST_CALLS: Final = 64
 
 
 def latest_turn() -> "Turn | None":
@@ -71,22 +67,15 @@ def find_user() -> str | None:
     return None if turn is None else next((user for each in turn.chain() if (user := each.user) is not None), None)
 
 
-class TurnActor(Protocol):
-    """The part of an actor that turns use."""
+class TurnOwner(Protocol):
+    """The thread of a turn."""
 
     key: ThreadKey
-    limits: Limits
     instruments: Instruments
-    # The actors that the node checks next.
-    active: dict[Any, None]
 
     @property
     def thread(self) -> object:
-        """The instance of the author's class."""
-        ...
-
-    def touch(self) -> None:
-        """Reset the idle timer."""
+        """The instance of the author's class; None if it is in another process."""
         ...
 
 
@@ -100,7 +89,6 @@ class Turn:
     __slots__ = (
         "__weakref__",
         "_callbacks",
-        "_cancellations",
         "_is_counted",
         "_undecided",
         "actor",
@@ -110,13 +98,11 @@ class Turn:
         "has_stored",
         "hurry",
         "is_abandoned",
-        "is_expired",
         "is_running",
         "is_waiting",
         "loss",
         "mailbox",
         "name",
-        "number",
         "on_abandon",
         "origin",
         "parent",
@@ -135,7 +121,7 @@ class Turn:
         name: str,
         work: Callable[[], Any],
         *,
-        actor: TurnActor,
+        actor: TurnOwner,
         connection: Connection | None = None,
         request: Request | None = None,
         by_client: bool = False,
@@ -145,8 +131,6 @@ class Turn:
     ) -> None:
         self.name = name
         self.work = work
-        # Its number among the turns that have called threads of other nodes; 0 if it has called none.
-        self.number = 0
         # Called in order when it has ended, and then removed.
         self._callbacks: list[Done] = []
         # The writes that its code has begun, before whose end it does not end.
@@ -168,9 +152,6 @@ class Turn:
         # For a turn that handles it itself: called when the caller has stopped waiting, with True if the caller's
         # socket was closed.
         self.on_abandon: Callable[[bool], None] | None = None
-        self.is_expired = False
-        # How often this turn has cancelled its task.
-        self._cancellations = 0
         # Whether it waits in the queue of runs, before any code of the run.
         self.is_waiting = False
         # Whether the turn, or a turn that it has called, has made a change that is or may be durable; and the number of
@@ -186,8 +167,8 @@ class Turn:
         self.party: Hashable | None = None
         # The bytes that its connection is charged until it ends.
         self.size = 0
-        # The task that runs it: that of the mailbox, or its own.
-        self.task: asyncio.Task[Any] | None = None
+        # None before it starts, and after its end.
+        self.task: TurnTask | None = None
         # The trace of its cause; after it has begun, its own.
         self.trace = trace
         # When it began to wait, for the instruments.
@@ -219,32 +200,7 @@ class Turn:
             yield turn
             turn = turn.parent
 
-    def find_refusal(self) -> PlaitError | None:
-        """Return why the turn may not begin; None if it may.
-
-        It may not if a turn of its thread that waits for it was cut short, or if too many turns wait for it.
-        """
-        count = running = 0
-        # The nearest turn whose caller has ended, and so does not wait for the turn.
-        oldest: Turn | None = None
-        for turn in self.chain():
-            if turn.loss is not None and turn.actor is self.actor:
-                return turn.loss
-            count += 1
-            running += turn is self or turn.is_running
-            if oldest is None and turn.parent is not None and not turn.parent.is_running:
-                oldest = turn
-        if count <= _MOST_CALLS:
-            return None
-        if running <= _MOST_CALLS and oldest is not None:
-            oldest._forget_callers()  # An endless chain of such turns would keep them all.
-            return None
-        return CallFailed(
-            f"{self.name} of {self.actor.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
-            "other: does a method call itself, directly or through other threads?"
-        )
-
-    def _forget_callers(self) -> None:
+    def forget_callers(self) -> None:
         """Separate the turn from its callers, for which the outcome of its changes stays unknown."""
         undecided, turn = self._undecided + self._is_counted, self.parent
         self.parent, self._is_counted = None, False
@@ -259,22 +215,22 @@ class Turn:
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
         """Run in a task of its own, concurrently with other turns, by default with the caller's context variables."""
+        self.task = TurnTask(loop.create_task(self._begin(), name=self.name, context=context))
 
-        async def run() -> None:
-            if self.is_abandoned:
-                self.task = None
-                self.end(None, asyncio.CancelledError())
-            else:
-                await self.run(task)
-
-        self.task = task = loop.create_task(run(), name=self.name, context=context)
+    async def _begin(self) -> None:
+        assert self.task is not None
+        if not self.is_abandoned:
+            await self.run(self.task)
+        else:
+            self.task = None
+            self.end(None, asyncio.CancelledError())
 
     def enter(self) -> None:
         """Make the calling context, and the tasks that it starts, a part of this turn."""
         _turn.set(self)
 
-    async def run(self, task: asyncio.Task[None]) -> None:
-        """Run to the end in `task`, the current task, and call the callbacks."""
+    async def run(self, task: TurnTask) -> None:
+        """Run to the end in `task`, the current one, and call the callbacks."""
         self.task = task
         _turn.set(self)
         self.is_running = True
@@ -292,7 +248,7 @@ class Turn:
             if self.begun:
                 await self._finish_begun()
         except asyncio.CancelledError as cancelled:
-            error = self._explain_cancelled(cancelled, task)
+            error = task.explain(cancelled, self.name)
         except StopIteration as stop:  # A future cannot have this exception.
             error = RuntimeError(f"{self.name} raised StopIteration")
             error.__cause__ = stop
@@ -303,15 +259,15 @@ class Turn:
         finally:
             self.is_running = False
             self.task = None
-            for _ in range(self._cancellations):  # Even if its code has caught the cancellations.
-                task.uncancel()
+            if task.cancellations:
+                task.leave()
         error = self._find_error(error)
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
         if exiting is not None:
             raise exiting
-        if task.cancelling():
+        if task.task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
 
@@ -324,17 +280,6 @@ class Turn:
         """Return the error that the turn ends with; `error` is what its code has raised, if anything."""
         error = self.loss or error  # Its own outcome may depend on the lost change.
         return self.explain_loss(error) if isinstance(error, StoreError) else error
-
-    def _explain_cancelled(self, cancelled: asyncio.CancelledError, task: asyncio.Task[None]) -> BaseException:
-        """Return the outcome of a turn that ended with a CancelledError."""
-        if self.is_expired:
-            return TurnTimeout(f"{self.name} took too long")
-        if task.cancelling():
-            return cancelled
-        # The turn was not cancelled; the caller would take a CancelledError for its own cancellation.
-        error = RuntimeError(f"{self.name}: a task or future that it awaited was cancelled")
-        error.__cause__ = cancelled
-        return error
 
     # Stored and lost changes
 
@@ -367,14 +312,6 @@ class Turn:
         return self.party.user if isinstance(self.party, Party) else None
 
     @property
-    def party_of_runs(self) -> Hashable | None:
-        """The party that waiting runs are charged to: without a principal the socket, as many may share its address."""
-        connection = self.connection
-        if not self.by_client or connection is None or connection.session is None or connection.principal is not None:
-            return self.party
-        return connection
-
-    @property
     def may_have_stored(self) -> bool:
         """Whether a change of the turn, or of a turn that it has called, is durable or may become durable."""
         return self.has_stored or self._undecided > 0
@@ -404,13 +341,12 @@ class Turn:
         self.skip()
         # A task that is cancelled before its first step would never end the turn.
         if self.task is not None and self.is_running:
-            self._cancellations += 1
             self.task.cancel()
 
     @property
     def is_cancelled(self) -> bool:
         """Whether plait has cancelled the turn; its code may have cancelled itself."""
-        return self._cancellations > 0
+        return self.task is not None and self.task.cancellations > 0
 
     def skip(self) -> None:
         """Skip the turn if it has not begun."""
@@ -431,29 +367,11 @@ class Turn:
 
     def expire(self) -> None:
         """Cancel the turn because it runs too long; its outcome will be TurnTimeout."""
-        self.is_expired = True
+        if self.task is not None:
+            self.task.is_expired = True
         self.cancel()
 
     def has_set_variables(self) -> bool:
         """Whether it has set context variables of the calling task, which the next turn must not see."""
         context = copy_context()
         return len(context) != 1 or context.get(_turn) is not self
-
-    def stack(self) -> str:
-        """Return the stack of the turn, formatted like a traceback."""
-        frames: list[tuple[FrameType, int]] = []
-        awaitable: Any = self.task.get_coro() if self.task else None
-        while awaitable is not None:
-            frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "ag_frame", None)
-            if frame is not None:
-                frames.append((frame, frame.f_lineno))
-            awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "ag_await", None)
-        return "".join(traceback.StackSummary.extract(iter(frames)).format())
-
-
-class Cause(NamedTuple):
-    """The cause of a turn: the turn that waits for it, the client's turn that started it, and their trace."""
-
-    parent: Turn | None = None
-    origin: Turn | None = None
-    trace: object = None

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Collection, Hashable
 from contextvars import Context
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,14 +16,18 @@ from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
 from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamReader, StreamRunner
-from plait.actor.turn import Turn, TurnActor, current_turn, find_client_turn, latest_turn
-from plait.errors import PlaitError, TooMany, Unavailable
+from plait.actor.turn import Turn, TurnOwner, current_turn, find_client_turn, latest_turn
+from plait.errors import CallFailed, PlaitError, TooMany, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
+from plait.limits import Limits
 from plait.state.source import Source
 
-__all__ = ["TurnRunner", "TurnThread", "find_trace"]
+__all__ = ["TurnActor", "TurnRunner", "TurnThread", "find_trace"]
 
 log = logging.getLogger("plait.thread")
+
+# Maximum number of turns that wait for each other in one chain of calls.
+_MOST_CALLS: Final = 64
 
 
 class TurnThread(Protocol):
@@ -35,6 +39,18 @@ class TurnThread(Protocol):
 
     def on_error(self, error: BaseException, connection: Connection | None) -> Awaitable[None] | None:
         """Called when another hook has raised."""
+        ...
+
+
+class TurnActor(TurnOwner, Protocol):
+    """The part of an actor that running its turns uses."""
+
+    limits: Limits
+    # The actors that the node checks next.
+    active: dict[Any, None]
+
+    def touch(self) -> None:
+        """Reset the idle timer."""
         ...
 
 
@@ -161,7 +177,7 @@ class TurnRunner:
         if size is not None and turn.connection is not None:
             turn.size = turn.connection.begin_turn(size)
         if turn.parent is not None:
-            if (refusal := turn.find_refusal()) is not None:
+            if (refusal := _find_refusal(turn)) is not None:
                 turn.on_end(done)
                 turn.end(None, refusal)
                 return
@@ -253,20 +269,20 @@ class TurnRunner:
         if mailbox.is_held and self.refusal is None:
             return  # It waits for the thread to be destroyed, and the hooks of that have their own timeouts.
         for turn in (mailbox.running, *mailbox.nested):
-            if turn.is_expired:
+            if turn.task is None or turn.task.is_expired:
                 continue
             log.error(
                 "%s has run for %g s and is cancelled (turn_timeout); its stack:\n%s",
                 turn.name,
                 elapsed,
-                turn.stack().rstrip(),
+                turn.task.stack().rstrip(),
                 extra=about(self._actor.key, turn.connection),
             )
             turn.expire()
 
     async def wait(self) -> None:
         """Wait until the tasks of the running turns have ended; waiting turns may have started another one."""
-        tasks = [self.mailbox.task, *(turn.task for turn in self._concurrent)]
+        tasks = [self.mailbox.task, *(turn.task.task for turn in self._concurrent if turn.task is not None)]
         if running := [task for task in tasks if task is not None]:
             await asyncio.wait(running)
 
@@ -309,7 +325,9 @@ class TurnRunner:
         if self.mailbox.is_held:
             return  # Destroying the thread ends its turns.
         for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
-            if turn is not None and turn.is_running and not turn.is_waiting and turn.task not in told:
+            if turn is None or not turn.is_running or turn.is_waiting:
+                continue
+            if turn.task is not None and turn.task.task not in told:
                 turn.cut(failure)
 
     # Inside
@@ -326,6 +344,32 @@ class TurnRunner:
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.pop(turn, None)
         self._actor.touch()
+
+
+def _find_refusal(turn: Turn) -> PlaitError | None:
+    """Return why a called turn may not begin; None if it may.
+
+    It may not if a turn of its thread that waits for it was cut short, or if too many turns wait for it.
+    """
+    count = running = 0
+    # The nearest turn whose caller has ended, and so does not wait for the turn.
+    oldest: Turn | None = None
+    for each in turn.chain():
+        if each.loss is not None and each.actor is turn.actor:
+            return each.loss
+        count += 1
+        running += each is turn or each.is_running
+        if oldest is None and each.parent is not None and not each.parent.is_running:
+            oldest = each
+    if count <= _MOST_CALLS:
+        return None
+    if running <= _MOST_CALLS and oldest is not None:
+        oldest.forget_callers()  # An endless chain of such turns would keep them all.
+        return None
+    return CallFailed(
+        f"{turn.name} of {turn.actor.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
+        "other: does a method call itself, directly or through other threads?"
+    )
 
 
 def find_trace(instruments: Instruments, source: Source) -> object:

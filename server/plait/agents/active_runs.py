@@ -11,7 +11,7 @@ from plait.agents.agent import Agent
 from plait.agents.context import find_context
 from plait.agents.cut_off import Mark, Marks
 from plait.agents.run import Run
-from plait.agents.run_queue import RunQueue
+from plait.agents.run_queue import RunQueue, find_party
 from plait.errors import Busy, PlaitError, Unavailable
 from plait.store.protocol import ThreadKey
 
@@ -68,7 +68,7 @@ class ActiveRuns:
                     run,
                     max_waiting=agent.max_waiting,
                     timeout=agent.wait_timeout,
-                    party=None if turn is None else turn.party_of_runs,
+                    party=None if turn is None else find_party(turn),
                     most_of_party=actor.limits.waiting_runs,
                 )
             else:

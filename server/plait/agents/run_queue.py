@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from plait.actor.turn import Turn
 from plait.errors import PlaitError, TooMany
 
-__all__ = ["RunQueue"]
+__all__ = ["RunQueue", "find_party"]
 
 Run = TypeVar("Run")
 
@@ -78,3 +79,11 @@ class RunQueue(Generic[Run]):
 def _expire(turn: asyncio.Future[None], timeout: float) -> None:
     if not turn.done():
         turn.set_exception(TooMany(f"this run has waited for {timeout:g} s; try again later", retry_after=1.0))
+
+
+def find_party(turn: Turn) -> Hashable | None:
+    """Return the party that a waiting run is charged to: without a principal the socket, as many share an address."""
+    connection = turn.connection
+    if not turn.by_client or connection is None or connection.session is None or connection.principal is not None:
+        return turn.party
+    return connection

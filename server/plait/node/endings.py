@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from plait.actor.actor import Actor
+from plait.actor.ending import Cause
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
-from plait.actor.turn import Cause, Turn
+from plait.actor.turn import Turn
 from plait.clock import read_wall_clock
 from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFailed, NewerState, Unavailable
 from plait.instruments.protocol import Instruments, telling_store_errors

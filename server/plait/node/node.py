@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 from plait.actor.actor import TIMER_INTERVAL, Actor, ActorHost, find_actor
+from plait.actor.ending import Cause
 from plait.actor.events import Events
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
 from plait.actor.thread import Thread, check_may_write
-from plait.actor.turn import Cause, current_turn, find_client_turn
+from plait.actor.turn import current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, NotOwner, Owners
@@ -112,7 +113,7 @@ class Node:
             timer_interval=timer_interval,
         )
         # The threads of all nodes, and the answers to the other nodes.
-        chains = Chains(process, limits, instruments)
+        chains = Chains(process, instruments)
         self._owners = owners
         self.everywhere = Everywhere(self, RemoteNodes(owners, chains))
         self.calls = RemoteCalls(self, chains)

@@ -4,10 +4,9 @@ There, each turn of another process has a stand-in, and each turn of the process
 comes back to a thread of its chain runs inline, and rights, the limit of calls and lost changes are as in one process.
 """
 
-import itertools
 from collections.abc import Iterable
-from typing import Any, Final, cast
-from weakref import WeakValueDictionary
+from typing import cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
@@ -15,14 +14,11 @@ from plait.actor.connection import Connection, Party, Principal, Rights
 from plait.actor.transport import Transport
 from plait.actor.turn import Turn, current_turn, find_client_turn
 from plait.actor.turns import find_trace
+from plait.agents.run_queue import find_party
 from plait.instruments.protocol import Instruments
-from plait.limits import Limits
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Chain", "Chains"]
-
-# Numbers the turns of this process, which may be in chains of several apps.
-_numbers: Final = itertools.count(1)
 
 
 class _Client(msgspec.Struct, frozen=True, array_like=True):
@@ -59,27 +55,20 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
 class _RemoteTurn(Turn):
     """Stands for a turn of another process."""
 
-    __slots__ = ("process",)
+    __slots__ = ("number", "process")
 
     process: str
+    number: int
 
 
 class _RemoteActor:
     """The thread of a turn of another process."""
 
-    def __init__(self, key: ThreadKey, limits: Limits, instruments: Instruments) -> None:
+    thread = None
+
+    def __init__(self, key: ThreadKey, instruments: Instruments) -> None:
         self.key = key
-        self.limits = limits
         self.instruments = instruments
-        self.active: dict[Any, None] = {}
-
-    @property
-    def thread(self) -> object:
-        """The thread is in another process."""
-        return None
-
-    def touch(self) -> None:
-        """Do nothing: its own node keeps it awake."""
 
 
 class _Party(str):
@@ -94,12 +83,13 @@ class _Party(str):
 class Chains:
     """Reads and writes the chains of calls of one node."""
 
-    def __init__(self, process: str, limits: Limits, instruments: Instruments) -> None:
+    def __init__(self, process: str, instruments: Instruments) -> None:
         self._process = process
-        self._limits = limits
         self._instruments = instruments
-        # The turns of this process that were in a chain, by number.
+        # The turns of this process that were in a chain, and their numbers.
         self._turns: WeakValueDictionary[int, Turn] = WeakValueDictionary()
+        self._numbers: WeakKeyDictionary[Turn, int] = WeakKeyDictionary()
+        self._last_number = 0
 
     def make(self) -> Chain:
         """Return the chain of the calling code."""
@@ -151,20 +141,26 @@ class Chains:
         return self._turns.get(caller.number) if caller.process == self._process else None
 
     def _describe(self, turn: Turn) -> _Caller:
-        process = turn.process if isinstance(turn, _RemoteTurn) else self._process
-        if not isinstance(turn, _RemoteTurn):
-            turn.number = turn.number or next(_numbers)
-            self._turns[turn.number] = turn
+        if isinstance(turn, _RemoteTurn):
+            process, number = turn.process, turn.number
+        else:
+            process, number = self._process, self._find_number(turn)
         client = _describe_client(turn) if turn.by_client else None
         user = None if turn.by_client else turn.user
-        return _Caller(process, turn.number, turn.actor.key, turn.name, turn.is_running, client, user)
+        return _Caller(process, number, turn.actor.key, turn.name, turn.is_running, client, user)
+
+    def _find_number(self, turn: Turn) -> int:
+        if (number := self._numbers.get(turn)) is None:
+            self._last_number = number = self._last_number + 1
+            self._numbers[turn], self._turns[number] = number, turn
+        return number
 
     def _stand_in(self, caller: _Caller) -> _RemoteTurn:
         client = caller.client
         turn = _RemoteTurn(
             caller.name,
             _refuse,
-            actor=_RemoteActor(caller.key, self._limits, self._instruments),
+            actor=_RemoteActor(caller.key, self._instruments),
             connection=None if client is None else _make_connection(client),
             by_client=client is not None,
         )
@@ -180,10 +176,10 @@ class Chains:
 def _describe_client(turn: Turn) -> _Client:
     connection = turn.connection
     if connection is None:
-        return _Client(None, None, readonly=False, party=repr(turn.party_of_runs))
+        return _Client(None, None, readonly=False, party=repr(find_party(turn)))
     principal = connection.principal
     return _Client(
-        connection.id, None if principal is None else principal.id, connection.readonly, repr(turn.party_of_runs)
+        connection.id, None if principal is None else principal.id, connection.readonly, repr(find_party(turn))
     )
 
 

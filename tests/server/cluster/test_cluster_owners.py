@@ -15,7 +15,6 @@ from plait.cluster.lease import boot_time
 from plait.cluster.moves import NO_THREADS, Moves
 from plait.errors import StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS
-from plait.limits import Limits
 from plait.node.remote_chain import Chains
 from plait.node.remote_nodes import Ask, RemoteNodes
 from plait.store.protocol import ThreadKey
@@ -133,7 +132,7 @@ class _Unasked:
 
 async def test_the_metrics_of_a_server_do_not_wait_for_dead_workers() -> None:
     async with joined(PromptDirectory(), "a.1", workers=3) as one:
-        nodes = RemoteNodes(one, Chains("a", Limits(), NO_INSTRUMENTS))
+        nodes = RemoteNodes(one, Chains("a", NO_INSTRUMENTS))
         nodes.peers = _Unasked()
         assert await nodes.read_metrics() == {0: None, 2: None}
 

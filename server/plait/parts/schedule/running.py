@@ -1,6 +1,7 @@
 """Runs the due effects of one thread, and changes their rows when they end."""
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
@@ -8,7 +9,6 @@ from typing import Final
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
-from plait.actor.outcome import maybe_await
 from plait.actor.turn import Turn
 from plait.clock import read_due_clock
 from plait.errors import PlaitError, is_outage
@@ -111,7 +111,8 @@ class Runner:
         self._watch(attempt, effect)
         try:
             args = effect.decode(bytes(row.args), depth=self._actor.limits.depth)
-            await maybe_await(effect.function(self._actor.thread, *args))
+            if inspect.isawaitable(result := effect.function(self._actor.thread, *args)):
+                await result
             self._unwatch(attempt)
             draft.end()
             await stage.commit(is_last=True)
@@ -135,9 +136,10 @@ class Runner:
     def _report_long(self, attempt: _Attempt, seconds: float, *, is_cancelled: bool) -> None:
         turn = attempt.turn
         assert turn is not None
+        assert turn.task is not None
         what = " and is cancelled (timeout)" if is_cancelled else ""
         text = "%s has run for %g s%s; its stack:\n%s"
-        log.error(text, turn.name, seconds, what, turn.stack().rstrip(), extra=about(self._actor.key))
+        log.error(text, turn.name, seconds, what, turn.task.stack().rstrip(), extra=about(self._actor.key))
         if is_cancelled:
             turn.expire()
 
