@@ -1,7 +1,8 @@
 """The two clocks of a process, which alone read the time of day.
 
 Due times are compared with `read_due_clock`: it follows the wall clock forward, and never back, so a clock that is set
-back delays nothing. All else reads the wall clock: what expires, what is pruned, and times that are stored or shown.
+back delays nothing. All else reads the wall clock: tokens, entries that expire, what is pruned, and times that are
+stored or shown. The time at which a thread expires is a due time.
 """
 
 import logging

@@ -58,8 +58,8 @@ async def authenticate(request: Request) -> Principal:
 
 
 app = Plait(Conversation, Tally, Brief, secret="test", authenticate=authenticate)
-# Usually, expired threads are looked for twice a minute.
-app._node._lifecycle.expiry._interval = 0.2
+# Usually, the threads that are due are looked for twice a minute.
+app._node._alarms._interval = 0.2
 
 
 @app.agent("assistant", thread=Conversation)

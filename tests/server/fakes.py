@@ -16,7 +16,6 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    IdleThread,
     Order,
     Record,
     RecordRange,
@@ -344,14 +343,6 @@ class TroubledStore:
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         return await self.inner.due_threads(until=until, after=after, limit=limit)
-
-    async def idle_threads(
-        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
-    ) -> list[IdleThread]:
-        return await self.inner.idle_threads(kind, until=until, after=after, limit=limit)
-
-    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        await self.inner.mark_idle(kind, at, may_mark)
 
 
 def _make_fenced(key: ThreadKey) -> Fenced:

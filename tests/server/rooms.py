@@ -119,7 +119,7 @@ async def open_house(
     limits: Limits = DEFAULT_LIMITS,
     store: TroubledStore | None = None,
     instruments: Instruments = NO_INSTRUMENTS,
-    expiry_interval: float = 30.0,
+    timer_interval: float = 30.0,
 ) -> AsyncIterator[House]:
     """Run a node that knows some classes."""
     async with store or TroubledStore() as opened:
@@ -129,7 +129,7 @@ async def open_house(
             limits,
             instruments=instruments,
             sweep_interval=SWEEP_INTERVAL,
-            expiry_interval=expiry_interval,
+            timer_interval=timer_interval,
         )
         node.start()
         try:

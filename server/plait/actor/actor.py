@@ -19,9 +19,10 @@ from plait.actor.per_actor import PerActor
 from plait.actor.sockets import Sockets
 from plait.actor.termination import Termination
 from plait.actor.thread import Thread
-from plait.actor.timer import Timer
+from plait.actor.timer import Timer, compute_expiry
 from plait.actor.turn import Turn
 from plait.actor.turns import TurnRunner, find_trace
+from plait.clock import read_due_clock
 from plait.errors import InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import Instruments
 from plait.limits import Limits
@@ -93,7 +94,7 @@ class Actor:
         "limits",
         "log",
         "loop",
-        "on_used",
+        "marked_until",
         "parts",
         "records",
         "sockets",
@@ -132,13 +133,19 @@ class Actor:
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = loop.time()
         self.holds = 0
-        # Called when the thread is used that was woken to be read, and has not been used since.
-        self.on_used: Callable[[], None] | None = None
+        # When a use must be stored again, so that the thread does not expire, by the clock of its loop; 0 before the
+        # first use.
+        self.marked_until = 0.0
         # When the node checks the thread again, if it is not used before.
         self.due = inf
         # Calls the parts that are due.
         self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
+        if self.state.due & 1:
+            self.timer.expires = 0 if kind.expires_after is None else self.state.due
+        elif kind.expires_after is not None:
+            # With a part that is due before, it is stored when that has done its work, which is a use.
+            self.timer.expires = compute_expiry(2 * kind.expires_after) if stored is None else 0
         self.termination = Termination(key, self.state, self.records, self.timer)
         self.ending = Ending(self, self._run_last)
         self.thread._actor = self
@@ -175,13 +182,12 @@ class Actor:
         """Reset the idle timer, as the thread is used."""
         self.last_used = self.loop.time()
         self.active[self] = None
-        if self.on_used is not None:
-            on_used, self.on_used = self.on_used, None
-            on_used()
+        if self.last_used >= self.marked_until:
+            self._mark_used()
 
     def stay(self) -> None:
         """Reset the idle timer of a thread that is only read, unless it has been used since it woke."""
-        if self.on_used is not None:
+        if not self.marked_until:
             self.last_used = self.loop.time()
         self.active[self] = None
 
@@ -206,6 +212,7 @@ class Actor:
         `done` is called with its result or error when the changes before its end are durable. If the turn is cancelled
         because the server shuts down, the error is Unavailable.
         """
+        self.touch()
         turn = Turn(name, work, actor=self)
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
         return turn
@@ -220,6 +227,7 @@ class Actor:
         """
         if self.host.runs is None:
             raise ValueError(f"there is no agent {agent!r}")
+        self.touch()
         self.host.runs.begin(self, agent, done)
 
     @property
@@ -254,14 +262,25 @@ class Actor:
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
         self.timer.stop()
+        # Work that runs while it stops does not count as a use.
+        is_used, last_used = self.marked_until > 0, self.last_used
         try:
             try:
                 await self.hooks.run("on_stop")
             except Exception as error:
                 self.turns.report(error, None)
             await self.wait_until_idle()
+            if is_used:
+                self.rest(self.loop.time() - last_used)
+            self.state.store_due()
+            await self.state.wait_until_durable()
         finally:
             self.abort()
+
+    def rest(self, idle: float = 0.0) -> None:
+        """Set when the thread expires, which goes to sleep and has not been used for `idle` seconds."""
+        if self.kind.expires_after is not None:
+            self.timer.expires = compute_expiry(self.kind.expires_after - idle)
 
     def tell_created(self) -> None:
         """Call the listeners of `thread.created`, if there are any, in a turn beside the others."""
@@ -277,13 +296,23 @@ class Actor:
         """
         if not self.turns.mailbox.is_idle:
             self.expire(now)
-            self.touch()
+            # `on_start` runs in threads that are only read, too.
+            if self.marked_until:
+                self.touch()
+            else:
+                self.stay()
         elif not self.state.is_durable:
             self._watch()
         elif self.is_unused:
             self.state.history.forget()
             timeout = self.thread.idle_timeout
+            if not self.marked_until and 0 < self.timer.expires_at <= read_due_clock():
+                return now  # It is only read.
             return inf if timeout is None else self.last_used + timeout
+        elif self.marked_until:  # What is open or runs uses it.
+            if now >= self.marked_until:
+                self.touch()
+            return self.marked_until
         return inf
 
     def expire(self, now: float) -> None:
@@ -329,6 +358,25 @@ class Actor:
             self.cancel_turns()
 
     # Inside
+
+    def _mark_used(self) -> None:
+        """Store when the thread expires, as it is used; what it answers waits until that is durable.
+
+        The time is twice as far away as needed, so that it is seldom stored, and holds if the server is killed.
+        """
+        seconds = self.kind.expires_after
+        if seconds is None:
+            self.marked_until = inf
+            return
+        self.marked_until = self.last_used + seconds
+        self.timer.expires = compute_expiry(2 * seconds)
+        # An empty context: no turn depends on it.
+        if (commit := Context().run(self.state.store_due)) is not None:
+            commit.then(self._on_marked)
+
+    def _on_marked(self, error: PlaitError | None) -> None:
+        if error is not None:
+            self.marked_until = self.last_used  # The next use is stored.
 
     def _make_history(self, stored: StoredThread | None, fence: int) -> History:
         kind = self.kind

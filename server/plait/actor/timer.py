@@ -7,12 +7,19 @@ from typing import Final, Protocol
 
 from plait.clock import read_due_clock
 
-__all__ = ["Timed", "Timer"]
+__all__ = ["Timed", "Timer", "compute_expiry"]
 
 log = logging.getLogger("plait.actor")
 
 # Seconds after which a part that was called is called again if it is still due.
 _PATIENCE: Final = 1.0
+# The most seconds after which a thread expires: a thousand years.
+_LONGEST: Final = 1000 * 365 * 86_400.0
+
+
+def compute_expiry(seconds: float) -> int:
+    """Return the due time of a thread that expires after some seconds, which is odd."""
+    return read_due_clock() + int(min(seconds, _LONGEST) * 1e6) | 1
 
 
 class Timed(Protocol):
@@ -29,8 +36,8 @@ class Timed(Protocol):
         ...
 
     @property
-    def kept_until(self) -> int:
-        """The time before which the thread must not expire; 0 if there is none."""
+    def keeps(self) -> bool:
+        """Whether the thread must not expire before work of the part that waits; doing it is a use."""
         ...
 
     def on_due(self, now: int) -> None:
@@ -46,7 +53,7 @@ class Timer:
     It reads the clock at least every `interval` seconds, and at each `look`.
     """
 
-    __slots__ = ("_armed", "_handle", "_interval", "_loop", "is_terminated", "parts")
+    __slots__ = ("_armed", "_handle", "_interval", "_loop", "expires", "is_terminated", "parts")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval: float) -> None:
         self._loop = loop
@@ -54,6 +61,8 @@ class Timer:
         self.parts: tuple[Timed, ...] = ()
         # Whether the thread was terminated, and so is never due.
         self.is_terminated = False
+        # When the thread expires, an odd number; 0 if that is not known before its next use, None if it never does.
+        self.expires: int | None = None
         self._handle: asyncio.TimerHandle | None = None
         # The time for which the timer is set; 0 if it is not set, and None while the timer is stopped.
         self._armed: int | None = None
@@ -64,10 +73,14 @@ class Timer:
 
     @property
     def due(self) -> int | None:
-        """When the thread must be awake next; 0 for never, None if it has no part that acts at certain times."""
+        """When the thread must be awake next: odd if it expires then, and otherwise even, at most 1 microsecond early.
+
+        0 is never, and None if it has no part that acts at certain times, and never expires.
+        """
         if not self.parts:
-            return None
-        return 0 if self.is_terminated else min([due for part in self.parts if (due := part.due)], default=0)
+            return self.expires
+        times = () if self.is_terminated else [at & ~1 for part in self.parts if (at := part.due)]
+        return min([*times, *((expires,) if (expires := self.expires_at) else ())], default=0)
 
     @property
     def wakes_at(self) -> int:
@@ -75,9 +88,11 @@ class Timer:
         return 0 if self.is_terminated else min([at for part in self.parts if (at := part.wakes_at)], default=0)
 
     @property
-    def kept_until(self) -> int:
-        """The time before which the thread must not expire; 0 if there is none."""
-        return 0 if self.is_terminated else max([part.kept_until for part in self.parts], default=0)
+    def expires_at(self) -> int:
+        """When the thread expires if it is not used before; 0 if that is not known, or while work keeps it."""
+        if not self.expires or (not self.is_terminated and any(part.keeps for part in self.parts)):
+            return 0
+        return self.expires
 
     @property
     def is_due(self) -> bool:

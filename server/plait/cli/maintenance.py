@@ -97,7 +97,6 @@ async def describe_thread(store: Store, key: ThreadKey) -> bytes:
         "state_version": thread.state_version,
         "created_at": _read_time(thread.created_at),
         "user": thread.user,
-        "idle_since": _read_time(header.idle_since),
         "due": _read_time(thread.due),
     }
     if (session := await find_session(store, key)) is not None:

@@ -1,4 +1,4 @@
-"""Wakes the threads that are due while they are asleep."""
+"""Wakes the threads that are due while they are asleep, and ends those that have expired."""
 
 import asyncio
 import logging
@@ -228,7 +228,7 @@ class Alarms:
         except Exception as error:  # `on_start` may raise anything.
             self._rest(key)
             what = operator_message(error) if isinstance(error, PlaitError) else repr(error)
-            log.error("%s is due, but could not be woken: %s", key, what)
+            log.error("%s is due, but could not be woken or destroyed: %s", key, what)
 
     def _rest(self, key: ThreadKey) -> None:
         rest = self._resting.get(key)

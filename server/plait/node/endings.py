@@ -10,15 +10,14 @@ from plait.actor.ending import Cause
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
+from plait.actor.timer import compute_expiry
 from plait.actor.turn import Turn
-from plait.clock import read_wall_clock
+from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFailed, NewerState, Unavailable
 from plait.instruments.protocol import Instruments, telling_store_errors
-from plait.node.expiry import mark_idle_since
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import Phase, Slot, start_task, wait_for_task
-from plait.parts.part import is_timed
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import INCOMPLETE, Store, ThreadHeader, ThreadKey
 
 __all__ = ["Endings"]
 
@@ -60,45 +59,34 @@ class Endings:
         finally:
             self._lifecycle.threads.keep(actor)
 
-    async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, idle_until: int | None = None) -> bool:
-        """Destroy a sleeping thread, with `idle_until` only one idle since then, and return whether there was one.
+    async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, expires_after: float | None = None) -> bool:
+        """Destroy a sleeping thread, with `expires_after` only if it has expired; return whether there was one.
 
         A thread that cannot be loaded is destroyed without `on_destroyed`. Raises what `Node.destroy` does.
         """
         slot = self._lifecycle.threads.find(key)
-        task = start_task(self._destroy_sleeping(slot, cause, idle_until), f"destroy {key}")
+        task = start_task(self._destroy_sleeping(slot, cause, expires_after), f"destroy {key}")
         self._lifecycle.threads.begin(slot, Phase.ENDING, task)
         if (turn := cause.parent) is not None:
             turn.expect_change()
             task.add_done_callback(lambda _: turn.decide_change(may_be_stored=_may_be_deleted(task)))
         return await wait_for_task(task)
 
-    async def _destroy_sleeping(self, slot: Slot, cause: Cause, idle_until: int | None) -> bool:
+    async def _destroy_sleeping(self, slot: Slot, cause: Cause, expires_after: float | None) -> bool:
         key, kind = slot.key, self._kinds.get(slot.key.kind)
         await self._lifecycle.claim(slot)
         with telling_store_errors(self._instruments):
             found = await self._store.find(key)
-        if found is None:
-            return False
-        if idle_until is not None and (found.idle_since is None or found.idle_since > idle_until):
-            return False
-        has_hooks = kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed"))
-        may_be_kept = kind is not None and idle_until is not None and is_timed(self._lifecycle.find_parts(kind))
-        if kind is not None and (has_hooks or may_be_kept):
+            if found is None or (expires_after is not None and not await self._has_expired(slot, found, expires_after)):
+                return False
+        if kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed")):
             try:
                 actor = await self._lifecycle.load(slot, kind)
             except (CorruptThread, MigrationFailed, NewerState):
                 log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
             else:
-                if idle_until is not None and (kept_until := actor.timer.kept_until):
-                    at = max(read_wall_clock(), kept_until)
-                    await self._store.submit(
-                        mark_idle_since(key, found.epoch, found.version, slot.fence, idle_since=at)
-                    )
-                    return False
-                if has_hooks:
-                    await self._destroy_loaded(slot, actor, cause)
-                    return True
+                await self._destroy_loaded(slot, actor, cause)
+                return True
         with telling_store_errors(self._instruments):
             await self._lifecycle.delete(slot, found)
         return True
@@ -114,15 +102,32 @@ class Endings:
             if not actor.is_ending:
                 actor.abort()
 
-    async def expire(self, key: ThreadKey, until: int) -> None:
-        """Destroy a thread that is asleep and idle since a time or longer."""
-        slot = self._lifecycle.threads.find(key)
-        actor = slot.actor if slot.phase is Phase.AWAKE and not slot.waiters else None
-        if actor is not None and actor.on_used is not None and actor.is_unused:  # It was only read.
-            self._lifecycle.stop(actor)
-            await slot.wait()
+    async def expire(self, key: ThreadKey, seconds: float) -> bool:
+        """Destroy a sleeping thread that has expired; `seconds` is the `expires_after` of its class.
+
+        Returns False if it is due for another reason, and must be woken.
+        """
+        with telling_store_errors(self._instruments):
+            found = await self._store.find(key)
+        if found is None or not _expires(found):
+            return False
         if not self._lifecycle.is_draining and self._lifecycle.threads.find(key).phase is Phase.ASLEEP:
-            await self.destroy_sleeping(key, Cause(), idle_until=until)
+            await self.destroy_sleeping(key, Cause(), expires_after=seconds)
+        return True
+
+    async def _has_expired(self, slot: Slot, found: ThreadHeader, seconds: float) -> bool:
+        """Whether a thread has expired. Its time is put off if, by the machine's clock, it has changed since then."""
+        if not _expires(found) or found.due > read_due_clock():
+            return False  # It was used since it was found.
+        rest = found.changed_at / 1e6 + seconds - read_wall_clock() / 1e6
+        if rest > 0:  # The class expires later than when it was stored, or the clock was set back.
+            await self._lifecycle.store_due(slot, found, compute_expiry(rest))
+        return rest <= 0
+
+
+def _expires(found: ThreadHeader) -> bool:
+    """Whether a thread, when it is due, expires."""
+    return bool(found.due & 1) and found.due != INCOMPLETE
 
 
 def _may_be_deleted(task: asyncio.Task[bool]) -> bool:

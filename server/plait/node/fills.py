@@ -5,10 +5,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec.structs import replace as replace_fields
-
 from plait.actor.actor import Actor
-from plait.clock import read_wall_clock
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.filling import Filling
@@ -88,10 +85,9 @@ class Fills:
                 actor = await self._lifecycle.load(slot, work.kind)
                 records, version = work.finish(actor), actor.state.durable.version
                 # Its parts tell when it is due, instead of the mark.
+                actor.rest()
                 due = actor.timer.due or 0
                 last = Write(key, work.epoch, version, version, records=records, fence=slot.fence, due=due)
-                if self._lifecycle.expiry.has(key.kind):
-                    last = replace_fields(last, idle_since=read_wall_clock())
                 await self._store.submit(last)
             except BaseException:
                 with suppress(StoreError):  # It is removed when it is used, or at the next start.

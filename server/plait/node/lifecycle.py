@@ -5,14 +5,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
 from plait.actor.termination import MARK as TERMINATED
-from plait.clock import read_wall_clock
 from plait.errors import (
     CorruptThread,
     Destroyed,
@@ -28,12 +26,11 @@ from plait.errors import (
 )
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.alarms import Alarms
-from plait.node.expiry import Expiry, mark_idle_since
-from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task, wait_for_task
+from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
 from plait.parts.part import Part, find_parts, find_ranges, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_state, store_migrated
 from plait.store.deletion import delete_thread
-from plait.store.protocol import INCOMPLETE, RecordRange, Store, StoredThread, ThreadHeader, ThreadKey
+from plait.store.protocol import INCOMPLETE, RecordRange, Store, StoredThread, ThreadHeader, ThreadKey, Write
 
 __all__ = ["Lifecycle", "Missing"]
 
@@ -60,7 +57,6 @@ class Lifecycle:
         store: Store,
         make_actor: MakeActor,
         alarms: Alarms,
-        expiry: Expiry,
         instruments: Instruments,
         *,
         record_version: Callable[[ThreadKey, int], Awaitable[None]],
@@ -68,7 +64,6 @@ class Lifecycle:
         # Called before a thread is written at a state version.
         self.record_version = record_version
         self.threads = Threads(self._on_asleep)
-        self.expiry = expiry
         # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
         self._store = store
@@ -101,46 +96,41 @@ class Lifecycle:
 
     async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
         began, losses = time.perf_counter(), self._losses
-        try:
-            actor = await self._claim_and_load(slot, kind, is_used=is_used)
-            if not creates and not actor.state.is_stored:
-                actor.abort()
-                raise Missing(f"there is no thread {slot.key}")
-            await self.start(slot, actor)
-            if losses != self._losses:  # The loaded data may be lost.
-                actor.abort()
-                raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
-        except BaseException:
-            self.expiry.remember(slot.key)  # The store may have recorded that the thread is awake.
-            raise
+        actor = await self._claim_and_load(slot, kind)
+        if not creates and not actor.state.is_stored:
+            actor.abort()
+            raise Missing(f"there is no thread {slot.key}")
+        await self.start(slot, actor)
+        if losses != self._losses:  # The loaded data may be lost.
+            actor.abort()
+            raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
         if self.is_draining:
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
-        actor.touch()
-        if not is_used and self.expiry.has(kind.name) and actor.state.is_stored:
-            actor.on_used = partial(self._mark_used, actor)
+        if is_used:
+            actor.touch()
+        else:
+            actor.stay()
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
         if not self.is_draining:
             actor.timer.start()
 
-    async def _claim_and_load(self, slot: Slot, kind: Kind, *, is_used: bool) -> Actor:
+    async def _claim_and_load(self, slot: Slot, kind: Kind) -> Actor:
         """Become the owner of a thread, and make its actor. Raises StoreError."""
         with telling_store_errors(self._instruments), _logging_damage(slot.key):
             slot.fence, stored = await self._store.claim_and_load(slot.key, records=self._find_ranges(kind))
-        return await self._make(slot, kind, stored, is_used=is_used)
+        return await self._make(slot, kind, stored)
 
     async def load(self, slot: Slot, kind: Kind) -> Actor:
         """Make the actor of a thread whose owner this is already, without using it. Raises StoreError."""
         with telling_store_errors(self._instruments), _logging_damage(slot.key):
             stored = await self._store.load(slot.key, records=self._find_ranges(kind))
-        return await self._make(slot, kind, stored, is_used=False)
+        return await self._make(slot, kind, stored)
 
-    async def _make(self, slot: Slot, kind: Kind, stored: StoredThread | None, *, is_used: bool) -> Actor:
-        """Make the actor of a stored or new thread; if `is_used`, end its idle time. Raises StoreError."""
-        key, fence, marks_use = slot.key, slot.fence, is_used and self.expiry.has(kind.name)
+    async def _make(self, slot: Slot, kind: Kind, stored: StoredThread | None) -> Actor:
+        """Make the actor of a stored or new thread. Raises StoreError."""
+        key, fence = slot.key, slot.fence
         with telling_store_errors(self._instruments), _logging_damage(key):
-            if marks_use:
-                await self.expiry.prepare()
             parts = self.find_parts(kind)
             if stored is not None and stored.due == INCOMPLETE and slot.phase is not Phase.FILLING:
                 # It is what an import or a fork has left that failed and could not remove it.
@@ -148,14 +138,10 @@ class Lifecycle:
                 stored = None
             migrated = None if stored is None else migrate_state(key, kind, stored)
             await self.record_version(key, kind.state_version)
-            if stored is not None:
-                if migrated is not None:
-                    stored = await store_migrated(
-                        self._store, key, stored, migrated, state_version=kind.state_version, fence=fence
-                    )
-                if marks_use:
-                    # When this is durable, a kill cannot make the thread expire as if it had not been used.
-                    await self._store.submit(mark_idle_since(key, stored.epoch, stored.version, fence, idle_since=0))
+            if stored is not None and migrated is not None:
+                stored = await store_migrated(
+                    self._store, key, stored, migrated, state_version=kind.state_version, fence=fence
+                )
             actor = slot.actor = self._make_actor(key, kind, stored, fence)
             if stored is None:
                 await load_parts(parts, actor, ())
@@ -216,51 +202,27 @@ class Lifecycle:
     def stop(self, actor: Actor) -> None:
         """Begin to stop a thread that is awake, with `on_stop`."""
         slot = self.threads.find(actor.key)
-        self.threads.begin(slot, Phase.STOPPING, start_task(self._stop(slot, actor), f"stop {actor.key}"))
-
-    async def _stop(self, slot: Slot, actor: Actor) -> None:
-        """Stop a thread; if it can expire, store its idle time.
-
-        It does not expire before its scheduled work, which counts as a use. If the thread was only read, its stored
-        idle time stays.
-        """
-        # Work that runs while it stops does not count as a use.
-        was_used, actor.on_used = actor.on_used is None, None
-        idle = asyncio.get_running_loop().time() - actor.last_used
-        since = read_wall_clock() - int(idle * 1e6)
-        await actor.stop()
-        since = max(since, actor.timer.kept_until)
-        if not self.expiry.has(actor.kind.name) or not actor.state.is_stored or actor.is_ending:
-            return
-        if not was_used:
-            return
-        mark = mark_idle_since(actor.key, actor.state.epoch, actor.state.durable.version, slot.fence, idle_since=since)
-        try:
-            with telling_store_errors(self._instruments):
-                await self._store.submit(mark)
-        except StoreError as error:
-            log.warning("its idle time could not be stored: %s", operator_message(error), extra=about(actor.key))
-            self.expiry.remember(actor.key)
-
-    def _mark_used(self, actor: Actor) -> None:
-        """Store that a thread that was only read is not idle, before anything that it is used for."""
-        history = actor.state.history
-        mark = mark_idle_since(actor.key, history.epoch, history.current.version, history.fence, idle_since=0)
-        self._store.submit(mark).add_done_callback(partial(self._on_marked, actor.key))
-
-    def _on_marked(self, key: ThreadKey, mark: asyncio.Future[int]) -> None:
-        if mark.cancelled() or mark.exception() is not None:
-            self.expiry.remember(key)
+        self.threads.begin(slot, Phase.STOPPING, start_task(actor.stop(), f"stop {actor.key}"))
 
     def tell_alarms(self, actor: Actor) -> None:
         """Tell when a thread that is asleep is due."""
-        timer, due = actor.timer, actor.state.due
+        timer, due, is_lost = actor.timer, actor.state.due, actor.state.lost is not None
         if actor.is_ending:
-            self._alarms.tell(actor.key, due=0, wakes_at=0)
-        elif actor.state.lost is not None:  # Its due work is not known.
-            self._alarms.tell(actor.key, due=timer.due or 0, wakes_at=0)
+            due = 0
+        elif due is None or is_lost:
+            due = timer.due or 0
+        if due & 1:  # It expires before it has work.
+            wakes_at = due
+        elif actor.is_ending or is_lost:  # It has no work, or it is not known what is stored of it.
+            wakes_at = 0
         else:
-            self._alarms.tell(actor.key, due=(timer.due or 0) if due is None else due, wakes_at=timer.wakes_at)
+            wakes_at = timer.wakes_at
+        self._alarms.tell(actor.key, due=due, wakes_at=wakes_at)
+
+    async def store_due(self, slot: Slot, found: ThreadHeader, due: int) -> None:
+        """Store when a thread expires whose owner this is, and which is not awake. Raises StoreError."""
+        await self._store.submit(Write(slot.key, found.epoch, found.version, found.version, fence=slot.fence, due=due))
+        self._alarms.tell(slot.key, due=due, wakes_at=due)
 
     def drop(self, actor: Actor, error: StoreError) -> None:
         """Close the sockets and refuse the changes of a thread whose durable state is unknown, to load it again."""
@@ -273,14 +235,12 @@ class Lifecycle:
             reason = "it is not known whether a change was stored" if is_in_doubt else "the store has failed"
         self.evict(actor, Unavailable(reason))
         self._store.release(actor.key, actor.state.history.fence)
-        self.expiry.remember(actor.key)
 
     def drop_all(self, error: PlaitError = _MAY_BE_LOST) -> None:
         """Drop all threads, as they are no longer this node's, or the store may have lost durable changes."""
         self._losses += 1
         for actor in self.threads.actors(*Phase):
             self.evict(actor, error)
-            self.expiry.remember(actor.key)
 
     def evict(self, actor: Actor, error: PlaitError) -> None:
         """Close the sockets, cancel the turns, and refuse the changes of a thread, which goes to sleep."""
@@ -289,28 +249,6 @@ class Lifecycle:
         actor.drop(error, is_awake=is_awake)
         if is_awake:  # Otherwise the task that wakes, stops or destroys it continues.
             self.threads.begin(slot, Phase.STOPPING, start_task(actor.finish(), f"stop {actor.key}"))
-
-    async def mark_idle(self, key: ThreadKey) -> bool:
-        """Store that a sleeping thread is idle from now on, if no time is stored; return False if it is not asleep.
-
-        Raises StoreError.
-        """
-        slot = self.threads.find(key)
-        if slot.phase is Phase.ASLEEP and not self.is_draining:
-            task = start_task(self._mark_idle(slot), f"mark {key} as idle")
-            self.threads.begin(slot, Phase.STOPPING, task)
-            await wait_for_task(task)
-            return True
-        return slot.phase in (Phase.ASLEEP, Phase.AWAKE)
-
-    async def _mark_idle(self, slot: Slot) -> None:
-        await self.claim(slot)
-        with telling_store_errors(self._instruments):
-            found = await self._store.find(slot.key)
-            if found is not None and found.idle_since is None:
-                at = read_wall_clock()
-                mark = mark_idle_since(slot.key, found.epoch, found.version, slot.fence, idle_since=at)
-                await self._store.submit(mark)
 
 
 @contextmanager

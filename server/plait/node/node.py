@@ -25,7 +25,6 @@ from plait.node.alarms import Alarms
 from plait.node.draining import drain
 from plait.node.endings import Endings
 from plait.node.everywhere import Everywhere
-from plait.node.expiry import Expiry
 from plait.node.export import export_thread
 from plait.node.filling import Filling
 from plait.node.fills import Fills
@@ -46,7 +45,6 @@ from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
 __all__ = ["Node"]
 
 _SWEEP_INTERVAL: Final = 0.5
-_EXPIRY_INTERVAL: Final = 30.0
 _NOT_RUNNING: Final = (
     "plait is not running: serve it with `plait serve`, pass its lifespan to the app that it is mounted in, "
     "or enter it with `async with app:`"
@@ -67,7 +65,6 @@ class Node:
         runs: Runs | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
         sweep_interval: float = _SWEEP_INTERVAL,
-        expiry_interval: float = _EXPIRY_INTERVAL,
         timer_interval: float = TIMER_INTERVAL,
     ) -> None:
         # The kinds that clients may address, and all kinds, with those that plait itself uses.
@@ -80,17 +77,8 @@ class Node:
         self._store = store
         # A shared store tells of the threads of all nodes.
         self._alarms = Alarms(self.kinds, store, self._wake_due, self._is_up, self.owns, interval=timer_interval)
-        self._expiry = Expiry(
-            self._all_kinds.values(),
-            store,
-            self._expire,
-            self._mark_idle,
-            owns=self.owns,
-            may_mark=lambda key: self.owns(key) and self._threads.find(key).phase is Phase.ASLEEP,
-            interval=expiry_interval,
-        )
         self._lifecycle = Lifecycle(
-            store, self._make_actor, self._alarms, self._expiry, instruments, record_version=owners.record_version
+            store, self._make_actor, self._alarms, instruments, record_version=owners.record_version
         )
         self._threads = self._lifecycle.threads
         self._fills = Fills(self._lifecycle, store, instruments, self.owns)
@@ -139,7 +127,6 @@ class Node:
         self._store.watch_claims(self._lifecycle.drop_all, lambda: gate.is_open)
         self._runs.start()
         self._sweeper.start()
-        self._expiry.start()
         self._alarms.start()
 
     @property
@@ -309,7 +296,6 @@ class Node:
         """Check newly owned threads: those that are due, have expired, or are incomplete."""
         if self.is_serving:
             self._alarms.read_again()
-            self._expiry.gain()
             self.moving.keep(self.remove_incomplete())
 
     def lose(self) -> None:
@@ -333,16 +319,21 @@ class Node:
         self._loop = None
         await self.moving.stop()
         await self._sweeper.stop()
-        await self._expiry.stop()
         await self._threads.stop(timeout, self._lifecycle.stop)
         self._sweeper.active.clear()
 
     # Inside
 
     async def _wake_due(self, key: ThreadKey) -> bool:
-        """Wake a thread that is due; return whether it is still stored. Raises what `actor` does."""
+        """Wake a thread that is due, or end one that has expired; return whether it is still due.
+
+        Raises what `actor` and `destroy` do.
+        """
         try:
-            await self.actor(key, creates=False)
+            seconds = self.kind(key.kind).expires_after
+            if seconds is not None and await self._endings.expire(key, seconds):
+                return False
+            await self.actor(key, is_used=False, creates=False)
         except Missing:
             return False
         return True
@@ -403,12 +394,6 @@ class Node:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
         self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates)
-
-    async def _expire(self, key: ThreadKey, until: int) -> None:
-        await self._endings.expire(key, until)
-
-    async def _mark_idle(self, key: ThreadKey) -> bool:
-        return await self._lifecycle.mark_idle(key)
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         # The app's listeners get no events of threads that plait itself uses.

@@ -5,17 +5,17 @@ The phases of a thread:
     asleep    It is only in the store. It has no slot in the table.
     waking    A task loads it and runs `on_start`. Callers wait, and resume in order of arrival.
     awake     Callers get its actor. No task works on it.
-    stopping  A task runs `on_stop`, or waits for the turns of a thread that has lost a write, or stores since when a
-              sleeping thread is idle. Callers wait, and then wake it.
+    stopping  A task runs `on_stop`, or waits for the turns of a thread that has lost a write. Callers wait, and then
+              wake it.
     filling   A task stores what an import or a fork makes the thread of. Callers are refused.
     ending    A task runs `on_destroyed` and deletes what is stored. Callers wait, and then wake a new thread.
 
 Who moves a thread from one phase to another:
 
     asleep   → waking    `Lifecycle.wake`, for a caller of `Node.actor`
-    asleep   → stopping  `Lifecycle.mark_idle`, for `Expiry`; `Fills.remove_incomplete`
+    asleep   → stopping  `Fills.remove_incomplete`
     asleep   → filling   `Fills.fill`, for `Node.import_thread` and `Node.fork_thread`
-    asleep   → ending    `Endings.destroy_sleeping`, for `Node.destroy` and `Expiry`
+    asleep   → ending    `Endings.destroy_sleeping`, for `Node.destroy` and `Alarms`
     waking   → awake     the task, when `on_start` has returned
     awake    → stopping  `Lifecycle.stop`, for `Sweeper`, `Moving`, `Node.stop`; `Lifecycle.drop`, after a lost write
     waking, awake, stopping → ending  `Endings.destroy`, in a turn of the thread

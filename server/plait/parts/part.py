@@ -8,7 +8,7 @@ from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor, check_may_write
 from plait.store.protocol import Record, RecordRange
 
-__all__ = ["Part", "check_writable", "find_parts", "find_ranges", "is_timed", "load_parts"]
+__all__ = ["Part", "check_writable", "find_parts", "find_ranges", "load_parts"]
 
 Bound = TypeVar("Bound")
 
@@ -27,9 +27,6 @@ class Part(PerActor[ThreadActor, Bound]):
 
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
-
-    # Whether the part of a thread is `Timed`, and can keep the thread from expiring.
-    is_timed: ClassVar[bool] = False
 
     name = ""
 
@@ -86,11 +83,6 @@ def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
     """Return the parts of a class, by name."""
     found = ((name, inspect.getattr_static(cls, name)) for name in dir(cls))
     return {name: part for name, part in found if isinstance(part, Part)}
-
-
-def is_timed(parts: Mapping[str, Part[Any]]) -> bool:
-    """Whether any of some parts acts at certain times."""
-    return any(part.is_timed for part in parts.values())
 
 
 def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:

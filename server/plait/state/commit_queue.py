@@ -5,7 +5,7 @@ read the lost change, and can neither send nor change anything more.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextvars import Context
 from functools import partial
 from time import perf_counter
@@ -44,11 +44,6 @@ class Turns(Protocol):
 
 class Timer(Protocol):
     """Knows when the thread must be awake next."""
-
-    @property
-    def parts(self) -> Sequence[object]:
-        """The parts of the thread that act at times."""
-        ...
 
     @property
     def due(self) -> int | None:
@@ -140,6 +135,13 @@ class CommitQueue:
         if self._refusal is None:
             self._refusal = (Unavailable, "the thread has been stopped: get it from the app again")
 
+    def store_due(self) -> Commit | None:
+        """Store when the thread must be awake or expires, unless that is stored, or nothing of the thread is."""
+        is_told = self.timer is None or self.timer.due in (None, self.due)
+        if is_told or not self.history.is_begun or self._refusal is not None:
+            return None
+        return self._submit(self.history.put(()), "server")
+
     # Deletion
 
     def begin_deletion(self, turn: Maker) -> Commit | None:
@@ -192,8 +194,8 @@ class CommitQueue:
         # If the previous write has failed, this one fails with it: the store, which might accept it, does not get it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
-        if self.timer is not None and self.timer.parts:
-            if (due := self.timer.due) is not None and due != self.due:
+        if self.timer is not None and (due := self.timer.due) is not None:
+            if due != self.due:
                 write, self.due = replace(write, due=due), due
             self.timer.arm()
         if not has_failed:

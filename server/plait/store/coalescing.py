@@ -43,7 +43,6 @@ def _merge(writes: Sequence[Write]) -> Write:
     changes: list[ChangeRow] = []
     snapshots: list[Snapshot] = []
     state_version: int | None = None
-    idle_since: int | None = None
     due: int | None = None
     changed_at: int | None = None
     for write in writes:
@@ -56,8 +55,6 @@ def _merge(writes: Sequence[Write]) -> Write:
             records.update(((record.part, record.key), record) for record in write.records)
         if write.state_version is not None:
             state_version = write.state_version
-        if write.idle_since is not None:
-            idle_since = write.idle_since
         if write.due is not None:
             due = write.due
         if write.changes or write.records or write.changed_at is not None:
@@ -75,7 +72,6 @@ def _merge(writes: Sequence[Write]) -> Write:
         first.secret,
         list(records.values()),
         last.fence,
-        idle_since,
         due,
         first.created_at,
         first.user,

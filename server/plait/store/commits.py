@@ -48,7 +48,6 @@ _SET_STATE_VERSION: Final = "UPDATE threads SET state_version = ?, checksum = ? 
 _INCREMENT_COUNTER: Final = """
 INSERT INTO counter (id, value) VALUES (0, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value
 """
-_SET_IDLE_SINCE: Final = "UPDATE threads SET idle_since = nullif(?, 0) WHERE id = ?"
 _SET_DUE: Final = "UPDATE threads SET due = :due WHERE id = :thread AND due <> :due"
 
 
@@ -227,8 +226,6 @@ class _Transaction:
                     db.execute(_SET_DUE, {"due": write.due, "thread": head.thread})
                 if write.changes or write.records or write.changed_at is not None:
                     self.changed.append((head, write.changed_at))
-            if write.idle_since is not None:
-                db.execute(_SET_IDLE_SINCE, (write.idle_since, head.thread))
             self._accepted.append((head.thread, write))
         if head is None:
             self._heads.pop(key, None)

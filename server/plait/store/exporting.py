@@ -18,7 +18,7 @@ _SIZE: Final = 512 * 1024
 _ROWS: Final = 1000
 
 _THREAD: Final = f"""
-SELECT t.id, t.epoch, {LAST_VERSION}, t.due, t.idle_since, t.changed_at,
+SELECT t.id, t.epoch, {LAST_VERSION}, t.due, t.changed_at,
     t.head, t.state_version, t.secret, t.stateless, t.created_at, t.user, t.checksum
 FROM threads t WHERE t.kind = ? AND t.name = ?
 """
@@ -41,8 +41,8 @@ def load_step(db: sqlite3.Connection, key: ThreadKey, step: Step) -> tuple[Write
     found = db.execute(_THREAD, key).fetchone()
     if found is None:
         return None, None
-    thread, epoch, last, due, idle_since, changed_at = found[:6]
-    head, state_version, origin = read_thread(key, found[6:])
+    thread, epoch, last, due, changed_at = found[:5]
+    head, state_version, origin = read_thread(key, found[5:])
     if type(last) is not int or last < head:
         raise CorruptThread(f"{key} cannot be read: changes are missing after version {last}, up to {head}")
     match step.what:
@@ -54,7 +54,6 @@ def load_step(db: sqlite3.Connection, key: ThreadKey, step: Step) -> tuple[Write
                 *(key, epoch, None, base, (), snapshots),
                 state_version=state_version,
                 secret=origin.secret,
-                idle_since=idle_since,
                 due=due or None,
                 created_at=origin.created_at,
                 user=origin.user,

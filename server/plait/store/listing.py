@@ -1,20 +1,15 @@
-"""The SQL statements that list threads, and mark them as idle. Runs in the OS threads of the connections."""
+"""The SQL statements that list threads. Runs in the OS threads of the connections."""
 
 import sqlite3
 from contextlib import closing
 from typing import Final
 
-from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow
+from plait.store.protocol import INCOMPLETE, DueThread, Order, ThreadKey, ThreadRow
 from plait.store.rows import find_end, read_transaction
 from plait.store.schema import LAST_VERSION
 
-__all__ = ["load_due", "load_idle", "load_threads", "mark_idle"]
+__all__ = ["load_due", "load_threads"]
 
-_IDLE: Final = """
-SELECT idle_since, name FROM threads
-WHERE kind = ? AND idle_since IS NOT NULL AND idle_since <= ? AND (idle_since, name) > (?, ?)
-ORDER BY idle_since, name LIMIT ?
-"""
 _DUE: Final = """
 SELECT due, kind, name FROM threads WHERE due > 0 AND due <= ? AND (due, kind, name) > (?, ?, ?)
 ORDER BY due, kind, name LIMIT ?
@@ -72,14 +67,3 @@ def load_due(db: sqlite3.Connection, until: int, after: DueThread | None, limit:
     """Return the threads that are due at `until` or before, the earliest first."""
     first = (0, "", "") if after is None else (after.due, *after.key)
     return [DueThread(due, ThreadKey(kind, name)) for due, kind, name in db.execute(_DUE, (until, *first, limit))]
-
-
-def load_idle(db: sqlite3.Connection, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
-    """Return the threads of a kind that have been idle since `until` or before, the longest idle ones first."""
-    rows = db.execute(_IDLE, (kind, until, *(after or (-(2**63), "")), limit))
-    return [IdleThread(*row) for row in rows]
-
-
-def mark_idle(db: sqlite3.Connection, kind: str, at: int) -> None:
-    """Set the idle time of the threads of a kind that have none, in a transaction of its own."""
-    db.execute("UPDATE threads SET idle_since = ? WHERE kind = ? AND idle_since IS NULL", (at, kind))

@@ -24,7 +24,6 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    IdleThread,
     Order,
     Prune,
     Record,
@@ -48,7 +47,6 @@ class _Row(msgspec.Struct):
     created_at: int
     user: str | None
     changed_at: int
-    idle_since: int | None = None
     due: int = 0
     version: int = 0
     state_version: int = 1
@@ -63,8 +61,6 @@ class _Row(msgspec.Struct):
         """Apply a write that follows this version."""
         self.version = write.version
         self.state_version = write.state_version or self.state_version
-        if write.idle_since is not None:
-            self.idle_since = write.idle_since or None
         if write.due is not None:
             self.due = write.due
         if write.changes or write.records or write.changed_at is not None:
@@ -160,7 +156,7 @@ class MemoryStore:
         row = self._threads.get(key)
         if row is None:
             return None
-        return ThreadHeader(row.epoch, row.version, row.idle_since, row.created_at, row.user, row.due)
+        return ThreadHeader(row.epoch, row.version, row.created_at, row.user, row.due, row.changed_at)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
@@ -266,18 +262,6 @@ class MemoryStore:
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         found = sorted(DueThread(row.due, key) for key, row in self._threads.items() if 0 < row.due <= until)
         return [each for each in found if after is None or each > after][:limit]
-
-    async def idle_threads(
-        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
-    ) -> list[IdleThread]:
-        rows = ((row.idle_since, key.name) for key, row in self._threads.items() if key.kind == kind)
-        found = sorted(IdleThread(since, name) for since, name in rows if since is not None and since <= until)
-        return [each for each in found if after is None or each > after][:limit]
-
-    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        for key, row in self._threads.items():
-            if key.kind == kind and row.idle_since is None:
-                row.idle_since = at
 
     # Inside
 

@@ -20,7 +20,6 @@ __all__ = [
     "ChangeRow",
     "ClientRow",
     "DueThread",
-    "IdleThread",
     "Order",
     "Prune",
     "Record",
@@ -151,9 +150,8 @@ class Write(msgspec.Struct, frozen=True):
     records: Sequence[Record] = ()
     # The owner's number, from `Store.claim`, which every write needs: without one, it fails with Fenced.
     fence: int = 0
-    # Since when the thread is idle, in microseconds since the epoch; 0 while it is awake. None changes nothing.
-    idle_since: int | None = None
-    # When the thread must be awake next, in microseconds since the epoch; 0 for never. None changes nothing.
+    # When the thread must be awake next, in microseconds since the epoch; 0 for never. None changes nothing. If
+    # the number is odd, it expires then.
     due: int | None = None
     # When a new thread was created, in microseconds since the epoch, and the id of its user. Only the first write sets
     # them.
@@ -232,18 +230,11 @@ class ThreadHeader(msgspec.Struct, frozen=True):
 
     epoch: str
     version: int
-    # The time since which it is idle, in microseconds since the epoch; None while it is awake, or if it is not stored.
-    idle_since: int | None = None
     created_at: int = 0
     user: str | None = None
     due: int = 0
-
-
-class IdleThread(NamedTuple):
-    """The name of a sleeping thread, and the time since which it is idle, in microseconds since the epoch."""
-
-    since: int
-    name: str
+    # As in a `ThreadRow`.
+    changed_at: int = 0
 
 
 class DueThread(NamedTuple):
@@ -452,19 +443,5 @@ class Store(Protocol):
         """Return the threads that are due at `until` or before, the earliest first, after `after`.
 
         The result may contain a thread that is not due. A thread with a durable due time is never missing.
-        """
-        ...
-
-    async def idle_threads(
-        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
-    ) -> list[IdleThread]:
-        """Return the threads of a kind that have been idle since `until` or before, longest first, after `after`."""
-        ...
-
-    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        """Set `idle_since = at` for every thread of the kind that has none.
-
-        Called before any thread of the kind is awake. A shared store is also given `may_mark`, and may be asked at any
-        time: it marks only threads for which that returns True, and none that is claimed afterwards.
         """
         ...

@@ -41,7 +41,7 @@ __all__ = [
 
 SELECT_HEAD: Final = f"SELECT t.id, t.epoch, {LAST_VERSION} FROM threads t WHERE t.kind = ? AND t.name = ?"
 _FIND: Final = f"""
-SELECT t.epoch, {LAST_VERSION}, t.idle_since, t.created_at, t.user, t.due FROM threads t WHERE t.kind = ? AND t.name = ?
+SELECT t.epoch, {LAST_VERSION}, t.created_at, t.user, t.due, t.changed_at FROM threads t WHERE t.kind = ? AND t.name = ?
 """
 _THREAD: Final = f"""
 SELECT t.id, t.epoch, {LAST_VERSION}, t.due, t.head, t.state_version, t.secret, t.stateless, t.created_at, t.user,

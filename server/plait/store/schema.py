@@ -7,6 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from plait.errors import StoreError
+from plait.store.format import check_format
 from plait.store.lock import NO_STAMP, FileStamp, LastWrite
 from plait.store.place import Place, read_place
 
@@ -26,12 +27,11 @@ __all__ = [
 
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
 # Files of any other format are refused.
-_FORMAT: Final = 7
+_FORMAT: Final = 8
 _CHECK_SECONDS: Final = 1.0
 # - threads.head: a recent version of the thread, updated about a second after a change.
 # - threads.stateless: 1 if the thread had no state at version 0.
-# - threads.idle_since: NULL while the thread is awake, or if its class has no `expires_after`.
-# - threads.due: 0 for never.
+# - threads.due: 0 for never; odd if the thread expires then.
 # - threads.changed_at: updated with the head.
 # - counter, one row at most: the number of transactions that deleted a thread, or gave no thread a new version.
 # - removed: the ids of deleted threads that still have rows.
@@ -42,11 +42,9 @@ BEGIN IMMEDIATE;
 CREATE TABLE threads (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
     state_version INTEGER NOT NULL, secret BLOB NOT NULL, head INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    stateless INTEGER NOT NULL, idle_since INTEGER, due INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    stateless INTEGER NOT NULL, due INTEGER NOT NULL, created_at INTEGER NOT NULL,
     changed_at INTEGER NOT NULL, user TEXT, UNIQUE (kind, name)
 ) STRICT;
-CREATE INDEX threads_idle ON threads (kind, idle_since, name) WHERE idle_since IS NOT NULL;
-CREATE INDEX threads_not_idle ON threads (kind) WHERE idle_since IS NULL;
 CREATE INDEX threads_due ON threads (due, kind, name) WHERE due > 0;
 CREATE INDEX threads_created ON threads (kind, created_at, name);
 CREATE INDEX threads_changed ON threads (kind, changed_at, name);
@@ -113,16 +111,7 @@ def check(db: sqlite3.Connection) -> None:
     if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
         raise StoreError("it is an SQLite database, but not one of plait's: name another file")
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > _FORMAT:
-        raise StoreError(
-            f"it was written by a newer plait (in format {version}; this plait reads format {_FORMAT}): install the "
-            "newer plait, or restore a backup"
-        )
-    if version < _FORMAT:
-        raise StoreError(
-            f"it was written by an earlier build of plait (in format {version}; this plait reads format {_FORMAT}): "
-            "move it to another folder to begin with an empty store, or install the build that wrote it"
-        )
+    check_format(version, _FORMAT)
 
 
 def check_place(db: sqlite3.Connection, place: Place) -> None:

@@ -14,7 +14,6 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    IdleThread,
     Order,
     Record,
     RecordRange,
@@ -189,18 +188,6 @@ class ShardedStore:
             await store.due_threads(until=until, after=after, limit=limit) for store in self._stores.values()
         ]
         return list(islice(merge(*pages), limit))
-
-    async def idle_threads(
-        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
-    ) -> list[IdleThread]:
-        pages = [
-            await store.idle_threads(kind, until=until, after=after, limit=limit) for store in self._stores.values()
-        ]
-        return list(islice(merge(*pages), limit))
-
-    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        for store in self._stores.values():
-            await store.mark_idle(kind, at)
 
     def _find(self, key: ThreadKey) -> WholeStore:
         """Return the store of a thread's file."""

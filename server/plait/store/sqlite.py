@@ -30,7 +30,6 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    IdleThread,
     Order,
     Record,
     RecordRange,
@@ -256,7 +255,12 @@ class SqliteStore:
         return await self._read("the schemas", rows.load_schemas)
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
-        await self._write_rows("a schema", rows.save_schema, kind, hash, schema)
+        if self._writer is None or self._work is None:
+            raise StoreError("the store is closed")
+        try:
+            await self._writer.post(self._work.write, rows.save_schema, kind, hash, schema)
+        except sqlite3.Error as error:
+            raise StoreError(f"a schema could not be written: {error}") from error
 
     async def check_writes(self) -> None:
         if not self._batches.is_open:
@@ -293,14 +297,6 @@ class SqliteStore:
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         return await self._read("the list of due threads", listing.load_due, until, after, limit)
 
-    async def idle_threads(
-        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
-    ) -> list[IdleThread]:
-        return await self._read("the list of idle threads", listing.load_idle, kind, until, after, limit)
-
-    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        await self._write_rows("the list of idle threads", listing.mark_idle, kind, at)
-
     async def _read(
         self, what: object, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -314,16 +310,6 @@ class SqliteStore:
             if _UNDECODED in str(error):
                 raise CorruptThread(f"{what} cannot be read: its text is not valid UTF-8") from error
             raise StoreError(f"{what} cannot be read: {error}") from error
-
-    async def _write_rows(
-        self, what: str, function: Callable[Concatenate[sqlite3.Connection, P], None], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
-        if self._writer is None or self._work is None:
-            raise StoreError("the store is closed")
-        try:
-            await self._writer.post(self._work.write, function, *args, **kwargs)
-        except sqlite3.Error as error:
-            raise StoreError(f"{what} could not be written: {error}") from error
 
     async def _try_to_write(self) -> None:
         assert self._writer is not None

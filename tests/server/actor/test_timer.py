@@ -17,7 +17,7 @@ class Part:
     def __init__(self, wakes_at: int, due: int | None = None) -> None:
         self.wakes_at = wakes_at
         self.due = wakes_at if due is None else due
-        self.kept_until = 0
+        self.keeps = False
         self.calls: list[int] = []
         self.then: Callable[[], object] = lambda: setattr(self, "wakes_at", 0)
 
@@ -148,7 +148,24 @@ async def test_arming_again_finds_an_earlier_time(clock: Clock) -> None:
 async def test_the_earliest_due_time_counts_and_none_if_no_part_acts_at_times(clock: Clock) -> None:
     assert make_timer().due is None
     timer = make_timer(Part(0, due=7), Part(9), Part(0))
-    assert (timer.due, timer.wakes_at) == (7, 9)
+    assert (timer.due, timer.wakes_at) == (6, 9)
     assert make_timer(Part(0)).due == 0
     timer.is_terminated = True
     assert (timer.due, timer.wakes_at, timer.is_due) == (0, 0, False)
+
+
+async def test_work_is_due_at_even_times_and_expiry_at_odd_ones_unless_work_keeps_the_thread() -> None:
+    timer = make_timer()
+    for expires in (None, 0, 9):
+        timer.expires = expires
+        assert timer.due == expires
+    timer.add(part := Part(0, due=21))
+    assert (timer.due, timer.expires_at) == (9, 9)
+    part.due = 7
+    assert (timer.due, timer.expires_at) == (6, 9)
+    part.keeps = True
+    assert (timer.due, timer.expires_at) == (6, 0)
+    part.due = 21
+    assert timer.due == 20
+    timer.is_terminated = True
+    assert timer.due == 9

@@ -1,7 +1,6 @@
 """Threads that end while agents run in them or know of them, and what an app is told of all that."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -161,7 +160,7 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
     Watched.has_told = asyncio.Event()
     store, key = MemoryStore(), ThreadKey("watched", "one")
     app = Plait(Watched, store=store)
-    app._node._expiry._interval = 0.01  # type: ignore[attr-defined]
+    app._node._alarms._interval = 0.01  # type: ignore[attr-defined]
 
     @app.on("thread.destroyed")
     async def tell(thread: Watched) -> None:
@@ -181,8 +180,8 @@ async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_
                 async with store:
                     found = await store.find(key)
                     assert found is not None
-                    since = time.time_ns() // 1000 - 2 * HOUR * 1_000_000
-                    await submit(store, Write(key, found.epoch, found.version, found.version, idle_since=since))
+                    last = Write(key, found.epoch, found.version, found.version, due=3, changed_at=1)
+                    await submit(store, last)
             await app.__aenter__()
         if how == "expired":
             async with asyncio.timeout(10):

@@ -1,27 +1,31 @@
 """Threads that are destroyed when they have been unused for long."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.clocks import Clock
 from tests.server.fakes import TroubledStore
 from tests.server.node.test_destroying import Gate, is_gone, key_of, outcome, settle
 from tests.server.owning import submit
-from tests.server.rooms import Client, House, open_house
+from tests.server.rooms import House, open_house
 
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
+from plait.clock import read_wall_clock
 from plait.errors import Indeterminate, StoreError
 from plait.node.handle import Handle
+from plait.parts.schedule.effect import effect
+from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
 
 PATIENCE = 10.0
 HOUR = 3600.0
 SOON = 0.01
+# Seconds by which a time may differ: by the clock of the loop, a thread is idle before it is stopped.
+MARGIN = 5.0
 
 
 class Draft(Thread[Any]):
@@ -36,25 +40,45 @@ class Draft(Thread[Any]):
         self.set_state(lambda state: state + n)
         return int(self.state)
 
+    @rpc
+    def look(self) -> int:
+        return int(self.state)
+
 
 class Kept(Draft):
-    """Expires never."""
+    """Never expires."""
 
     expires_after = None
 
 
-def ago(seconds: float) -> int:
-    return time.time_ns() // 1000 - int(seconds * 1e6)
+def time_in(seconds: float) -> int:
+    """Return an odd due time: that of a thread which expires in some seconds."""
+    return read_wall_clock() + int(seconds * 1e6) | 1
 
 
-async def put(store: TroubledStore, key: ThreadKey, *, idle_since: int | None) -> None:
-    """Store a thread that is asleep."""
-    await submit(store.inner, Write(key, "e1", None, 0, snapshots=(Snapshot(0, b"5"),), idle_since=idle_since))
+async def put(store: TroubledStore, key: ThreadKey, expires_in: float | None, *, changed_at: int = 1) -> None:
+    """Store a thread that is asleep, and was changed long ago."""
+    due = None if expires_in is None else time_in(expires_in)
+    snapshots = (Snapshot(0, b"5"),)
+    await submit(store.inner, Write(key, "e1", None, 0, snapshots=snapshots, due=due, changed_at=changed_at))
 
 
-async def idle_since(house: House, cls: type[Thread[Any]], name: str = "one") -> int | None:
-    found = await house.store.find(key_of(cls, name))
-    return None if found is None else found.idle_since
+async def opened_with(store: TroubledStore, *threads: tuple[ThreadKey, float | None]) -> None:
+    async with store:
+        for key, expires_in in threads:
+            await put(store, key, expires_in)
+
+
+async def due_of(store: TroubledStore, cls: type[Thread[Any]], name: str = "one") -> int:
+    """Return when a stored thread is due."""
+    found = await store.find(key_of(cls, name))
+    assert found is not None
+    return found.due
+
+
+def is_in(due: int, seconds: float) -> bool:
+    """Whether a thread expires in some seconds."""
+    return bool(due & 1) and abs(due - time_in(seconds)) < MARGIN * 1e6
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -64,13 +88,17 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def opened_with(store: TroubledStore, *threads: tuple[ThreadKey, int | None]) -> None:
-    async with store:
-        for key, at in threads:
-            await put(store, key, idle_since=at)
+def asleep(house: House) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        return not house.node._threads._slots
+
+    return check
 
 
-async def test_a_thread_expires_though_nobody_asks_for_it_and_others_are_kept() -> None:
+# The end
+
+
+async def test_a_thread_expires_though_it_is_not_asked_for_and_others_are_kept() -> None:
     starts: list[str] = []
 
     class Watched(Draft):
@@ -79,8 +107,8 @@ async def test_a_thread_expires_though_nobody_asks_for_it_and_others_are_kept() 
 
     store = TroubledStore()
     old, new = ThreadKey("watched", "old"), ThreadKey("watched", "new")
-    await opened_with(store, (old, ago(2 * HOUR)), (new, ago(HOUR / 2)), (ThreadKey("kept", "one"), ago(9 * HOUR)))
-    async with open_house(Watched, Kept, store=store, expiry_interval=SOON) as house:
+    await opened_with(store, (old, -HOUR), (new, HOUR / 2), (ThreadKey("kept", "one"), -8 * HOUR))
+    async with open_house(Watched, Kept, store=store, timer_interval=SOON) as house:
         await until(lambda: is_gone(house, Watched, "old"))
         assert await store.find(new) is not None
         assert await store.find(ThreadKey("kept", "one")) is not None
@@ -88,29 +116,26 @@ async def test_a_thread_expires_though_nobody_asks_for_it_and_others_are_kept() 
 
 
 async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_not_at_61(clock: Clock) -> None:
-    rounds = list[int]()
+    reads = list[int]()
 
     class Counted(TroubledStore):
-        async def idle_threads(self, *args: Any, **kwargs: Any) -> Any:
-            found = await super().idle_threads(*args, **kwargs)
-            rounds.append(clock.now)
+        async def due_threads(self, *args: Any, **kwargs: Any) -> Any:
+            found = await super().due_threads(*args, **kwargs)
+            reads.append(clock.now)
             return found
 
     async def has_been_looked_at() -> bool:
-        return rounds.count(clock.now) >= 2
+        return clock.now in reads
 
-    async def is_asleep() -> bool:
-        return bool(await idle_since(house, Draft)) and not house.node.actors
-
-    async with open_house(Draft, store=Counted(), expiry_interval=SOON) as house:
+    async with open_house(Draft, store=Counted(), timer_interval=SOON) as house:
         draft = house.handle(Draft)
         for total in (1, 2, 3):  # Each use restarts the hour.
             assert await draft.add(1) == total
-            await until(is_asleep)
+            await until(asleep(house))
             clock.move(59 * 60)
             await until(has_been_looked_at)
-        assert await draft.add(1) == 4
-        await until(is_asleep)
+        assert await draft.look() == 3
+        await until(asleep(house))
         clock.move(61 * 60)
         await until(lambda: is_gone(house, Draft))
         assert await draft.add(1) == 1
@@ -118,9 +143,8 @@ async def test_a_thread_that_expires_after_an_hour_is_there_at_59_minutes_and_no
 
 async def test_many_expire_in_pages() -> None:
     store = TroubledStore()
-    keys = [ThreadKey("draft", str(n)) for n in range(250)]
-    await opened_with(store, *((key, ago(2 * HOUR)) for key in keys))
-    async with open_house(Draft, store=store, expiry_interval=HOUR):
+    await opened_with(store, *((ThreadKey("draft", str(n)), -HOUR) for n in range(250)))
+    async with open_house(Draft, store=store):
 
         async def is_empty() -> bool:
             return await store.threads() == []
@@ -128,147 +152,7 @@ async def test_many_expire_in_pages() -> None:
         await until(is_empty)
 
 
-async def test_a_thread_is_idle_since_its_last_use_and_not_while_it_is_awake() -> None:
-    async with open_house(Draft, Kept) as house:
-        before = ago(0)
-        client = await house.join(Draft, "a")
-        await house.handle(Draft).add(1)
-        await house.handle(Kept).add(1)
-        assert await idle_since(house, Draft) is None
-        client.leave()
-
-        async def is_asleep() -> bool:
-            return await idle_since(house, Draft) is not None
-
-        await until(is_asleep)
-        at = await idle_since(house, Draft)
-        assert at is not None
-        assert before <= at <= ago(0)
-        assert await house.handle(Draft).add(1) == 2
-        awake = Client(await house.actor(Draft), "b")
-        awake.open()
-        assert await idle_since(house, Draft) is None
-    assert await house.store.find(key_of(Kept)) is not None
-    async with house.store:
-        assert await idle_since(house, Kept) is None
-        assert await idle_since(house, Draft) is not None
-
-
-async def test_a_thread_is_not_served_before_it_is_durable_that_it_is_awake() -> None:
-    store = TroubledStore()
-    await opened_with(store, (key_of(Draft), ago(HOUR / 2)))
-    async with open_house(Draft, store=store) as house:
-        store.is_held = True
-        waking = asyncio.create_task(house.handle(Draft).add(1))
-        await settle()
-        assert not waking.done()
-        store.resume()
-        assert await outcome(waking) == 6
-
-
-class Noted(Draft):
-    values = Values()
-    idle_timeout = 60.0
-
-
-async def read_all(handle: Handle) -> None:
-    """Read what a handle can read."""
-    assert await handle.state() == 5
-    assert await handle.values.items() == []
-    assert await handle.values.metadata() == {}
-
-
-async def test_what_is_only_read_through_a_handle_expires_as_if_it_had_not_been_read() -> None:
-    store = TroubledStore()
-    at = ago(HOUR / 2)
-    await opened_with(store, (key_of(Noted), at))
-    async with open_house(Noted, store=store) as house:
-        await read_all(house.handle(Noted))
-        assert await idle_since(house, Noted) == at
-        await read_all(house.handle(Noted))
-    assert (await find_idle(store, Noted)) == at
-
-
-async def test_a_thread_that_is_read_all_the_time_expires_too() -> None:
-    store = TroubledStore()
-    await opened_with(store, (key_of(Noted), ago(HOUR - 0.2)))
-    async with open_house(Noted, store=store, expiry_interval=SOON) as house:
-        handle = house.handle(Noted)
-        await read_all(handle)
-
-        async def is_new() -> bool:
-            return await handle.state() != 5
-
-        await until(is_new)
-
-
-async def find_idle(store: TroubledStore, cls: type[Thread[Any]]) -> int | None:
-    async with store:
-        found = await store.find(key_of(cls))
-    return None if found is None else found.idle_since
-
-
-@pytest.mark.parametrize("use", ["call", "write", "join", "value"])
-async def test_a_thread_that_was_read_and_is_then_used_counts_from_its_use(use: str) -> None:
-    store = TroubledStore()
-    await opened_with(store, (key_of(Noted), ago(HOUR / 2)))
-    # The loop's time, from which it is known how long a thread has been idle, has whole milliseconds.
-    before = ago(0.001)
-    async with open_house(Noted, store=store) as house:
-        handle = house.handle(Noted)
-        await read_all(handle)
-        match use:
-            case "call":
-                await handle.add(1)
-            case "write":
-                await handle.set_state(7)
-            case "join":
-                await house.join(Noted, "a")
-            case _:
-                await handle.values.set("n", 1)
-
-        async def is_marked() -> bool:
-            return await idle_since(house, Noted) is None
-
-        await until(is_marked)  # Also when the server is killed.
-        await handle.state()
-    assert (await find_idle(store, Noted) or 0) >= before
-
-
-async def test_a_thread_with_a_socket_does_not_expire_whatever_the_store_says() -> None:
-    store = TroubledStore()
-    await opened_with(store, (key_of(Draft), ago(HOUR / 2)))
-    async with open_house(Draft, store=store, expiry_interval=SOON) as house:
-        client = await house.join(Draft, "a")
-        await submit(store.inner, write_idle(await house.actor(Draft), 1))
-        await put(store, ThreadKey("draft", "later"), idle_since=ago(2 * HOUR))
-        await until(lambda: is_gone(house, Draft, "later"))
-        assert client.transport.closed is None
-        assert await house.handle(Draft).add(1) == 6
-
-
-def write_idle(actor: Any, at: int) -> Write:
-    """Return the write that says that an awake thread is idle."""
-    history = actor.state.history
-    version = history.durable.version
-    return Write(actor.key, history.epoch, version, version, fence=history.fence, idle_since=at)
-
-
-async def test_threads_of_which_nothing_is_known_begin_to_count_when_the_store_is_opened() -> None:
-    store = TroubledStore()
-    await opened_with(store, (key_of(Draft), None), (key_of(Kept), None))
-    async with open_house(Draft, Kept, store=store, expiry_interval=SOON) as house:
-        before = ago(1)
-
-        async def counts() -> bool:
-            return await idle_since(house, Draft) is not None
-
-        await until(counts)
-        assert (await idle_since(house, Draft) or 0) >= before
-        assert await idle_since(house, Kept) is None
-
-
-async def test_on_destroyed_of_an_expired_thread_reads_its_state_and_whoever_comes_waits_for_its_end() -> None:
+async def test_on_destroyed_of_an_expired_thread_reads_its_state_and_a_caller_waits_for_its_end() -> None:
     gate, told = Gate(), list[Any]()
 
     class Mourned(Draft):
@@ -277,8 +161,8 @@ async def test_on_destroyed_of_an_expired_thread_reads_its_state_and_whoever_com
             await gate.wait()
 
     store = TroubledStore()
-    await opened_with(store, (key_of(Mourned), ago(2 * HOUR)))
-    async with open_house(Mourned, store=store, expiry_interval=HOUR) as house:
+    await opened_with(store, (key_of(Mourned), -HOUR))
+    async with open_house(Mourned, store=store) as house:
         await outcome(gate.reached.wait())
         adding = asyncio.create_task(house.handle(Mourned).add(1))
         await settle()
@@ -300,27 +184,28 @@ async def test_an_expired_thread_that_cannot_be_loaded_is_deleted_and_one_that_c
             pass
 
     store = TroubledStore()
-    await opened_with(store, *((ThreadKey("broken", name), ago(2 * HOUR)) for name in ("broken", "one")))
+    await opened_with(store, *((ThreadKey("broken", name), -HOUR) for name in ("broken", "one")))
     async with store:
         row = ChangeRow(1, b"no operations", "server", 0)
-        damaged = Write(ThreadKey("broken", "damaged"), "e", None, 1, (row,), (Snapshot(0, b"1"),), idle_since=1)
+        key = ThreadKey("broken", "damaged")
+        damaged = Write(key, "e", None, 1, (row,), (Snapshot(0, b"1"),), due=3, changed_at=1)
         await submit(store.inner, damaged)
-    async with open_house(Broken, store=store, expiry_interval=SOON) as house:
+    async with open_house(Broken, store=store, timer_interval=SOON) as house:
         await until(lambda: is_gone(house, Broken, "one"))
         await until(lambda: is_gone(house, Broken, "damaged"))
 
         async def is_told() -> bool:
-            return "broken/broken has expired, but could not be destroyed" in caplog.text
+            return "broken/broken is due, but could not be woken or destroyed" in caplog.text
 
         await until(is_told)
         assert await store.find(ThreadKey("broken", "broken")) is not None
 
 
-async def test_a_thread_that_is_used_as_it_expires_is_either_kept_or_begun_anew() -> None:
+async def test_a_thread_that_is_used_as_it_expires_is_either_kept_or_replaced_by_a_new_one() -> None:
     store = TroubledStore()
     keys = [ThreadKey("draft", str(n)) for n in range(60)]
-    await opened_with(store, *((key, ago(2 * HOUR)) for key in keys))
-    async with open_house(Draft, store=store, expiry_interval=HOUR) as house:
+    await opened_with(store, *((key, -HOUR) for key in keys))
+    async with open_house(Draft, store=store) as house:
 
         async def use(key: ThreadKey, turns: int) -> int:
             for _ in range(turns):
@@ -333,141 +218,374 @@ async def test_a_thread_that_is_used_as_it_expires_is_either_kept_or_begun_anew(
             assert await house.handle(Draft, key.name).state() == count
 
 
-async def test_a_thread_that_was_used_after_it_was_found_is_kept() -> None:
+async def test_a_thread_that_was_used_after_it_was_found_is_kept(clock: Clock) -> None:
     store = TroubledStore()
-    await opened_with(store, (key_of(Draft), ago(HOUR / 2)))
+    await opened_with(store, (key_of(Draft), HOUR / 2))
     async with open_house(Draft, store=store) as house:
-        await outcome(house.node._endings.expire(key_of(Draft), ago(HOUR)))
+        await outcome(house.node._endings.expire(key_of(Draft), HOUR))
         assert await store.find(key_of(Draft)) is not None
-        await outcome(house.node._endings.expire(key_of(Draft), ago(0)))
+        clock.move(HOUR)
+        await outcome(house.node._endings.expire(key_of(Draft), HOUR))
         assert await is_gone(house, Draft)
 
 
 async def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     store = TroubledStore()
-    await opened_with(store, (key_of(Draft), ago(2 * HOUR)))
+    await opened_with(store, (key_of(Draft), -HOUR))
     store.fail_next()
-    async with open_house(Draft, store=store, expiry_interval=SOON) as house:
+    async with open_house(Draft, store=store, timer_interval=SOON) as house:
         await until(lambda: is_gone(house, Draft))
-        assert "draft/one has expired, but could not be destroyed: the disk is full" in caplog.text
-
-
-async def test_a_thread_that_was_dropped_counts_as_idle_though_nobody_uses_it_again() -> None:
-    class Busy(Draft):
-        idle_timeout = 60.0
-
-    async with open_house(Busy, expiry_interval=SOON) as house:
-        await house.handle(Busy).add(1)
-        house.store.fail_next(Indeterminate("who knows"))
-        with pytest.raises(Indeterminate):
-            await house.handle(Busy).add(1)
-
-        async def counts() -> bool:
-            return await idle_since(house, Busy) is not None
-
-        await until(counts)
-        assert house.node.get_awake(key_of(Busy)) is None
-        assert await house.handle(Busy).add(1) == 2
-
-
-async def test_a_dropped_thread_whose_turns_end_late_counts_as_idle_then() -> None:
-    class Lingering(Draft):
-        idle_timeout = 60.0
-        began: ClassVar[asyncio.Event]
-
-        @rpc(concurrent=True)
-        async def linger(self) -> None:
-            self.began.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(SOON * 5)
-
-    Lingering.began = asyncio.Event()
-    async with open_house(Lingering, expiry_interval=SOON) as house:
-        await house.handle(Lingering).add(1)
-        lingering = asyncio.create_task(house.handle(Lingering).linger())
-        await Lingering.began.wait()
-        house.store.fail_next(Indeterminate("who knows"))
-        with pytest.raises(Indeterminate):
-            await house.handle(Lingering).add(1)
-
-        async def counts() -> bool:
-            return await idle_since(house, Lingering) is not None
-
-        await until(counts)
-        with pytest.raises(StoreError):
-            await lingering
-
-
-class Failing(Draft):
-    """Does not start as often as a test says."""
-
-    failures = 0
-
-    def on_start(self) -> None:
-        if type(self).failures > 0:
-            type(self).failures -= 1
-            raise RuntimeError("no start")
-
-
-async def test_a_thread_that_did_not_start_counts_as_idle_though_nobody_uses_it_again() -> None:
-    class Fresh(Failing):
-        failures = 1
-
-    store = TroubledStore()
-    await opened_with(store, (key_of(Fresh), ago(HOUR / 2)))
-    async with open_house(Fresh, store=store, expiry_interval=SOON) as house:
-        before = ago(0)
-        with pytest.raises(RuntimeError, match="no start"):
-            await outcome(house.handle(Fresh).set_state(1))
-
-        async def counts() -> bool:
-            return (await idle_since(house, Fresh) or 0) >= before
-
-        await until(counts)
+        assert "draft/one is due, but could not be woken or destroyed: the disk is full" in caplog.text
 
 
 async def test_an_expired_thread_that_did_not_start_to_be_destroyed_is_destroyed_at_the_next_try() -> None:
-    class Mourned(Failing):
+    class Mourned(Draft):
         failures = 2
+
+        def on_start(self) -> None:
+            if type(self).failures > 0:
+                type(self).failures -= 1
+                raise RuntimeError("no start")
 
         def on_destroyed(self) -> None:
             pass
 
     store = TroubledStore()
-    await opened_with(store, (key_of(Mourned), ago(2 * HOUR)))
-    async with open_house(Mourned, store=store, expiry_interval=SOON) as house:
+    await opened_with(store, (key_of(Mourned), -HOUR))
+    async with open_house(Mourned, store=store, timer_interval=SOON) as house:
         await until(lambda: is_gone(house, Mourned))
         assert Mourned.failures == 0
 
 
-@pytest.mark.parametrize("interval", [SOON, 0.0])
-async def test_a_thread_that_cannot_be_marked_as_idle_holds_up_the_expiry_of_no_other(
-    caplog: pytest.LogCaptureFixture, interval: float
+# What is stored
+
+
+async def test_a_used_thread_expires_in_twice_its_time_and_one_that_goes_to_sleep_in_its_time(clock: Clock) -> None:
+    async with open_house(Draft, Kept) as house:
+        client = await house.join(Draft, "a")
+        await house.handle(Draft).add(1)
+        await house.handle(Kept).add(1)
+        assert is_in(await due_of(house.store, Draft), 2 * HOUR)
+        client.leave()
+        await until(asleep(house))
+        assert is_in(await due_of(house.store, Draft), HOUR)
+        assert await due_of(house.store, Kept) == 0
+        assert await house.handle(Draft).look() == 1
+        assert is_in(await due_of(house.store, Draft), 2 * HOUR)
+    async with house.store:
+        assert is_in(await due_of(house.store, Draft), HOUR)
+
+
+async def test_the_first_write_of_a_thread_says_when_it_expires(clock: Clock) -> None:
+    class Writing(Draft):
+        async def on_start(self) -> None:
+            await self.set_state(7)
+            assert is_in(await due_of(store, Writing), 2 * HOUR)
+
+    store = TroubledStore()
+    async with open_house(Writing, store=store) as house:
+        assert await house.handle(Writing).look() == 7
+
+
+async def test_the_time_of_a_used_thread_is_stored_again_when_half_of_it_is_over_and_not_before() -> None:
+    class Busy(Draft):
+        idle_timeout = 60.0
+
+    async with open_house(Busy) as house:
+        actor = await house.actor(Busy)
+        await house.handle(Busy).add(1)
+        submitted = house.store.submitted
+        for _ in range(2):
+            before = len(submitted)
+            for _ in range(3):
+                await house.handle(Busy).look()
+            assert len(submitted) == before
+            actor.marked_until = actor.last_used  # Half of the time is over.
+            for _ in range(3):
+                await house.handle(Busy).look()
+            assert [write.due is not None for write in submitted[before:]] == [True]
+            assert is_in(await due_of(house.store, Busy), 2 * HOUR)
+
+
+async def test_an_open_socket_uses_its_thread_though_nothing_is_sent() -> None:
+    class Watched(Draft):
+        idle_timeout = 0.1
+        expires_after = 0.1
+
+    async with open_house(Watched, timer_interval=SOON) as house:
+        client = await house.join(Watched, "a")
+        first = await due_of(house.store, Watched)
+
+        async def is_later() -> bool:
+            return await due_of(house.store, Watched) > first + 500_000
+
+        await until(is_later)
+        assert client.transport.closed is None
+
+
+async def test_a_use_is_answered_when_it_is_durable_that_the_thread_does_not_expire() -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Draft), HOUR / 2))
+    async with open_house(Draft, store=store) as house:
+        store.is_held = True
+        looking = asyncio.create_task(house.handle(Draft).look())
+        await settle()
+        assert not looking.done()
+        store.resume()
+        assert await outcome(looking) == 5
+        assert is_in(await due_of(store, Draft), 2 * HOUR)
+
+
+async def test_a_use_that_could_not_be_stored_is_stored_with_the_next_one() -> None:
+    class Busy(Draft):
+        idle_timeout = 60.0
+
+    store = TroubledStore()
+    await opened_with(store, (key_of(Busy), HOUR / 2))
+    async with open_house(Busy, store=store) as house:
+        await house.handle(Busy).state()
+        store.fail_next()
+        with pytest.raises(StoreError, match="the disk is full"):
+            await house.handle(Busy).look()
+        assert is_in(await due_of(store, Busy), HOUR / 2)
+        assert await house.handle(Busy).look() == 5
+        assert is_in(await due_of(store, Busy), 2 * HOUR)
+
+
+async def test_a_thread_that_was_dropped_expires_after_twice_its_time_at_most() -> None:
+    class Busy(Draft):
+        idle_timeout = 60.0
+
+    async with open_house(Busy) as house:
+        await house.handle(Busy).add(1)
+        house.store.fail_next(Indeterminate("who knows"))
+        with pytest.raises(Indeterminate):
+            await house.handle(Busy).add(1)
+        await until(asleep(house))
+        assert is_in(await due_of(house.store, Busy), 2 * HOUR)
+        assert await house.handle(Busy).look() == 1
+
+
+async def test_the_work_of_parts_is_stored_with_even_times_in_every_class(clock: Clock) -> None:
+    class Planned(Kept):
+        schedule = Schedule()
+
+        @effect
+        def ring(self) -> None: ...
+
+    class Expiring(Planned):
+        expires_after = HOUR
+
+    async with open_house(Planned, Expiring) as house:
+        for cls in (Planned, Expiring):
+            for at in (clock.now + 60_000_000 | 1, clock.now + 50_000_000 & ~1):
+                actor = await house.actor(cls)
+                await actor.thread.schedule.after((at - clock.now) / 1e6, "ring")  # type: ignore[attr-defined]
+                assert await due_of(house.store, cls) == at & ~1
+
+
+async def test_a_thread_with_work_at_an_odd_time_is_woken_and_not_destroyed(clock: Clock) -> None:
+    rings: list[str] = []
+
+    class Planned(Draft):
+        schedule = Schedule()
+
+        @effect
+        def ring(self) -> None:
+            rings.append(self.name)
+
+    async with open_house(Planned, timer_interval=SOON) as house:
+        for name in map(str, range(10)):
+            actor = await house.actor(Planned, name)
+            await actor.thread.schedule.after(10 + 1e-6 * int(name), "ring")  # type: ignore[attr-defined]
+        await until(asleep(house))
+        clock.move(3 * HOUR)
+
+        async def have_rung() -> bool:
+            return len(rings) == 10
+
+        await until(have_rung)
+        assert len(await house.store.threads()) == 10
+
+
+# Reading
+
+
+class Noted(Draft):
+    values = Values()
+    idle_timeout = 60.0
+
+
+async def read_all(handle: Handle) -> None:
+    """Read what a handle can read."""
+    assert await handle.state() == 5
+    assert await handle.values.items() == []
+    assert await handle.values.metadata() == {}
+
+
+async def test_what_is_only_read_through_a_handle_expires_as_if_it_had_not_been_read() -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Noted), HOUR / 2))
+    async with open_house(Noted, store=store) as house:
+        at = await due_of(store, Noted)
+        await read_all(house.handle(Noted))
+        assert await due_of(store, Noted) == at
+        await read_all(house.handle(Noted))
+    async with store:
+        assert await due_of(store, Noted) == at
+
+
+async def test_a_thread_that_is_read_all_the_time_expires_too() -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Noted), 0.2))
+    async with open_house(Noted, store=store, timer_interval=SOON) as house:
+        handle = house.handle(Noted)
+        await read_all(handle)
+
+        async def is_new() -> bool:
+            return await handle.state() != 5
+
+        await until(is_new)
+
+
+async def test_a_slow_start_of_a_thread_that_is_only_read_is_no_use() -> None:
+    gate = Gate()
+
+    class Slow(Noted):
+        async def on_start(self) -> None:
+            await gate.wait()
+
+    store = TroubledStore()
+    await opened_with(store, (key_of(Slow), HOUR / 2))
+    async with open_house(Slow, store=store) as house:
+        at = await due_of(store, Slow)
+        reading = asyncio.create_task(house.handle(Slow).state())
+        await outcome(gate.reached.wait())
+        await house.node._sweeper._look()
+        gate.opened.set()
+        assert await outcome(reading) == 5
+        assert await due_of(store, Slow) == at
+
+
+@pytest.mark.parametrize("use", ["call", "write", "join", "value"])
+async def test_a_thread_that_was_read_and_is_then_used_counts_from_its_use(use: str) -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Noted), HOUR / 2))
+    async with open_house(Noted, store=store) as house:
+        handle = house.handle(Noted)
+        await read_all(handle)
+        match use:
+            case "call":
+                await handle.look()
+            case "write":
+                await handle.set_state(7)
+            case "join":
+                await house.join(Noted, "a")
+            case _:
+                await handle.values.set("n", 1)
+
+        async def is_stored() -> bool:
+            return is_in(await due_of(store, Noted), 2 * HOUR)
+
+        await until(is_stored)  # Also when the server is killed.
+        await handle.state()
+    async with store:
+        assert is_in(await due_of(store, Noted), HOUR)
+
+
+async def test_a_thread_with_a_socket_does_not_expire_whatever_the_store_says() -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Draft), HOUR / 2))
+    async with open_house(Draft, store=store, timer_interval=SOON) as house:
+        client = await house.join(Draft, "a")
+        history = (await house.actor(Draft)).state.history
+        version = history.durable.version
+        past = Write(key_of(Draft), history.epoch, version, version, fence=history.fence, due=time_in(-HOUR))
+        await submit(store.inner, past)
+        await put(store, ThreadKey("draft", "later"), -HOUR)
+        await until(lambda: is_gone(house, Draft, "later"))
+        assert client.transport.closed is None
+        assert await house.handle(Draft).add(1) == 6
+
+
+# Classes and clocks that change
+
+
+async def test_a_raised_expires_after_saves_sleeping_threads_by_the_time_of_their_last_change(clock: Clock) -> None:
+    starts: list[str] = []
+
+    class Raised(Draft):
+        expires_after = 3 * HOUR
+
+        def on_start(self) -> None:
+            starts.append(self.name)
+
+    store = TroubledStore()
+    async with store:  # By a class that expires after an hour.
+        await put(store, key_of(Raised), 0, changed_at=clock.now - int(HOUR * 1e6))
+        await put(store, key_of(Raised, "older"), 0, changed_at=clock.now - int(3 * HOUR * 1e6))
+    async with open_house(Raised, store=store, timer_interval=SOON) as house:
+        clock.move(1e-6)
+        await until(lambda: is_gone(house, Raised, "older"))
+
+        async def is_put_off() -> bool:
+            return is_in(await due_of(store, Raised), 2 * HOUR)
+
+        await until(is_put_off)
+        clock.move(2 * HOUR)
+        await until(lambda: is_gone(house, Raised))
+        assert starts == []
+
+
+async def test_a_thread_that_has_changed_does_not_expire_before_its_time_by_a_clock_that_was_set_back(
+    clock: Clock,
 ) -> None:
-    class Unmarked(Failing):
-        failures = 1
+    async with open_house(Draft, timer_interval=SOON) as house:
+        await house.handle(Draft).add(1)
+        await until(asleep(house))
+        clock.jump(-HOUR / 2)
+        clock.move(1.01 * HOUR)
 
-    class Refusing(TroubledStore):
-        async def store(self, write: Write) -> int:
-            if write.idle_since and write.key == key_of(Unmarked):
-                raise StoreError("no room")
-            return await super().store(write)
+        async def is_put_off() -> bool:
+            # In half an hour, by the clock of due times, which has not gone back.
+            return is_in(await due_of(house.store, Draft) - int(HOUR / 2 * 1e6), 0.49 * HOUR)
 
-    store = Refusing()
-    await opened_with(store, (key_of(Unmarked), ago(HOUR / 2)))
-    async with open_house(Unmarked, Draft, store=store, expiry_interval=interval) as house:
-        with pytest.raises(RuntimeError, match="no start"):
-            await outcome(house.handle(Unmarked).set_state(1))
+        await until(is_put_off)
+        clock.move(0.48 * HOUR)
+        await settle()
+        assert not await is_gone(house, Draft)
+        clock.move(0.02 * HOUR)
+        await until(lambda: is_gone(house, Draft))
+
+
+async def test_a_class_that_gets_expires_after_reaches_a_thread_when_it_is_used_and_not_when_it_is_read() -> None:
+    store = TroubledStore()
+    await opened_with(store, (key_of(Draft), None))
+    async with open_house(Draft, store=store) as house:
+        assert await house.handle(Draft).state() == 5
+        await until(asleep(house))
+        assert await due_of(store, Draft) == 0
+        assert await house.handle(Draft).look() == 5
+        await until(asleep(house))
+        assert is_in(await due_of(store, Draft), HOUR)
+
+
+async def test_a_thread_whose_class_expires_no_longer_is_woken_once_and_kept() -> None:
+    starts: list[str] = []
+
+    class Waking(Kept):
+        def on_start(self) -> None:
+            starts.append(self.name)
+
+    store = TroubledStore()
+    await opened_with(store, (key_of(Waking), -HOUR))
+    async with open_house(Waking, store=store, timer_interval=SOON):
 
         async def is_told() -> bool:
-            return "no room" in caplog.text
+            return await due_of(store, Waking) == 0
 
         await until(is_told)
-        await put(store, key_of(Draft), idle_since=ago(2 * HOUR))
-        await until(lambda: is_gone(house, Draft))
-        assert await idle_since(house, Unmarked) is None
+        assert starts == ["one"]
 
 
 @pytest.mark.parametrize(("expires", "idle"), [(59, 60.0), (0, 1), (5, None)])

@@ -266,7 +266,7 @@ async def test_a_schedule_runs_where_its_thread_is_owned(nodes: Nodes) -> None:
 async def test_threads_expire_where_they_are_owned(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = Node.__init__.__kwdefaults__
     assert defaults is not None
-    monkeypatch.setitem(defaults, "expiry_interval", 0.05)
+    monkeypatch.setitem(defaults, "timer_interval", 0.05)
     async with asyncio.timeout(PATIENCE), open_nodes(make) as nodes:
         names = [nodes.name(Fleeting, number % 2, f"f{number}") for number in range(4)]
         for name in names:

@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
         self.world = World()
         self.kind: type[Counted] = type("Counted", (Counted,), {"world": self.world, "kind": "counted"})
         self.store = TroubledStore()
-        self.node = Node([self.kind._kind], self.store, DEFAULT_LIMITS, sweep_interval=1e6, expiry_interval=1e6)
+        self.node = Node([self.kind._kind], self.store, DEFAULT_LIMITS, sweep_interval=1e6)
         self.callers: list[asyncio.Task[Any]] = []
         self.tickets = count()
         # The tickets of served callers, by actor, and the last count that was acknowledged, by epoch.
@@ -232,12 +232,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), delay=DELAYS, is_expired=st.booleans())
     def expire(self, name: str, delay: int, *, is_expired: bool) -> None:
-        until = 2**60 if is_expired else 0
-        self.call(delay, self.node._endings.expire, self.key(name), until)
+        self.call(delay, self.end_expired, self.key(name), 0.0 if is_expired else 100.0)
 
-    @rule(name=st.sampled_from(NAMES), delay=DELAYS)
-    def mark_idle(self, name: str, delay: int) -> None:
-        self.call(delay, self.node._lifecycle.mark_idle, self.key(name))
+    async def end_expired(self, key: ThreadKey, seconds: float) -> None:
+        """Do what alarms do when a thread expires; if it has changed within `seconds`, that is put off."""
+        row = self.store.inner._threads.get(key)
+        if row is not None and self.node._threads.find(key).phase is Phase.ASLEEP:
+            row.due = 3
+        await self.node._endings.expire(key, seconds)
 
     @precondition(lambda self: self.callers)
     @rule(data=st.data(), iterations=st.integers(0, 3))
@@ -322,7 +324,7 @@ class Machine(RuleBasedStateMachine):
         for name in NAMES:
             found = self.run(self.store.load(self.key(name)))
             if found is not None and (number := self.acknowledged[found.epoch]):
-                actor = self.node.get_awake(self.key(name))
+                actor = self.node._threads.find_awake(self.key(name))
                 assert found.version >= number if actor is None else actor.state.durable.version >= number
 
     @invariant()
@@ -340,7 +342,12 @@ class Machine(RuleBasedStateMachine):
         assert threads.count == len(used)
         # Each thread that is neither asleep nor awake has a task, and each task of the node belongs to one.
         assert all(slot.tasks for slot in threads._slots.values() if slot.phase is not Phase.AWAKE)
-        mine = {task for task in asyncio.all_tasks(self.loop) if task.get_name().endswith(("counted/a", "counted/b"))}
+        named = {task: task.get_name() for task in asyncio.all_tasks(self.loop)}
+        mine = {
+            task
+            for task, name in named.items()
+            if name.endswith(("counted/a", "counted/b")) and not name.startswith("wake due")  # That is of the alarms.
+        }
         assert mine <= set(threads.tasks)
 
     def teardown(self) -> None:

@@ -155,7 +155,7 @@ class Guest(Thread[dict[str, Any]]):
 
 
 async def test_a_thread_does_not_expire_while_a_message_is_queued(store: FlakyStore) -> None:
-    async with open_workshop(store, Guest, expiry_interval=0.01) as workshop:
+    async with open_workshop(store, Guest, timer_interval=0.01) as workshop:
         messages = (await workshop.thread(Guest, "asking")).messages
         await messages.queue("a")
         await (await workshop.thread(Guest, "silent")).messages.inject("user", "b")

@@ -189,7 +189,7 @@ class Agendas(RuleBasedStateMachine):
         for row in self.rows.values():
             assert self.agenda.find((row.effect, row.key, None)) == row
         assert self.agenda.find(("ring", "none", None)) is None
-        assert self.agenda.kept_until == max((row.at for row in self.rows.values()), default=0)
+        assert self.agenda.keeps == any(row.rule is None for row in self.rows.values())
         again = Agenda(self.rows.values(), is_known=lambda effect: effect != "unknown")
         assert again.wakes_at == min((row.due for row in (*self.waiting(), *self.first_held())), default=0)
 

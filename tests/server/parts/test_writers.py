@@ -95,7 +95,7 @@ OWNERS = {"values": ThreadValues, "messages": ThreadMessages, "schedule": Thread
 OTHERS = {
     "values": {*Values.reading, "exchange", "loaded", "dirty"},
     "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream"},
-    "schedule": {*Schedule.reading, "current", "due", "wakes_at", "kept_until", "on_due", "load", "clear", "put"}
+    "schedule": {*Schedule.reading, "current", "due", "wakes_at", "keeps", "on_due", "load", "clear", "put"}
     | {"terminate"},
     "user": set(Values.reading),
     "kv": {"get", "keys", "stats", "namespaces", "start", "stop", "sweep"},

@@ -108,7 +108,6 @@ async def open_workshop(
     store: FlakyStore,
     *classes: type[Thread[Any]],
     runs: Runs | None = None,
-    expiry_interval: float = 30.0,
     timer_interval: float = SOON,
 ) -> AsyncIterator[Workshop]:
     """Run a node on an open store."""
@@ -118,7 +117,6 @@ async def open_workshop(
         DEFAULT_LIMITS,
         runs=runs,
         sweep_interval=SOON,
-        expiry_interval=expiry_interval,
         timer_interval=timer_interval,
     )
     store.refuses = lambda _: False

@@ -58,6 +58,22 @@ async def test_the_last_due_time_that_was_given_counts_in_one_breath(store: Stor
         assert await store.due_threads(until=ALWAYS) == []
 
 
+async def test_a_due_time_must_follow_what_is_stored(store: Store) -> None:
+    async with owned(store, ROOM, OTHER):
+        await put(store, beginning(), change(1))
+        for write in (due(5), due(5, version=2), msgspec.structs.replace(due(5, version=1), epoch="another")):
+            with pytest.raises(Exception, match="another process"):
+                await submit(store, write)
+        fence = await store.claim(ROOM)
+        with pytest.raises(Exception, match="another process"):
+            await submit(store, due(5, version=1))
+        await submit(store, msgspec.structs.replace(due(7, version=1), fence=fence))
+        assert await due_of(store) == 7
+        found = await store.find(ROOM)
+        assert found is not None
+        assert found.due == 7
+
+
 async def test_due_threads_are_listed_the_earliest_first_and_in_pages(store: Store) -> None:
     times = {"a": 30, "b": 10, "c": 20, "d": 10, "e": 40, "f": 0}
     other = ThreadKey("other", "z")

@@ -6,7 +6,7 @@ import msgspec
 from tests.server.owning import owned
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put, row_of
 from tests.server.store.contract_due import due
-from tests.server.store.contract_idle import idle
+from tests.server.store.contract_finding import find
 from tests.server.store.contract_records import delete, put_records
 
 from plait.store.protocol import Order, Store, ThreadHeader, ThreadKey, ThreadRow, Write
@@ -42,11 +42,11 @@ async def test_a_thread_has_the_time_and_the_user_of_its_first_write(store: Stor
             stored = await store.load(key)
             assert stored is not None
             assert (stored.created_at, stored.user, stored.state_version) == (at, user, 2)
-            assert await store.find(key) == ThreadHeader(EPOCH, 1, None, at, user)
+            assert await find(store, key) == ThreadHeader(EPOCH, 1, at, user)
             (row,) = [row for row in await store.threads() if row.key == key]
             assert (row.version, row.created_at, row.user) == (1, at, user)
         await put(store, delete(1, epoch=EPOCH), created(ROOM, 8, "ümit 😀"))
-        assert await store.find(ROOM) == ThreadHeader(EPOCH, 0, None, 8, "ümit 😀")
+        assert await find(store, ROOM) == ThreadHeader(EPOCH, 0, 8, "ümit 😀")
 
 
 async def test_changes_and_records_set_the_time_of_the_last_change_and_nothing_else_does(store: Store) -> None:
@@ -62,10 +62,10 @@ async def test_changes_and_records_set_the_time_of_the_last_change_and_nothing_e
             assert last < await changed_at(store) <= time.time_ns() // 1000
         last = await changed_at(store)
         await wait_for_clock(last)
-        await put(store, idle(5, version=1), due(9, version=1), idle(0, version=1))
+        await put(store, due(9, version=1), due(0, version=1))
         assert await changed_at(store) == last
         # Together with others it counts, too.
-        await put(store, idle(5, version=1), change(2), due(9, version=2))
+        await put(store, due(5, version=1), change(2), due(9, version=2))
         assert await changed_at(store) > last
 
 
@@ -75,7 +75,7 @@ async def test_the_time_of_the_last_change_is_there_when_the_store_is_opened_aga
         await put(store, put_records(("a", b"1"), after=1, epoch=EPOCH))
     async with owned(store, ROOM, OTHER):
         last = await changed_at(store)
-        await put(store, idle(5, version=1))
+        await put(store, due(5, version=1))
     async with owned(store, ROOM, OTHER):
         assert await changed_at(store) == last
         await wait_for_clock(last)

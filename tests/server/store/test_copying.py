@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put
-from tests.server.store.contract_idle import idle
 from tests.server.store.contract_records import delete, put_records
 from tests.server.store.test_sqlite import change_file
 
@@ -52,8 +51,6 @@ async def fill_thread(store: Store, key: ThreadKey, number: int) -> None:
     records = [(f"{n:04}🔑", random.Random(number).randbytes(9000)) for n in range(number % 80)]
     await put(store, put_records(*records, ("z", b""), after=last, key=key))
     await put(store, put_records(("a", b"x"), after=last, key=key, part="another"))
-    if number % 2:
-        await put(store, idle(number, version=last, key=key))
     await put(store, Write(key, "e1", last, last, due=number + 10))
 
 

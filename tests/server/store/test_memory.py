@@ -4,7 +4,7 @@ import pytest
 from tests.server.store.contract import *  # noqa: F403
 from tests.server.store.contract import ROOM, beginning, change, put, versions
 from tests.server.store.contract_due import *  # noqa: F403
-from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_finding import *  # noqa: F403
 from tests.server.store.contract_listing import *  # noqa: F403
 from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403

@@ -11,7 +11,7 @@ from tests.server.owning import owned
 from tests.server.store.contract import *  # noqa: F403
 from tests.server.store.contract import OTHER, ROOM, beginning, put
 from tests.server.store.contract_due import *  # noqa: F403
-from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_finding import *  # noqa: F403
 from tests.server.store.contract_listing import *  # noqa: F403
 from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403

@@ -5,7 +5,7 @@ from tests.nats import Nats, NatsCluster, new_stream
 from tests.schedules import TIMES
 from tests.server.store.contract import *  # noqa: F403
 from tests.server.store.contract_due import *  # noqa: F403
-from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_finding import *  # noqa: F403
 from tests.server.store.contract_listing import *  # noqa: F403
 from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403

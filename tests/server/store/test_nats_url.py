@@ -10,6 +10,7 @@ from tests.nats import Nats, new_stream
 from plait.errors import StoreError
 from plait.settings import Settings
 from plait.spelling import hide_password
+from plait.store.nats.layout import CONFIG
 from plait.store.nats.store import NatsStore
 from plait.store.nats.stream import Stream
 from plait.store.nats.url import NatsUrl
@@ -144,6 +145,24 @@ async def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
 async def test_one_server_has_no_three_copies(nats_server: Nats) -> None:
     why = await refusal(new_stream(nats_server.url))
     assert "?replicas=1" in why
+
+
+async def test_a_stream_of_an_earlier_build_is_refused_and_left_as_it_is(nats_server: Nats) -> None:
+    url = new_stream(nats_server.url, "replicas=1")
+    async with open_store(url) as store:
+        assert isinstance(store, NatsStore)
+        earlier = Stream(store.url, store._connection, f"{store.url.stream}x")
+        await earlier.prepare(CONFIG | {"metadata": {"plait": "1"}})
+        before = await earlier.info()
+    url = url.replace("?", "x?")
+    why = await refusal(url)
+    assert "an earlier build of plait (in format 1; this plait reads format 2)" in why
+    assert "`plait threads export` of that build" in why
+    with pytest.raises(StoreError, match="an earlier build of plait"):
+        await NatsStore(NatsUrl.parse(url), readonly=True).__aenter__()
+    async with NatsStore(NatsUrl.parse(new_stream(nats_server.url, "replicas=1"))) as store:
+        after = await Stream(store.url, store._connection, earlier.name).info()
+    assert after.config == before.config
 
 
 async def test_a_stream_with_other_settings_is_left_alone(nats_server: Nats, caplog: pytest.LogCaptureFixture) -> None:

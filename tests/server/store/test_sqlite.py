@@ -33,7 +33,7 @@ from tests.server.store.contract import (
     versions,
 )
 from tests.server.store.contract_due import *  # noqa: F403
-from tests.server.store.contract_idle import *  # noqa: F403
+from tests.server.store.contract_finding import *  # noqa: F403
 from tests.server.store.contract_listing import *  # noqa: F403
 from tests.server.store.contract_ranges import *  # noqa: F403
 from tests.server.store.contract_records import *  # noqa: F403
@@ -290,7 +290,7 @@ async def test_a_database_of_a_newer_format_is_refused_and_left_as_it_is(path: P
 
 
 @pytest.mark.parametrize("is_readonly", [False, True])
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 8))
 async def test_a_file_of_an_earlier_build_is_refused_and_left_as_it_is(
     path: Path, version: int, is_readonly: bool
 ) -> None:
@@ -298,7 +298,8 @@ async def test_a_file_of_an_earlier_build_is_refused_and_left_as_it_is(
     line = await refusal(path, readonly=is_readonly)
     assert line == (
         f"cannot open the store {path}: it was written by an earlier build of plait (in format {version}; this plait "
-        "reads format 7): move it to another folder to begin with an empty store, or install the build that wrote it"
+        "reads format 8): copy its threads, without their histories and kv, with `plait threads list` and `plait "
+        "threads export` of that build, and `plait threads import` of this one into another store"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, outcomes, put, versions
-from tests.server.store.contract_idle import idle
+from tests.server.store.contract_due import due
 from tests.server.store.contract_records import delete, put_records
 from tests.server.store.test_sqlite import change_file, database, run
 
@@ -115,7 +115,7 @@ async def test_an_older_copy_of_the_file_begins_new_epochs(path: Path) -> None:
     [
         [delete(1, key=THIRD)],
         [put_records(("a", b"1"))],
-        [idle(5)],
+        [due(5)],
         # In one transaction, and in two.
         [delete(1, key=THIRD), put_records(("a", b"1"))],
         [change(2, key=THIRD), put_records(("a", b"1"))],

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from plait.actor.logs import about
 from plait.clock import read_due_clock
@@ -49,9 +48,9 @@ class AgentCaller:
         return 0 if self._is_busy or not due else max(due, self._paused_until)
 
     @property
-    def kept_until(self) -> int:
-        """The time before which the thread must not expire."""
-        return _FOREVER if self._writer.state.queue or self.due else 0
+    def keeps(self) -> bool:
+        """Whether messages are queued."""
+        return bool(self._writer.state.queue or self.due)
 
     def terminate(self) -> None:
         """Do nothing, as queued messages stay pending."""
@@ -228,7 +227,3 @@ class AgentCaller:
 def _rest(attempts: Attempts, oldest: int) -> Attempts:
     """End an attempt that does not count."""
     return attempts.rest(attempts.due).end(oldest)
-
-
-# A time after all others, as queued messages keep their thread from expiring.
-_FOREVER: Final = 1 << 62

@@ -50,8 +50,6 @@ class Messages(Part["ThreadMessages"]):
 
     reading: ClassVar = frozenset({"list", "get", "pending"})
 
-    is_timed: ClassVar = True
-
     def __init__(self, agent: str | None = None, *, live: bool = False) -> None:
         super().__init__()
         self.agent = agent

@@ -29,6 +29,8 @@ class Agenda:
         self._queued: list[tuple[int, str]] = []
         # The rows of unknown effects.
         self._stranded: set[str] = set()
+        # The number of rows that run once or are queued.
+        self._once = sum(row.rule is None for row in self.rows.values())
         self._refill()
 
     def __len__(self) -> int:
@@ -45,9 +47,9 @@ class Agenda:
         return [self.rows[id] for id in self._stranded]
 
     @property
-    def kept_until(self) -> int:
-        """The latest time of the rows that run once or are queued; 0 if there are none."""
-        return max([row.at for row in self.rows.values() if row.rule is None], default=0)
+    def keeps(self) -> bool:
+        """Whether there are rows that run once or are queued."""
+        return self._once > 0
 
     @property
     def due(self) -> int:
@@ -65,12 +67,14 @@ class Agenda:
         """Replace the row with an id, or remove it; return the earlier row."""
         before = self.rows.pop(id, None)
         if before is not None:
+            self._once -= before.rule is None
             self._stranded.discard(id)
             if before.identity is not None and self._identities.get(before.identity) == id:
                 del self._identities[before.identity]
         if row is None:
             return before
         self.rows[id] = row
+        self._once += row.rule is None
         if row.identity is not None:
             self._identities.setdefault(row.identity, id)
         self._push(row)

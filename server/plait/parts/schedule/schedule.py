@@ -77,7 +77,6 @@ class Schedule(Part["ThreadSchedule"]):
     """Declares a schedule: `schedule = Schedule()` in a Thread class gives each thread a `ThreadSchedule`."""
 
     reading = frozenset({"list"})
-    is_timed = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,9 +208,9 @@ class ThreadSchedule:
         return 1 if self._is_late else self._runner.wakes_at
 
     @property
-    def kept_until(self) -> int:
-        """When the last schedule that runs once is due; 0 if there is none."""
-        return self._agenda.kept_until
+    def keeps(self) -> bool:
+        """Whether there are schedules that run once or are queued."""
+        return self._agenda.keeps
 
     def on_due(self, now: int) -> None:
         """Begin the due schedules."""

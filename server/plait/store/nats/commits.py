@@ -137,17 +137,6 @@ class Committer:
         with suppress(WrongSequence):  # It has another owner.
             await self._stream.publish(message)
 
-    async def mark(self, known: Known, head: Head) -> Known | None:
-        """Replace a head that is not written by its owner; None if it has changed. Raises StoreError."""
-        message = Message(self._subjects.head(head.key), encode_rows(head), known.sequence)
-        try:
-            after = Known(await self._stream.publish(message), head)
-        except WrongSequence:
-            return None
-        if (own := self.heads.get(head.key)) is not None and own.sequence == known.sequence:
-            self.heads[head.key] = after
-        return after
-
     # Inside
 
     async def _find_head(self, key: ThreadKey, fence: int) -> Known | None:

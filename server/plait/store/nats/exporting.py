@@ -39,7 +39,6 @@ async def _export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:
         *(key, thread.epoch, None, base, (), snapshots),
         state_version=thread.state_version,
         secret=thread.secret,
-        idle_since=thread.idle_since,
         due=thread.due or None,
         created_at=thread.created_at,
         user=thread.user,

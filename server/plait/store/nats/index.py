@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
 from plait.store.nats.stream import Stored, Stream
 from plait.store.page import PLACES, sort_in_steps
-from plait.store.protocol import INCOMPLETE, DueThread, IdleThread, Order, ThreadKey, ThreadRow, Unreachable
+from plait.store.protocol import INCOMPLETE, DueThread, Order, ThreadKey, ThreadRow, Unreachable
 
 __all__ = ["Index"]
 
@@ -34,7 +34,6 @@ class _Row(msgspec.Struct, gc=False):
     changed_at: int
     user: str | None
     due: int
-    idle_since: int | None
     sequence: int
 
 
@@ -126,23 +125,6 @@ class Index:
         start = 0 if after is None else bisect_right(rows, after)
         return [each for each in rows[start : start + limit] if each.due <= until]
 
-    async def idle(self, kind: str, until: int, after: IdleThread | None, limit: int) -> list[IdleThread]:
-        """Return the rows of `Store.idle_threads`."""
-
-        def make(row: _Row) -> IdleThread | None:
-            is_idle = row.idle_since is not None and row.key.kind == kind
-            return IdleThread(row.idle_since, row.key.name) if is_idle and row.idle_since is not None else None
-
-        rows = await self._sort(("idle", kind), make, lambda thread: thread)
-        start = 0 if after is None else bisect_right(rows, after)
-        return [each for each in rows[start : start + limit] if each.since <= until]
-
-    def without_idle_time(self, kind: str) -> Iterator[ThreadKey]:
-        """Yield the threads of a kind that have no idle time."""
-        for row in self._rows.values():
-            if row.key.kind == kind and row.idle_since is None:
-                yield row.key
-
     # Inside
 
     def _apply(self, stored: Stored) -> None:
@@ -164,7 +146,6 @@ class Index:
             thread.changed_at,
             thread.user,
             thread.due,
-            thread.idle_since,
             stored.sequence,
         )
 

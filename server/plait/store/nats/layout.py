@@ -16,6 +16,7 @@ from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
 
 __all__ = [
     "CONFIG",
+    "FORMAT",
     "GIVEN_UP",
     "Change",
     "Head",
@@ -39,6 +40,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+FORMAT: Final = 2
+"""The format of the messages, which the metadata of the stream tell."""
+
 CONFIG: Final[dict[str, Any]] = {
     "max_msgs_per_subject": 1,
     "max_msgs": -1,
@@ -55,7 +59,7 @@ CONFIG: Final[dict[str, Any]] = {
     "persist_mode": None,
     "mirror": None,
     "sources": None,
-    "metadata": {"plait": "1"},
+    "metadata": {"plait": str(FORMAT)},
 }
 """The required settings of the stream, besides name and replicas; None: the setting must be absent."""
 
@@ -78,7 +82,6 @@ class StoredHead(msgspec.Struct, frozen=True, array_like=True):
     state_version: int
     secret: bytes
     is_stateless: bool
-    idle_since: int | None
     due: int
     created_at: int
     changed_at: int

@@ -68,7 +68,6 @@ def _create(write: Write, generation: int, now: int) -> StoredHead:
         state_version=write.state_version or 1,
         secret=write.secret,
         is_stateless=write.is_stateless,
-        idle_since=write.idle_since or None,
         due=write.due or 0,
         created_at=write.created_at,
         changed_at=now if write.changed_at is None else write.changed_at,
@@ -87,7 +86,6 @@ def _advance(thread: StoredHead, write: Write, now: int) -> StoredHead:
         thread,
         version=write.version,
         state_version=thread.state_version if write.state_version is None else write.state_version,
-        idle_since=thread.idle_since if write.idle_since is None else write.idle_since or None,
         due=thread.due if write.due is None else write.due,
         changed_at=changed_at,
     )

@@ -55,7 +55,7 @@ class Reader:
         known = await read_head(self._stream, self._subjects, key)
         if known is None or (thread := known.head.thread) is None:
             return None
-        return ThreadHeader(thread.epoch, thread.version, thread.idle_since, thread.created_at, thread.user, thread.due)
+        return ThreadHeader(thread.epoch, thread.version, thread.created_at, thread.user, thread.due, thread.changed_at)
 
     async def load(
         self, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange] = (), known: Known | None = None

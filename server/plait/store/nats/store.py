@@ -10,19 +10,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from types import TracebackType
-from typing import Final, Self, TypeVar
-
-import msgspec
+from typing import Self, TypeVar
 
 from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
 from plait.store.batches import Batches, Group, Outcome
+from plait.store.format import check_format
 from plait.store.health import Health
 from plait.store.nats.commits import Committer
 from plait.store.nats.connection import Connection
 from plait.store.nats.contents import Contents, read_head
 from plait.store.nats.exporting import export, read_schema, read_schemas
 from plait.store.nats.index import Index
-from plait.store.nats.layout import CONFIG, Known, Subjects, split_chunks
+from plait.store.nats.layout import CONFIG, FORMAT, Known, Subjects, split_chunks
 from plait.store.nats.line import Line, Lost
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.reads import Reader, load_contents
@@ -35,7 +34,6 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    IdleThread,
     Order,
     Record,
     RecordRange,
@@ -52,9 +50,6 @@ from plait.store.whole import StoredSchema
 __all__ = ["NatsStore"]
 
 log = logging.getLogger("plait.store")
-
-# Heads that are marked as idle at once.
-_AT_ONCE: Final = 100
 
 T = TypeVar("T")
 
@@ -291,29 +286,7 @@ class NatsStore:
         await self._refresh("due threads")
         return await self._index.due(until, after, limit)
 
-    async def idle_threads(
-        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
-    ) -> list[IdleThread]:
-        await self._refresh("idle threads")
-        return await self._index.idle(kind, until, after, limit)
-
-    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        await self._refresh("idle threads")
-        keys = list(self._index.without_idle_time(kind))
-        with _telling("the idle threads", "could not be written"):
-            for start in range(0, len(keys), _AT_ONCE):
-                await asyncio.gather(*(self._mark_idle(key, at, may_mark) for key in keys[start : start + _AT_ONCE]))
-
     # Inside
-
-    async def _mark_idle(self, key: ThreadKey, at: int, may_mark: Callable[[ThreadKey], bool] | None) -> None:
-        while (known := await read_head(self._stream, self._subjects, key)) is not None:
-            thread = known.head.thread
-            if thread is None or thread.idle_since is not None or not (may_mark is None or may_mark(key)):
-                return
-            thread = msgspec.structs.replace(thread, idle_since=at)
-            if await self._committer.mark(known, msgspec.structs.replace(known.head, thread=thread)) is not None:
-                return
 
     async def _refresh(self, what: str) -> None:
         await _tell(f"the list of {what}", self._index.refresh())
@@ -330,8 +303,10 @@ class NatsStore:
 
     async def _identify(self, line: Line) -> None:
         """Make the stream if it is missing, and find out on a new connection what it is. Raises StoreError."""
-        if not self._watch.origin and not self._readonly:
-            await self._stream.prepare(CONFIG, requests=line)
+        if not self._watch.origin:
+            if not self._readonly:
+                await self._stream.prepare(CONFIG, requests=line)
+            check_format(await self._stream.read_format(line) or FORMAT, FORMAT)
         self._max_payload = line.max_payload
         await self._watch.check(line)
 

@@ -176,7 +176,7 @@ class Stream:
             if name == "num_replicas":
                 is_right = found is not None and found >= value
             elif name == "metadata":
-                is_right = all((found or {}).get(key) == each for key, each in (value or {}).items())
+                is_right = set(value or ()) <= set(found or ())  # The store compares the formats.
             if not is_right:
                 hint = f", or say ?replicas={found} in the URL" if name == "num_replicas" else ""
                 raise StoreError(
@@ -186,6 +186,11 @@ class Stream:
         with suppress(WrongSequence):
             await self.publish(Message(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
         return info
+
+    async def read_format(self, requests: Requests) -> int:
+        """Return the format that the stream's metadata tell; 0 if they tell none. Raises StoreError."""
+        metadata = (await self.info(requests=requests)).config.get("metadata") or {}
+        return int(metadata.get("plait", 0))
 
     async def read_anchor(self, requests: Requests) -> Stored:
         """Return the message that tells which stream it is, from its leader. Raises StoreError."""

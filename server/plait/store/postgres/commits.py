@@ -249,7 +249,6 @@ def _is_plain(write: Write) -> bool:
         or write.records
         or write.prune is not None
         or write.state_version is not None
-        or write.idle_since is not None
         or write.due is not None
         or write.changed_at is not None
     )

@@ -43,7 +43,6 @@ async def export(db: Db, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]
         *(key, epoch, None, base, (), snapshots),
         state_version=thread["state_version"],
         secret=thread["secret"],
-        idle_since=thread["idle_since"],
         due=thread["due"] or None,
         created_at=thread["created_at"],
         user=None if thread["user_id"] is None else thread["user_id"].decode(),

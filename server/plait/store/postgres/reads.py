@@ -42,7 +42,7 @@ END: Final = b"\xff"
 """After all text in UTF-8; with a prefix before it, after all text with this prefix."""
 
 _THREAD: Final = "SELECT * FROM {threads} WHERE kind = $1 AND name = $2 AND created_at IS NOT NULL"
-_FIND: Final = f"SELECT epoch, version, idle_since, created_at, user_id, due FROM ({_THREAD}) t"
+_FIND: Final = f"SELECT epoch, version, created_at, user_id, due, changed_at FROM ({_THREAD}) t"
 _ID: Final = "(SELECT id FROM {threads} WHERE kind = $1 AND name = $2)"
 # The rows of a thread have these columns: what it is, two numbers, two values, and more numbers.
 _LOAD: Final = f"""
@@ -108,9 +108,8 @@ async def find(db: Db, tables: Tables, key: ThreadKey) -> ThreadHeader | None:
     row = await db.fetchrow(tables.fill(_FIND), *encode(key))
     if row is None:
         return None
-    return ThreadHeader(
-        row["epoch"].decode(), row["version"], row["idle_since"], row["created_at"], _decode(row["user_id"]), row["due"]
-    )
+    epoch, version, created_at, user, due, changed_at = row
+    return ThreadHeader(epoch.decode(), version, created_at, _decode(user), due, changed_at)
 
 
 async def load(

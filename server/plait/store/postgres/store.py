@@ -32,7 +32,6 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    IdleThread,
     Order,
     Record,
     RecordRange,
@@ -270,17 +269,6 @@ class PostgresStore:
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         return await self._read("the list of due threads", listing.load_due, until=until, after=after, limit=limit)
-
-    async def idle_threads(
-        self, kind: str, *, until: int, after: IdleThread | None = None, limit: int = 1000
-    ) -> list[IdleThread]:
-        return await self._read(
-            "the list of idle threads", listing.load_idle, kind, until=until, after=after, limit=limit
-        )
-
-    async def mark_idle(self, kind: str, at: int, may_mark: Callable[[ThreadKey], bool] | None = None) -> None:
-        with _telling("the idle threads could not be written"):
-            await self._readers.run(lambda db: listing.mark_idle(db, self._tables, kind, at, may_mark))
 
     # Inside
 

@@ -40,16 +40,16 @@ SELECT id FROM updated
 
 _DELETE: Final = """
 UPDATE {threads} t SET id = w.new, writes = t.writes + 1, epoch = NULL, version = NULL, state_version = NULL,
-    secret = NULL, stateless = NULL, idle_since = NULL, due = NULL, created_at = NULL, changed_at = NULL, user_id = NULL
+    secret = NULL, stateless = NULL, due = NULL, created_at = NULL, changed_at = NULL, user_id = NULL
 FROM unnest($1::bigint[], $2::bigint[]) w (id, new) WHERE t.id = w.id
 """
 _CREATE: Final = """
 UPDATE {threads} t SET id = w.new, writes = t.writes + 1, epoch = w.epoch, version = w.version,
-    state_version = w.state_version, secret = w.secret, stateless = w.stateless, idle_since = nullif(w.idle_since, 0),
+    state_version = w.state_version, secret = w.secret, stateless = w.stateless,
     due = coalesce(w.due, 0), created_at = w.created_at, changed_at = w.changed_at, user_id = w.user_id
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::integer[], $6::bytea[], $7::boolean[],
-    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bytea[])
-    w (id, new, epoch, version, state_version, secret, stateless, idle_since, due, created_at, changed_at, user_id)
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])
+    w (id, new, epoch, version, state_version, secret, stateless, due, created_at, changed_at, user_id)
 WHERE t.id = w.id
 """
 _ADVANCE: Final = """
@@ -58,9 +58,8 @@ FROM unnest($1::bigint[], $2::bigint[]) w (id, version) WHERE t.id = w.id
 """
 # Apart from those above, as it changes indexes.
 _MARK: Final = """
-UPDATE {threads} t SET state_version = coalesce(w.state_version, t.state_version), due = coalesce(w.due, t.due),
-    idle_since = CASE WHEN w.idle_since IS NULL THEN t.idle_since ELSE nullif(w.idle_since, 0) END
-FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[]) w (id, state_version, due, idle_since)
+UPDATE {threads} t SET state_version = coalesce(w.state_version, t.state_version), due = coalesce(w.due, t.due)
+FROM unnest($1::bigint[], $2::integer[], $3::bigint[]) w (id, state_version, due)
 WHERE t.id = w.id
 """
 _INSERT_CHANGES: Final = """
@@ -197,8 +196,8 @@ class Rows:
 
     def _advance(self, id: int, write: Write) -> None:
         self._advanced.append((id, write.version))
-        marks = (write.state_version, write.due, write.idle_since)
-        if marks != (None, None, None):
+        marks = (write.state_version, write.due)
+        if marks != (None, None):
             self._marked.append((id, *marks))
         if write.changes or write.records or write.changed_at is not None:
             self.changed[id] = read_wall_clock() if write.changed_at is None else write.changed_at
@@ -210,7 +209,7 @@ def _create(write: Write) -> tuple[Any, ...]:
     user = None if write.user is None else write.user.encode()
     return (
         *(write.epoch.encode(), write.version, write.state_version or 1, write.secret, write.is_stateless),
-        *(write.idle_since, write.due, write.created_at, changed_at, user),
+        *(write.due, write.created_at, changed_at, user),
     )
 
 
