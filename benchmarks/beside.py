@@ -29,13 +29,16 @@ LOADS: dict[str, tuple[str, Settings]] = {
     "rpc": ("rpc", {"window": 256}),
     # With more in flight, states are held until older ones have their pongs.
     "persist": ("rpc", {"method": "add", "window": 48}),
+    "persist, one at a time": ("rpc", {"method": "add", "window": 1}),
     "burst 30 B": ("burst", {"size": 30, "count": 2000}),
     "burst 30 B, plait.v1": ("burst", {"size": 30, "count": 2000, "protocol": "native"}),
+    "burst 10 kB": ("burst", {"size": 10_000, "count": 500}),
     "burst 100 kB": ("burst", {"size": 100_000, "count": 150}),
     "fan-out": ("fan-out", {"sockets": 100, "window": 16, "pause": 0.001}),
     "fan-out, plait.v1": ("fan-out", {"sockets": 100, "window": 16, "pause": 0.001, "protocol": "native"}),
     "new threads": ("threads", {"window": 32}),
     "joins": ("join", {"sockets": 300, "count": 4}),
+    "stream, yielded": ("stream", {"count": 2000, "method": "generate"}),
     "delta, 30 kB": (
         "touch",
         {"sockets": 100, "size": 30_000, "count": 6, "length": 50, "protocol": "native", "kind": "board"}
