@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import eq, is_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -33,11 +33,30 @@ _MOST_LOOKED_INTO: Final = 10_000
 """The most differences that a diff with a limit looks into, even if few operations result."""
 
 
-class _Comparison(NamedTuple):
-    keys: Keys | None
-    texts: TextComparison
-    # The budget that is left for aligning lists.
-    lists: Budget
+class _Comparison:
+    """Which strings of two whole states are texts, and the budgets, which are made when they are needed."""
+
+    __slots__ = ("_by_letters", "_lists", "_texts", "keys")
+
+    def __init__(self, keys: Keys | None, by_letters: bool) -> None:
+        self.keys = keys
+        self._by_letters = by_letters
+        self._texts: TextComparison | None = None
+        self._lists: Budget | None = None
+
+    @property
+    def texts(self) -> TextComparison:
+        """The budget that is left for comparing texts."""
+        if self._texts is None:
+            self._texts = TextComparison(by_letters=self._by_letters)
+        return self._texts
+
+    @property
+    def lists(self) -> Budget:
+        """The budget that is left for aligning lists."""
+        if self._lists is None:
+            self._lists = Budget()
+        return self._lists
 
 
 def diff(
@@ -58,7 +77,7 @@ def diff(
     """
     ops = BoundedOps(most)
     try:
-        _diff(old, new, path, ops, _Comparison(keys, TextComparison(by_letters=by_letters), Budget()))
+        _diff(old, new, path, ops, _Comparison(keys, by_letters))
     except TooManyOps:
         return [Op("replace", path, new)]
     return ops

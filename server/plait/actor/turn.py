@@ -261,7 +261,7 @@ class Turn:
             self.task = None
             if task.cancellations:
                 task.leave()
-        error = self._find_error(error)
+        error = None if error is None and self.loss is None else self._find_error(error)
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
