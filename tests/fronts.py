@@ -51,7 +51,7 @@ class OneOwner:
 
     def __init__(self, node: int = _GATEWAY) -> None:
         self.node: NodeId = node
-        self.server: Mapping[NodeId, int] = {node: 0}
+        self.server: Mapping[int, NodeId | None] = {0: node}
 
     async def find_others(self) -> Sequence[NodeId]:
         return ()  # Nothing is open for a principal at the gateway.

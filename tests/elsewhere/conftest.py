@@ -3,6 +3,7 @@
 Code inside of turns uses its own node, as everywhere. Tests of what cannot travel are left out, by name.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +41,7 @@ class Lines:
         self.answers = answers
         self.calls = Calls(self.asker, node.calls)
         self.is_open = False
+        self._opening = asyncio.Lock()
 
     async def call(self, ask: Ask) -> bytes:
         await self.open()
@@ -51,11 +53,12 @@ class Lines:
             yield each
 
     async def open(self) -> None:
-        if not self.is_open:
-            if not self._node.is_serving:  # Nothing would close the links.
-                raise Unavailable("plait is not running")
-            self.is_open = True
-            await self.owner.start()
+        async with self._opening:  # Callers that come at the same time keep their order.
+            if not self.is_open:
+                if not self._node.is_serving:  # Nothing would close the links.
+                    raise Unavailable("plait is not running")
+                await self.owner.start()
+                self.is_open = True
 
     async def close(self) -> None:
         self.is_open = False

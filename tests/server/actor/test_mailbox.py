@@ -619,6 +619,7 @@ async def test_the_stack_of_a_turn_says_where_it_is() -> None:
 
     turn, future = post(mailbox, outer_function)
     await outcome(runs.wait())
+    assert turn.task is not None
     assert "in outer_function" in turn.task.stack()
     assert "in inner_function" in turn.task.stack()
     turn.cancel()
