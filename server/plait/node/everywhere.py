@@ -58,7 +58,7 @@ class Everywhere:
         if self._is_here(work.key):
             await self._node.import_thread(work, replace=replace)
         else:
-            await self.nodes.ask(work.key, ImportThread(work.key, replace), upload=work.read_pieces)
+            await self.nodes.ask(work.key, ImportThread(work.key, replace), upload=work.read_pieces())
 
     async def fork_thread(self, work: Fork, name: str, at: int | None) -> None:
         """Fork a thread, as `Node.fork_thread` does. Raises ValueError if the two are kept by different processes."""

@@ -63,11 +63,11 @@ class CallStream(Protocol):
     # Called for each chunk that the caller has read.
     on_read: Callable[[], object]
 
-    def put(self, data: bytes) -> None:
+    def put_chunk(self, data: bytes) -> None:
         """Send a chunk."""
         ...
 
-    def end(self, error: bytes | None) -> None:
+    def finish_chunks(self, error: bytes | None) -> None:
         """Tell that no further chunk comes, though the call may still run."""
         ...
 
@@ -215,7 +215,7 @@ class RemoteCalls:
         async with aclosing(self._node.export_thread(key)) as found:
             async for lines in found:
                 await ahead.acquire()
-                stream.put(lines)
+                stream.put_chunk(lines)
 
     async def _import(self, request: ImportThread, stream: CallStream) -> None:
         with TemporaryDirectory(prefix="plait-") as folder:
@@ -246,9 +246,9 @@ async def _stream(
     def put(what: Sent, value: Any, size: int) -> None:
         if what == "chunk":
             sizes.append(size)
-            stream.put(value)
+            stream.put_chunk(value)
         else:
-            stream.end(encode_error(CallFailed(value), None) if what == "error" else None)
+            stream.finish_chunks(encode_error(CallFailed(value), None) if what == "error" else None)
 
     stream.on_read = lambda: windows[0].free(sizes.popleft())
     turn = await thread.begin_stream(

@@ -15,7 +15,7 @@ from plait.node.remote_chain import Chains
 from plait.node.remote_requests import Listed, ListThreads, ReadMetrics, Request, encode_envelope
 from plait.store.protocol import ThreadKey
 
-__all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "To", "Upload"]
+__all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "To"]
 
 _REPORT_TIMEOUT: Final = 2.0
 # The number of threads that are listed at once.
@@ -26,9 +26,6 @@ _decode_listed: Final = msgspec.msgpack.Decoder(list[Listed]).decode
 Settle = Callable[[bool], None]
 """Called once, when it is known whether a call has stored something or may have."""
 
-
-Upload = Callable[[], AsyncIterable[bytes]]
-"""Opens the pieces that follow a request; called again for each retry."""
 
 HOLD: Final = 8.0
 """Seconds that calls wait for a node that is away."""
@@ -49,7 +46,8 @@ class Ask(NamedTuple):
     reads: bool
     # Whether a turn waits for it: a node that is shutting down still does what turns call.
     is_of_turn: bool
-    upload: Upload | None = None
+    # The pieces that follow it, which are read when the node has begun with it.
+    upload: AsyncIterable[bytes] | None = None
     # Seconds to wait for the node if it is away.
     patience: float = HOLD
 
@@ -84,7 +82,7 @@ class RemoteNodes:
         request: Request,
         *,
         reads: bool = False,
-        upload: Upload | None = None,
+        upload: AsyncIterable[bytes] | None = None,
         patience: float = HOLD,
     ) -> bytes:
         """Return the answer to a request; one that only `reads` is repeated if the node is lost."""

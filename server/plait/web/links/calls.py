@@ -1,7 +1,4 @@
-"""Calls between nodes: carries requests to the owners of threads, and answers those of other nodes.
-
-A call is a stream on a link. Its messages are at most 64 KiB; of a longer one, the parts come first.
-"""
+"""Calls between nodes: carries requests to the owners of threads, and answers those of other nodes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
@@ -10,7 +7,6 @@ from typing import Final, Self
 
 import msgspec
 
-from plait.actor.transport import Frame
 from plait.errors import Indeterminate, Unavailable
 from plait.node.remote_calls import RemoteCalls, Reply
 from plait.node.remote_errors import decode_error, encode_error
@@ -18,11 +14,10 @@ from plait.node.remote_nodes import Ask, Settle
 from plait.store.protocol import ThreadKey
 from plait.web.links.link import Link, Opener
 from plait.web.links.links import Links
+from plait.web.links.pipe import WINDOW, Pipe
 
 __all__ = ["Calls"]
 
-# Of both nodes: a part of the next message, which is longer.
-_PART: Final = 40
 # Of the caller: the call, with its request or without one; a long request; that the caller is gone; that a chunk was
 # read; a piece of an upload, and its end.
 _CALL: Final = 41
@@ -32,18 +27,14 @@ _READ: Final = 44
 _UPLOAD: Final = 45
 _UPLOADED: Final = 46
 # Of the owner: the end of the call; a chunk; that no further chunk comes, with an error or without one; that the call
-# was not begun, as the node is shutting down; that a piece of an upload was taken.
+# was not begun, as the node is shutting down.
 _REPLY: Final = 50
 _CHUNK: Final = 51
 _FINISHED: Final = 52
 _REFUSED: Final = 53
-_TAKEN: Final = 54
 
-_PIECE: Final = 64 * 1024
 # Seconds before a call is tried again that a node has refused.
 _PAUSE: Final = 0.05
-# The pieces of an upload that may be on their way.
-_AHEAD: Final = 16
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
@@ -81,7 +72,7 @@ class Calls:
                 call = await attempts.begin()
                 try:
                     if ask.upload is not None:
-                        await call.send_all(ask.upload())
+                        await call.send_all(ask.upload)
                     while not isinstance(found := await call.next(), Reply):
                         pass
                     return _take(found)
@@ -181,24 +172,19 @@ class _Attempts:
             settle(may_have_stored)
 
 
-class _Outgoing:
-    """A call at its caller: a Stream on a link."""
+class _Outgoing(Pipe):
+    """A call at its caller."""
 
     def __init__(self, link: Link, request: bytes, attempts: _Attempts) -> None:
-        self._link = link
+        super().__init__(link)
         self._attempts = attempts
-        self._parts = bytearray()
         # Chunks, and then the reply or the exception that ends the call.
         self._found: asyncio.Queue[bytes | Reply | BaseException] = asyncio.Queue()
-        self._is_over = self._has_left = False
-        # The pieces of an upload that may still be sent, and whether the link has room.
-        self._ahead = asyncio.Semaphore(_AHEAD)
-        self._has_room = asyncio.Event()
-        self._has_room.set()
-        is_short = len(request) <= _PIECE
+        self._has_left = False
+        is_short = len(request) <= WINDOW
         self._number = link.open(_CALL, request if is_short else b"", self)
         if not is_short:
-            _put_parts(link, self._number, _REQUEST, request)
+            self.put(_REQUEST, request)
 
     async def next(self) -> bytes | Reply:
         """Return the next chunk, or the reply. Raises the error that ends the chunks, _Lost and _Refused."""
@@ -209,36 +195,29 @@ class _Outgoing:
 
     def tell_read(self) -> None:
         """Tell that a chunk was read."""
-        self._link.put(_READ, self._number)
+        self.put(_READ)
 
     async def send_all(self, upload: AsyncIterable[bytes]) -> None:
-        """Send what follows a request. Ends early if the call has ended."""
+        """Send what follows a request, when the owner reads it. Ends early if the call has ended."""
+        await self.wait_for_room(1)
+        if self._is_over:
+            return
         async for data in upload:
-            for start in range(0, len(data), _PIECE):
-                await self._ahead.acquire()
-                await self._has_room.wait()
-                if self._is_over:
-                    return
-                self._link.put(_UPLOAD, self._number, data[start : start + _PIECE])
-        self._link.put(_UPLOADED, self._number)
+            await self.send(_UPLOAD, data, last=_UPLOAD)
+            if self._is_over:
+                return
+        self.put(_UPLOADED)
 
     def leave(self) -> bool:
         """Cancel the call if it has not ended; return whether its end is still to come."""
         self._has_left = True
         if not self._is_over:
-            self._link.put(_CANCEL, self._number)
+            self.put(_CANCEL)
         return not self._is_over
 
-    # Stream
+    # Pipe
 
-    def receive(self, kind: int, data: bytes) -> None:
-        if kind == _PART:
-            self._parts += data
-            return
-        if kind == _TAKEN:
-            self._ahead.release()
-            return
-        data, self._parts = bytes(self._parts) + data, bytearray()
+    def take(self, kind: int, data: bytes) -> None:
         if kind == _CHUNK:
             self._found.put_nowait(data)
         elif kind == _FINISHED:
@@ -252,39 +231,24 @@ class _Outgoing:
             self._attempts.settle(may_have_stored=reply.may_have_stored)
             self._end(reply)
 
-    def deliver(self, frame: Frame, payload: bytes | None) -> None:
-        raise AssertionError("a call gets no frames")
-
-    def pause(self) -> None:
-        self._has_room.clear()
-
-    def resume(self) -> None:
-        self._has_room.set()
-
     def lose(self) -> None:
         if self._has_left or not self._attempts.may_repeat:
             self._attempts.settle(may_have_stored=True)
         self._end(_Lost())
 
     def _end(self, found: Reply | BaseException) -> None:
-        self._is_over = True
+        self.end()
         self._found.put_nowait(found)
-        self._has_room.set()
-        self._ahead.release()
 
 
-class _Incoming:
-    """A call at the owner: a Stream on a link, and the way back to the caller."""
+class _Incoming(Pipe):
+    """A call at the owner, and the way back to the caller."""
 
     def __init__(self, link: Link, number: int, begin: Callable[["_Incoming", bytes], asyncio.Task[None]]) -> None:
-        self._link = link
-        self._number = number
+        super().__init__(link, number)
         self._begin = begin
-        self._parts = bytearray()
         self._task: asyncio.Task[None] | None = None
         self._uploaded: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
         self.on_read: Callable[[], object] = lambda: None
         # The end of the call.
         self.reply: Reply | None = None
@@ -298,39 +262,33 @@ class _Incoming:
         """Send the end of the call, as its task has ended."""
         self._link.forget(self._number)
         if self.is_refused:
-            self._link.put(_REFUSED, self._number)
+            self.put(_REFUSED)
             return
         if self.reply is None:
             cancelled: BaseException = Unavailable("the call was cancelled")
             error = cancelled if task.cancelled() else task.exception() or cancelled
             self.reply = Reply(may_have_stored=not task.cancelled(), data=encode_error(error, None), is_error=True)
-        _put_parts(self._link, self._number, _REPLY, _encode(self.reply))
-
-    async def wait_for_room(self) -> None:
-        """Wait while the link is full."""
-        await self._has_room.wait()
+        self.put(_REPLY, _encode(self.reply))
 
     # CallStream
 
-    def put(self, data: bytes) -> None:
-        _put_parts(self._link, self._number, _CHUNK, data)
+    def put_chunk(self, data: bytes) -> None:
+        self.put(_CHUNK, data)
 
-    def end(self, error: bytes | None) -> None:
-        _put_parts(self._link, self._number, _FINISHED, error or b"")
+    def finish_chunks(self, error: bytes | None) -> None:
+        self.put(_FINISHED, error or b"")
 
     async def upload(self) -> AsyncIterator[bytes]:
+        self.give_room()
         while (data := await self._uploaded.get()) is not None:
             yield data
-            self._link.put(_TAKEN, self._number)
+            self.use(len(data))
 
-    # Stream
+    # Pipe
 
-    def receive(self, kind: int, data: bytes) -> None:
-        if kind == _PART:
-            self._parts += data
-        elif kind == _REQUEST:
-            request, self._parts = bytes(self._parts) + data, bytearray()
-            self.begin(request)
+    def take(self, kind: int, data: bytes) -> None:
+        if kind == _REQUEST:
+            self.begin(data)
         elif kind == _READ:
             self.on_read()
         elif kind == _UPLOAD:
@@ -340,31 +298,13 @@ class _Incoming:
         else:
             self._cancel()
 
-    def deliver(self, frame: Frame, payload: bytes | None) -> None:
-        raise AssertionError("a call gets no frames")
-
-    def pause(self) -> None:
-        self._has_room.clear()
-
-    def resume(self) -> None:
-        self._has_room.set()
-
     def lose(self) -> None:
-        self._has_room.set()
+        super().lose()
         self._cancel()
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-
-def _put_parts(link: Link, number: int, kind: int, data: bytes) -> None:
-    """Send a message, which may be long."""
-    start = 0
-    while len(data) - start > _PIECE:
-        link.put(_PART, number, data[start : start + _PIECE])
-        start += _PIECE
-    link.put(kind, number, data[start:])
 
 
 def _take(reply: Reply) -> bytes:

@@ -34,18 +34,15 @@ __all__ = [
     "PONG",
     "REQUEST",
     "RESUME",
-    "ROOM",
     "TAKEN",
     "TEXT",
     "SentScope",
     "pack_close",
     "pack_head",
     "pack_owner",
-    "pack_size",
     "unpack_close",
     "unpack_head",
     "unpack_owner",
-    "unpack_size",
 ]
 
 # A socket. The gateway has accepted it, and sends its messages and how it closes; GONE follows when its connection is
@@ -71,9 +68,9 @@ MARK: Final = 23
 # The socket is gone, and its turns have ended: the last message.
 ENDED: Final = 24
 
-# The first answer of the owner: it owns the thread, and the gateway may send the rest.
+# The first answer of the owner to a socket: it owns the thread.
 TAKEN: Final = 25
-# Or it does not, and has done nothing: with the id of the owner, if it knows that.
+# To a socket or a request: it does not, and has done nothing: with the id of the owner, if it knows that.
 NOT_OWNER: Final = 26
 
 # An HTTP request, and the rest of its body.
@@ -81,8 +78,6 @@ REQUEST: Final = 30
 BODY: Final = 31
 LAST_BODY: Final = 32
 DISCONNECT: Final = 33
-# Either node: it has used up so many bytes.
-ROOM: Final = 34
 # The answer. Without its last part it ends with FAILED; if it has not begun then, the app has raised an exception.
 HEAD: Final = 35
 PART: Final = 36
@@ -90,7 +85,6 @@ LAST_PART: Final = 37
 FAILED: Final = 38
 
 _CODE: Final = struct.Struct("<H")
-_SIZE: Final = struct.Struct("<I")
 _ASGI: Final[Mapping[str, str]] = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -113,17 +107,6 @@ def unpack_owner(data: bytes) -> NodeId | None:
     """Decode what `pack_owner` has encoded."""
     owner: NodeId | None = _decode_owner(data)
     return owner
-
-
-def pack_size(size: int) -> bytes:
-    """Encode a number of bytes."""
-    return _SIZE.pack(size)
-
-
-def unpack_size(data: bytes) -> int:
-    """Decode what `pack_size` has encoded."""
-    size: int = _SIZE.unpack(data)[0]
-    return size
 
 
 def pack_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

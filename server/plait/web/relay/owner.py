@@ -60,8 +60,6 @@ class Owner:
         sent = SentScope.decode(data)
         if not self._take(link, number, ThreadKey(sent.kind, sent.thread)):
             return None
-        if not sent.is_whole:
-            link.put(TAKEN, number)
         scope = {**sent.make(), "app": self._app, THREAD: sent.thread}
         request = RemoteRequest(link, number, sent.body, is_whole=sent.is_whole)
         task = self._run(request.run(self._context.endpoints[sent.endpoint], scope))

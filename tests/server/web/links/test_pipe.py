@@ -1,0 +1,122 @@
+"""A sender sends what its receiver has room for, and nothing before that has taken the request."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from plait.web.links.link import Link
+from plait.web.links.pipe import PIECE, WINDOW, Pipe
+
+OPEN, PIECES, LAST = 50, 51, 52
+PATIENCE = 20.0
+
+
+class End(Pipe):
+    """Keeps the messages that it gets."""
+
+    def __init__(self, link: Link, number: int = 0) -> None:
+        super().__init__(link, number)
+        self.got: list[tuple[int, bytes]] = []
+        self.arrived = asyncio.Event()
+
+    def open(self) -> None:
+        self._number = self._link.open(OPEN, b"", self)
+
+    def take(self, kind: int, data: bytes) -> None:
+        self.got.append((kind, data))
+        self.arrived.set()
+
+    async def wait_for(self, kind: int) -> None:
+        while all(each != kind for each, _ in self.got):
+            self.arrived.clear()
+            await self.arrived.wait()
+
+    def count(self, kind: int) -> int:
+        return sum(len(data) for each, data in self.got if each == kind)
+
+
+@asynccontextmanager
+async def open_pipe() -> AsyncIterator[tuple[End, End]]:
+    """Run both ends of a pipe: the one that has opened it, and the other."""
+    ends: list[End] = []
+
+    def answer(link: Link, number: int, _: bytes) -> End:
+        ends.append(End(link, number))
+        return ends[-1]
+
+    loop = asyncio.get_running_loop()
+    here, there = socket.socketpair()
+    _, link = await loop.create_connection(lambda: Link({}, lambda _: None), sock=here)
+    _, other = await loop.create_connection(lambda: Link({OPEN: answer}, lambda _: None), sock=there)
+    async with asyncio.timeout(PATIENCE):
+        opened = End(link)
+        opened.open()
+        opened.put(LAST)
+        while not ends:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await ends[0].wait_for(LAST)
+        ends[0].got.clear()
+        try:
+            yield opened, ends[0]
+        finally:
+            await link.close()
+            await other.close()
+
+
+async def test_nothing_is_sent_before_the_other_end_has_taken_the_request() -> None:
+    async with open_pipe() as (opened, other):
+        sending = asyncio.create_task(opened.send(PIECES, b"body", last=LAST))
+        other.put(LAST)
+        await opened.wait_for(LAST)
+        opened.put(OPEN)
+        await other.wait_for(OPEN)
+        assert (sending.done(), other.count(LAST)) == (False, 0)
+        other.give_room()
+        await sending
+        await other.wait_for(LAST)
+        assert other.got[-1] == (LAST, b"body")
+
+
+async def test_no_more_than_a_window_is_on_its_way_and_all_arrives() -> None:
+    data = bytes(5 * WINDOW + 1)
+    async with open_pipe() as (opened, other):
+        sending = asyncio.create_task(opened.send(PIECES, data, last=LAST))
+        other.give_room()
+        while other.count(PIECES) < WINDOW:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        opened.put(OPEN)
+        await other.wait_for(OPEN)
+        assert (other.count(PIECES), sending.done()) == (WINDOW, False)
+        used = 0
+        while not sending.done() or other.got[-1][0] != LAST:
+            for kind, piece in other.got[used:]:
+                assert len(piece) <= PIECE
+                other.use(len(piece) if kind != OPEN else 0)
+            used = len(other.got)
+            await asyncio.sleep(0)
+        assert other.count(PIECES) + other.count(LAST) == len(data)
+
+
+async def test_a_long_message_arrives_whole() -> None:
+    data = b"x" * (3 * WINDOW + 1)
+    async with open_pipe() as (opened, other):
+        opened.put(PIECES, data)
+        opened.put(LAST)
+        await other.wait_for(LAST)
+        assert other.got == [(PIECES, data), (LAST, b"")]
+
+
+async def test_a_sender_waits_while_the_link_is_full_and_no_more_when_it_is_lost() -> None:
+    async with open_pipe() as (opened, _):
+        opened.pause()
+        waiting = asyncio.create_task(opened.wait_for_room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        opened.resume()
+        await waiting
+        waiting = asyncio.create_task(opened.wait_for_room(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        opened.lose()
+        await waiting
