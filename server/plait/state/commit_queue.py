@@ -5,7 +5,7 @@ read the lost change, and can neither send nor change anything more.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
 from functools import partial
 from time import perf_counter
@@ -44,6 +44,14 @@ class Turns(Protocol):
 
 class Timer(Protocol):
     """Knows when the thread must be awake next."""
+
+    # When the thread expires; None if it never does.
+    expires: int | None
+
+    @property
+    def parts(self) -> Sequence[object]:
+        """The parts of the thread that act at times."""
+        ...
 
     @property
     def due(self) -> int | None:
@@ -194,10 +202,11 @@ class CommitQueue:
         # If the previous write has failed, this one fails with it: the store, which might accept it, does not get it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
-        if self.timer is not None and (due := self.timer.due) is not None:
-            if due != self.due:
+        timer = self.timer
+        if timer is not None and (timer.parts or timer.expires is not None):
+            if (due := timer.due) is not None and due != self.due:
                 write, self.due = replace(write, due=due), due
-            self.timer.arm()
+            timer.arm()
         if not has_failed:
             commit.outcome = self._store.submit(write)
             # The callbacks run outside of the context of the turn that has made the change.
