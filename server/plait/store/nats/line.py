@@ -108,7 +108,9 @@ class Line:
         await self._client.subscribe(
             f"{self._prefix}*", cb=self._receive, pending_msgs_limit=_NEVER, pending_bytes_limit=_RECEIVE_BUFFER
         )
-        await self._client.flush(timeout=_NEVER)  # The server's error would be here before its answer.
+        # The driver's first ping overtakes the subscription: the server's error is here before the answer to the second.
+        for _ in range(2):
+            await self._client.flush(timeout=_NEVER)
         self._pings = asyncio.get_running_loop().create_task(self._ping(), name="plait pings NATS")
 
     def refuse(self, trouble: str) -> None:
