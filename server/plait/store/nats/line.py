@@ -108,7 +108,7 @@ class Line:
         await self._client.subscribe(
             f"{self._prefix}*", cb=self._receive, pending_msgs_limit=_NEVER, pending_bytes_limit=_RECEIVE_BUFFER
         )
-        # The driver's first ping overtakes the subscription: the server's error is here before the answer to the second.
+        # The first ping of the driver overtakes the subscription; an error comes before the answer to the second.
         for _ in range(2):
             await self._client.flush(timeout=_NEVER)
         self._pings = asyncio.get_running_loop().create_task(self._ping(), name="plait pings NATS")
