@@ -1,5 +1,6 @@
 """Fixtures for tests of the demo's pages."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -54,3 +55,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     run_in_thread(lambda: runtestprotocol(item, nextitem=nextitem))
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
+    """Leave the signal of a time limit to the main thread, which cancels it at the end of the test."""
+    return None if threading.current_thread() is threading.main_thread() else True
