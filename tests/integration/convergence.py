@@ -12,7 +12,7 @@ from tests.server.sessions import make_connection, make_native
 
 from plait.actor.actor import Actor
 from plait.actor.thread import Thread
-from plait.actor.transport import Frame, Receiver
+from plait.actor.transport import Frame, OneWay, Receiver
 from plait.errors import StoreError
 from plait.limits import UNLIMITED
 from plait.node.node import Node
@@ -38,10 +38,9 @@ def decode(data: bytes) -> Any:
     return decode_json(data)
 
 
-class Wire:
+class Wire(OneWay):
     """One socket: what was sent and has not arrived yet, each way."""
 
-    can_ping = False
     is_backed_up = False
 
     def __init__(self) -> None:
@@ -67,21 +66,6 @@ class Wire:
             self.closed = code
             if self.session is not None:
                 self.session.close(code, reason)
-
-    def send_pinged(self, frame: Frame, payload: bytes) -> None:
-        raise AssertionError("it cannot ping")
-
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
-
-    def stop_reading(self) -> None:
-        pass
-
-    def schedule(self, work: Callable[[], None]) -> None:
-        work()
 
     async def drain(self) -> None:
         pass

@@ -153,7 +153,7 @@ class Index:
         self, name: tuple[str, str | None], make: Callable[[_Row], T | None], place: Callable[[T], Any]
     ) -> list[T]:
         """Return the entries of all rows in order, as they are now; other tasks run in between."""
-        known = self._sorted  # Replaced by the next change, so that what is then outdated is not kept.
+        known = self._sorted  # The next change replaces it, and drops what it has outdated.
         if (found := known.get(name)) is None:
             rows = list(self._rows.values())
             async with self._sorting:
