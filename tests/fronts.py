@@ -87,7 +87,7 @@ class Front:
             app._context.identity,
             Heartbeat(settings.ping_interval, settings.ping_timeout),
             hosts=app._context.hosts,
-            compatibility=app._compatibility,
+            compatibility=app._context.compatibility,
             runs=app._runs,
             owners=(gateway := OneOwner(_GATEWAY)),
             links=Links(gateway, self._make_network(_GATEWAY), {}),

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -35,10 +35,9 @@ from plait.settings import (
     SettingError,
     Settings,
     as_setting_error,
-    check_types,
+    check_functions,
     make_setting_error,
-    split_setting,
-    warn_of_unknown_variables,
+    read_settings,
 )
 from plait.state.compatibility import Compatibility
 from plait.store.copying import UNFINISHED, check_finished
@@ -53,7 +52,7 @@ from plait.web.links.calls import Calls
 from plait.web.links.folder import Folder
 from plait.web.links.link import Opener
 from plait.web.links.links import Links
-from plait.web.links.place import find_place
+from plait.web.links.place import FoundPlace, find_place
 from plait.web.relay.measures import measure
 from plait.web.relay.moves import NodeMoves
 from plait.web.relay.owner import Owner
@@ -67,8 +66,8 @@ __all__ = ["Plait", "made_plaits"]
 log = logging.getLogger("plait")
 log.addFilter(escape_traceback)
 
-# The Plaits of this process.
-_made: Final[WeakSet["Plait"]] = WeakSet()
+# The Plaits of this process, by the order in which they were made.
+_made: Final[WeakValueDictionary[int, "Plait"]] = WeakValueDictionary()
 _numbers: Final = itertools.count()
 
 F = TypeVar("F", bound=Callable[[], Any])
@@ -101,44 +100,33 @@ class Plait(AgentHost, ThreadHost):
         secret: str | Sequence[str] = (),
         thread_ids: ThreadIdProvider | None = None,
     ) -> None:
-        functions = {"authenticate": authenticate, "authorize": authorize, "thread_ids": thread_ids}
-        check_types(store, allowed_origins, allowed_hosts, secret, **functions)
-        given = Settings(
-            store=store if isinstance(store, str) else "",
-            allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
-            allowed_hosts=(allowed_hosts,) if isinstance(allowed_hosts, str) else tuple(allowed_hosts),
+        check_functions(authenticate=authenticate, authorize=authorize, thread_ids=thread_ids)
+        settings = self.settings = read_settings(
+            store,
+            allowed_origins=allowed_origins,
+            allowed_hosts=allowed_hosts,
             limits=limits,
-            static=None if static is None else str(static),
+            static=static,
             shutdown_timeout=shutdown_timeout,
             request_timeout=request_timeout,
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
             metrics=metrics,
-            secret=split_setting(secret if isinstance(secret, str) else ",".join(secret)),
+            secret=secret,
         )
-        settings = self.settings = given.with_environment()
-        warn_of_unknown_variables()
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
         worker = Worker.from_environment()
-        versions = {kind.name: kind.state_version for kind in self._kinds}
-        with as_setting_error("store"):
-            given_store = None if settings.store or isinstance(store, str) else store
-            self._store, owners, self._network = find_place(settings, given_store, worker, versions)
+        self._store, owners, self._network = self._find_place(store, worker)
         # The node of this process, if its store is shared.
         self._cluster = owners if isinstance(owners, ClusterOwners) else None
         # The streams that other nodes may open here, by the kind of their first message.
         self._openers: dict[int, Opener] = {}
         self._links = Links(owners, self._network, self._openers)
-        try:
-            shown = Metrics() if settings.metrics else None
-        except ModuleNotFoundError:
-            raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
+        shown = _make_metrics(settings)
         told = combine_instruments(instruments, () if shown is None else (shown,))
         super().__init__(self._kinds, self._store, limits, told, owners=owners)
         self._node.everywhere.nodes.peers = self._calls = Calls(self._links, self._node.calls)
-        self._openers.update(self._calls.openers)
-        self._compatibility = Compatibility(self._store)
         self._context = self._make_context(authenticate, authorize)
         self._sockets = SocketEndpoint(self._context)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
@@ -147,15 +135,12 @@ class Plait(AgentHost, ThreadHost):
         self._is_first = worker is None or worker.is_first
         self._startup = StartupFunctions()
         self._node.calls.read_metrics = self._site.read_metrics
-        self._node.calls.disconnect = self._context.leases.disconnect
         self._owner = Owner(self._context, self._site.asgi)
-        self._openers.update(self._owner.openers)
-        told.measure_cluster(partial(measure, self._context))
+        self._openers.update({**self._calls.openers, **self._owner.openers})
         self._watcher = LoopWatcher(told)
         self._leaving: asyncio.Task[None] | None = None
         self._is_running = False
-        _made.add(self)
-        self._made_as = next(_numbers)
+        _made[next(_numbers)] = self
 
     # Running
 
@@ -166,7 +151,7 @@ class Plait(AgentHost, ThreadHost):
         await self._store.__aenter__()
         try:
             await self._check_finished()
-            await self._compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
+            await self._context.compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
             if self._cluster is not None:
                 await self._cluster.start(NodeMoves(self._context, self.settings.shutdown_timeout))
             await self._node.remove_incomplete()
@@ -349,28 +334,44 @@ class Plait(AgentHost, ThreadHost):
         self._links.go_away()
         await self._context.shutdown()
 
+    def _find_place(self, store: str | Store, worker: Worker | None) -> FoundPlace:
+        given = None if self.settings.store or isinstance(store, str) else store
+        versions = {kind.name: kind.state_version for kind in self._kinds}
+        with as_setting_error("store"):
+            return find_place(self.settings, given, worker, versions)
+
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings
         with as_setting_error("allowed_origins"):
             identity = Identity(settings.allowed_origins, authenticate, authorize, by_default=self._may_by_default)
         with as_setting_error("allowed_hosts"):
             hosts = Hosts(settings.allowed_hosts, is_guarded=authenticate is not None)
-        return ServerContext(
+        context = ServerContext(
             self._node,
             identity,
             Heartbeat(settings.ping_interval, settings.ping_timeout),
             hosts=hosts,
-            compatibility=self._compatibility,
+            compatibility=Compatibility(self._store),
             runs=self._runs,
             owners=self._owners,
             links=self._links,
             shutdown_timeout=settings.shutdown_timeout,
         )
+        self._node.calls.disconnect = context.leases.disconnect
+        self._node.instruments.measure_cluster(partial(measure, context))
+        return context
 
 
 def made_plaits() -> list[Plait]:
     """Return the Plaits that were made in this process and still exist, in the order in which they were made."""
-    return sorted(_made, key=lambda each: each._made_as)
+    return [each for _, each in sorted(_made.items())]
+
+
+def _make_metrics(settings: Settings) -> Metrics | None:
+    try:
+        return Metrics() if settings.metrics else None
+    except ModuleNotFoundError:
+        raise make_setting_error("metrics", "needs prometheus-client: pip install 'plait[metrics]'") from None
 
 
 def _check_kinds(classes: Sequence[type[Thread[Any]]], limits: Limits) -> list[Kind]:

@@ -17,11 +17,10 @@ __all__ = [
     "SettingError",
     "Settings",
     "as_setting_error",
-    "check_types",
+    "check_functions",
     "find_unknown_variables",
     "make_setting_error",
-    "split_setting",
-    "warn_of_unknown_variables",
+    "read_settings",
 ]
 
 log = logging.getLogger("plait.settings")
@@ -95,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for field in msgspec.structs.fields(Settings):
             text = environment.get(variable := f"PLAIT_{field.name.upper()}")
             if text is not None and field.name != "limits":
-                value: Any = split_setting(text) if field.name in _LISTS else text
+                value: Any = _split(text) if field.name in _LISTS else text
                 found[field.name] = _convert(value, field.type, variable)
                 if why := _explain(field.name, found[field.name]):
                     raise SettingError(f"{variable}={text!r}: {why}")
@@ -113,8 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return [(name, hidden.get(name, getattr(self, name))) for name in self.__struct_fields__]
 
 
-def split_setting(text: str) -> tuple[str, ...]:
-    """Return the parts of a text that are separated by commas."""
+def _split(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
@@ -144,17 +142,13 @@ def as_setting_error(name: str) -> Iterator[None]:
         raise make_setting_error(name, str(error)) from None
 
 
-def warn_of_unknown_variables() -> None:
-    """Log the variables that begin with `PLAIT_` and are not known."""
-    for variable, near in find_unknown_variables().items():
-        hint = f"; did you mean {near}?" if near else ""
-        log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
+def read_settings(
+    store: object, *, allowed_origins: Any, allowed_hosts: Any, static: object, secret: Any, **others: Any
+) -> Settings:
+    """Return the settings of an app from its keywords and the environment; log variables that are not known.
 
-
-def check_types(
-    store: object, allowed_origins: object, allowed_hosts: object, secret: object, **functions: object
-) -> None:
-    """Raise TypeError for keywords of the wrong type that `Settings` does not check."""
+    `store` is "" for a Store. Raises TypeError and ValueError.
+    """
     if not isinstance(store, str) and not callable(getattr(store, "submit", None)):
         raise TypeError(f"store must be a URL, such as 'sqlite:///game.db', or a Store, not {store!r}")
     if not isinstance(allowed_origins, Iterable):
@@ -163,6 +157,23 @@ def check_types(
         raise TypeError(f"allowed_hosts must be a list of hosts, not {allowed_hosts!r}")
     if not isinstance(secret, str | list | tuple) or not all(isinstance(each, str) for each in secret):
         raise TypeError(f"secret must be a str or a list of them, not {type(secret).__name__}")
+    given = Settings(
+        store=store if isinstance(store, str) else "",
+        allowed_origins=(allowed_origins,) if isinstance(allowed_origins, str) else tuple(allowed_origins),
+        allowed_hosts=(allowed_hosts,) if isinstance(allowed_hosts, str) else tuple(allowed_hosts),
+        static=None if static is None else str(static),
+        secret=_split(secret if isinstance(secret, str) else ",".join(secret)),
+        **others,
+    )
+    settings = given.with_environment()
+    for variable, near in find_unknown_variables().items():
+        hint = f"; did you mean {near}?" if near else ""
+        log.warning("the environment variable %s is not a setting and is ignored%s", variable, hint)
+    return settings
+
+
+def check_functions(**functions: object) -> None:
+    """Raise TypeError for a keyword that must be a function or None."""
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function or None, not {function!r}")

@@ -94,8 +94,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             addresses=plaits[0].addresses,
             certificate=self.certificate,
             key=self.key,
-            proxy_headers=self.proxy_headers,
-            trusted_proxies=self.trusted_proxies,
+            trusted_proxies=self.trusted_proxies if self.proxy_headers else None,
             control=control,
         )
         if not is_started:

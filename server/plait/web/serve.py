@@ -103,26 +103,22 @@ def serve(
     shutdown_timeout: float,
     request_timeout: float,
     limits: Limits,
-    addresses: Addresses | None = None,
+    addresses: Addresses,
     certificate: str | None = None,
     key: str | None = None,
-    proxy_headers: bool = False,
-    trusted_proxies: str = "127.0.0.1",
+    trusted_proxies: str | None = None,
     control: Control | None = None,
 ) -> bool:
     """Serve until the process is told to stop; return whether the app could start.
 
     `started` is called after the start, and `ending` when the process is told to stop; the server listens until the
-    task that `ending` returns is done. `addresses` counts the app's connections. A worker has a `control`, by which its
-    parent tells it to stop, too; then it stops listening at once, as other workers listen.
+    task that it returns is done. A worker, whose parent stops it by `control`, stops listening at once: others go on.
     """
     descriptors = Descriptors()
     descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
-    if addresses is None:
-        addresses = Addresses(limits.connections_per_address)
-    is_proxy = (
-        ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts.__contains__ if proxy_headers else _is_no_proxy
-    )
+    is_proxy: Callable[[str], bool] = _is_no_proxy
+    if trusted_proxies is not None:
+        is_proxy = ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts.__contains__
     config = uvicorn.Config(
         app,
         http=make_http_protocol(addresses, request_timeout, is_proxy),
@@ -133,7 +129,7 @@ def serve(
         access_log=log_level == "debug",
         lifespan="on",
         backlog=_BACKLOG,
-        proxy_headers=proxy_headers,
+        proxy_headers=trusted_proxies is not None,
         forwarded_allow_ips=trusted_proxies,
         server_header=False,
         timeout_graceful_shutdown=int(shutdown_timeout) + _GRACE,
@@ -142,10 +138,8 @@ def serve(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    listen_tls = partial(
-        TlsListener, bound, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors
-    )
-    server = _Server(config, descriptors, listen_tls, started, ending, control=control)
+    tls = partial(TlsListener, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors)
+    server = _Server(config, descriptors, tls, started, ending, control=control)
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
@@ -193,9 +187,9 @@ class _Server(uvicorn.Server):
             self._control.start(self._retire)
         context = self.config.ssl
         await super().startup(sockets if context is None else [])
-        if self.started and context is not None:
+        if self.started and context is not None and sockets:
             # uvicorn's own listener would count a connection only after its TLS handshake.
-            listener = self._listen_tls(context=context, make=self._make_protocol)
+            listener = self._listen_tls(sockets[0], context=context, make=self._make_protocol)
             listener.start()
             self.servers.append(cast(asyncio.Server, listener))
         if self.started:

@@ -212,10 +212,9 @@ class ThreadMessages:
         found, user = find_sender(sender if isinstance(sender, Connection) else None)
         id = None if key is None else make_sent_id((isinstance(sender, str) and sender) or found, encode_key(key))
         is_known = id is not None and self._writer.state.keys.has(id)
-        if is_known:
-            check_writable(self._actor)
-        else:
-            self._check_may_add()
+        check_writable(self._actor)
+        if not is_known:
+            self._actor.check_active()
         draft = self._use_draft()
         message = self._make(
             role,
