@@ -16,10 +16,12 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import TIMEOUT, CallError, connected, http, websocket
 from tests.running import begin, running
 from tests.server.fakes import TroubledStore
+from tests.server.parts.workshop import until
 from websockets.exceptions import ConnectionClosed
 
 from plait import Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
 from plait.adapters.ag_ui import AgUi
+from plait.agents.active_runs import _QUEUE
 from plait.store.protocol import Write
 
 pytestmark = pytest.mark.relayed
@@ -444,6 +446,150 @@ async def test_a_run_of_ag_ui_does_not_begin_if_rights_end_before(during: str) -
         assert answer.status_code == (200 if during == "storing" else 401)
         assert (await web.post("/ag-ui/say/one", json={**RUN, "runId": "second"})).status_code == 200
     assert runs == ["said"]
+
+
+class Desk(NamedTuple):
+    app: Plait
+    address: str
+    web: httpx.AsyncClient
+    # Where the rpc and the agent `wait` do.
+    gate: Entrance
+    # What was begun.
+    begun: list[str]
+
+
+@asynccontextmanager
+async def serving_desk(*, asks: bool = False, expires_in: float | None = None) -> AsyncIterator[Desk]:
+    """Serve threads whose one user may expire; with `asks`, their `should_be_readonly` waits at the gate."""
+    gate, begun = Entrance(), list[str]()
+
+    class Table(Thread[dict[str, Any]]):
+        initial_state: Any = dict
+
+        async def should_be_readonly(self, connection: Any, request: Request) -> bool:
+            if asks:
+                await gate.enter()
+            return False
+
+        @rpc
+        async def wait(self) -> None:
+            await gate.enter()
+
+        @rpc
+        def touch(self) -> None:
+            begun.append("rpc")
+
+        @rpc(concurrent=True)
+        def touch_beside(self) -> None:
+            begun.append("concurrent rpc")
+
+        def on_message(self, connection: Any, message: str | bytes) -> None:
+            begun.append("message")
+
+        def on_request(self, request: Request) -> Response:
+            begun.append("on_request")
+            return PlainTextResponse("answered")
+
+        def on_error(self, error: BaseException, connection: Any) -> None:
+            begun.append("on_error")
+
+    def authenticate(request: Request) -> Principal:
+        return Principal("ada", expires_at=None if expires_in is None else time.time() + expires_in)
+
+    app = Plait(Table, store=MemoryStore(), authenticate=authenticate, secret="x" * 32)
+
+    @app.agent("say", thread=Table)
+    async def say(ctx: Context[Table]) -> None:
+        begun.append("run")
+
+    @app.agent("wait", thread=Table)
+    async def wait(ctx: Context[Table]) -> None:
+        await gate.enter()
+
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        await begin(app, Table)
+        yield Desk(app, address, web, gate, begun)
+
+
+TABLE = "/threads/table/one"
+LATE: dict[str, tuple[str, str, Any]] = {
+    "put": ("PUT", TABLE, {"n": 1}),
+    "rpc": ("POST", f"{TABLE}/rpc/touch", {}),
+    "concurrent rpc": ("POST", f"{TABLE}/rpc/touch_beside", {}),
+    "on_request": ("GET", f"{TABLE}/page", None),
+    "run": ("POST", f"{TABLE}/run/say", None),
+}
+
+
+def check_refused(answer: httpx.Response) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize("expires_in", [None, SOON], ids=["disconnected", "expired"])
+@pytest.mark.parametrize("name", ["put", "rpc", "concurrent rpc", "run"])
+async def test_no_request_is_carried_out_whose_rights_end_while_a_hook_is_asked(
+    name: str, expires_in: float | None
+) -> None:
+    async with serving_desk(asks=True, expires_in=expires_in) as desk:
+        method, path, body = LATE[name]
+        desk.gate.opened.clear()
+        asked = asyncio.create_task(desk.web.request(method, path, json=body))
+        await desk.gate.until_waiting(1)
+        if expires_in is None:
+            await desk.app.disconnect("ada")
+        else:  # It expires later than the first.
+            await read_code(await websocket(f"ws://{desk.address}{TABLE}?_pk=a"))
+        desk.gate.opened.set()
+        check_refused(await asked)
+        assert (await desk.web.get(TABLE)).json() == {}
+        assert desk.begun == []
+
+
+@pytest.mark.parametrize("name", ["rpc", "on_request", "run"])
+async def test_no_request_is_carried_out_whose_rights_end_while_it_waits_for_its_turn(name: str) -> None:
+    async with serving_desk() as desk:
+        method, path, body = LATE[name]
+        first = await begin_waiting(desk, "run" if name == "run" else "rpc")
+        asked = asyncio.create_task(desk.web.request(method, path, json=body))
+        await until_queued(desk)
+        await desk.app.disconnect("ada")
+        desk.gate.opened.set()
+        assert (await first).status_code == 200
+        check_refused(await asked)
+        assert desk.begun == []
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+async def test_no_message_is_carried_out_that_waits_for_its_turn_when_rights_end(leaves: bool) -> None:
+    async with serving_desk() as desk:
+        socket = await websocket(f"ws://{desk.address}{TABLE}?_pk=a")
+        while "cf_agent_mcp_servers" not in await socket.recv():
+            pass
+        first = await begin_waiting(desk, "rpc")
+        await socket.send("hello")
+        await until_queued(desk)
+        if leaves:
+            await socket.close()
+        await desk.app.disconnect("ada")
+        desk.gate.opened.set()
+        assert await read_code(socket) == (1000 if leaves else 4401)
+        assert (await first).status_code == 200
+        assert (await desk.web.post(f"{TABLE}/rpc/touch")).status_code == 200
+        assert desk.begun == ["rpc"]
+
+
+async def begin_waiting(desk: Desk, what: str) -> asyncio.Task[httpx.Response]:
+    """Begin an rpc or a run that ends when the gate is opened, and for which others wait."""
+    desk.gate.opened.clear()
+    first = asyncio.create_task(desk.web.post(f"{TABLE}/{what}/wait"))
+    await desk.gate.until_waiting(1)
+    return first
+
+
+async def until_queued(desk: Desk) -> None:
+    """Wait until a turn or a run waits for another one."""
+    actor = await desk.app._node.actor(ThreadKey("table", "one"))
+    await until(lambda: bool(actor.turns.mailbox._queue or _QUEUE.of(actor)._waiting))
 
 
 async def test_a_client_is_disconnected_by_the_id_of_its_connection(served: Served) -> None:

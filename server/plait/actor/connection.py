@@ -14,7 +14,19 @@ from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import PresenceDiff
 
-__all__ = ["PLAIN", "Connection", "Gate", "Group", "Party", "PlainWire", "Principal", "Rights", "Source", "Wire"]
+__all__ = [
+    "PLAIN",
+    "Connection",
+    "Gate",
+    "Group",
+    "Lease",
+    "Party",
+    "PlainWire",
+    "Principal",
+    "Rights",
+    "Source",
+    "Wire",
+]
 
 Gate = Callable[[Callable[[PlaitError | None], None]], None]
 """Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
@@ -68,6 +80,17 @@ class Rights(NamedTuple):
 
 
 _EVERYTHING: Final = Rights()
+
+
+class Lease(Protocol):
+    """How long a client has its rights."""
+
+    # Whether they have not ended for sure; otherwise `check` tells.
+    holds: bool
+
+    def check(self) -> None:
+        """Raise Unauthenticated if the rights have ended."""
+        ...
 
 
 class Wire(Protocol):
@@ -129,6 +152,7 @@ class Connection:
         "group",
         "id",
         "is_closed",
+        "lease",
         "party",
         "presence",
         "rights",
@@ -159,6 +183,8 @@ class Connection:
         self.wire = wire
         # The principal, and the rights that the app gives it.
         self.rights = rights
+        # Looked at when a turn of the client begins; None if its rights do not end.
+        self.lease: Lease | None = None
         self.tags: tuple[str, ...] = ()
         self._is_readonly = False
         self._protocol_enabled = True

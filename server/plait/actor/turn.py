@@ -14,7 +14,7 @@ from plait.actor.begun import Begun, keep_begun
 from plait.actor.connection import Connection, Party
 from plait.actor.outcome import Done
 from plait.actor.turn_task import TurnTask
-from plait.errors import Indeterminate, PlaitError, StoreError
+from plait.errors import Indeterminate, PlaitError, StoreError, Unauthenticated
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.store.protocol import ThreadKey
 
@@ -100,6 +100,7 @@ class Turn:
         "is_abandoned",
         "is_running",
         "is_waiting",
+        "lease",
         "loss",
         "mailbox",
         "name",
@@ -139,13 +140,15 @@ class Turn:
         self.connection = connection
         self.request = request
         self.by_client = by_client
+        # The turn does not begin after its rights have ended.
+        self.lease = connection.lease if by_client and connection is not None else None
         self.origin = origin
         # The turn that waits for this one, if any.
         self.parent = parent
         # The mailbox that this turn holds; None if it runs concurrently with other turns.
         self.mailbox: object | None = None
         self.is_running = False
-        # Whether the caller has stopped waiting: the turn is skipped if it has not begun.
+        # Whether the caller has stopped waiting, or has lost its rights: the turn is skipped if it has not begun.
         self.is_abandoned = False
         # Makes a streaming turn stop waiting for its reader; None for other turns.
         self.hurry: Callable[[], None] | None = None
@@ -242,7 +245,7 @@ class Turn:
         error: BaseException | None = None
         exiting: BaseException | None = None
         try:
-            result = self.work()
+            result = self.work() if self.lease is None or self.lease.holds else self._work_with_rights()
             if type(result) not in _NOT_AWAITABLE and inspect.isawaitable(result):
                 result = await result
             if self.begun:
@@ -270,6 +273,19 @@ class Turn:
         if task.task.cancelling():
             # The task was cancelled from outside, as when the loop is closed.
             raise asyncio.CancelledError
+
+    def _work_with_rights(self) -> object:
+        self.check_rights()
+        return self.work()
+
+    def check_rights(self) -> None:
+        """Skip the turn and raise Unauthenticated if the rights of its client have ended."""
+        try:
+            if self.lease is not None and not self.lease.holds:
+                self.lease.check()
+        except Unauthenticated:
+            self.is_abandoned = True
+            raise
 
     async def _finish_begun(self) -> None:
         while self.begun:

@@ -10,14 +10,14 @@ from typing import Any, Final, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.actor.connection import Connection, Gate, Party
+from plait.actor.connection import Connection, Gate, Lease, Party
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
 from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamReader, StreamRunner
 from plait.actor.turn import Turn, TurnOwner, current_turn, find_client_turn, latest_turn
-from plait.errors import CallFailed, PlaitError, TooMany, Unavailable
+from plait.errors import CallFailed, PlaitError, TooMany, Unauthenticated, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.source import Source
@@ -129,11 +129,11 @@ class TurnRunner:
         self.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
 
-    def request(self, request: Request, done: Done, *, party: Hashable) -> RunningCall:
+    def request(self, request: Request, done: Done, *, party: Hashable, lease: Lease | None = None) -> RunningCall:
         """Run `on_request` for a principal or address; call `done` with its response as `call` does."""
         work = partial(self._thread.on_request, request)
         turn = Turn("on_request", work, actor=self._actor, request=request, trace=request.scope.get(TRACE))
-        turn.party = party
+        turn.party, turn.lease = party, lease
         self.begin(turn, done, is_gated=True)
         return turn
 
@@ -234,8 +234,8 @@ class TurnRunner:
         self.begin(Turn("on_error", work, actor=self._actor, connection=connection, trace=trace), log_failure)
 
     def report_turn(self, turn: Turn, _: object, error: BaseException | None) -> None:
-        """Report the exception of a turn, if any: a Done for turns without a caller."""
-        if error is not None:
+        """Report the exception of a turn, unless its client had no rights: a Done for turns without a caller."""
+        if error is not None and not (turn.is_abandoned and isinstance(error, Unauthenticated)):
             self.report(error, turn.connection, turn.trace)
 
     def find_excess(self, party: Hashable) -> TooMany | None:

@@ -215,6 +215,8 @@ class Runs(ActiveRuns):
             await self.admit(run)
             try:
                 actor.check_active()
+                if turn is not None:
+                    turn.check_rights()
                 run.stage.enter()
                 await self.recall(run)
                 remember_session(actor, given.user_id, given.session_id)

@@ -38,7 +38,18 @@ class Lease:
     since. From `open` to `end`, it is closed when its principal expires or is disconnected.
     """
 
-    __slots__ = ("_ask", "_close", "_leases", "_timer", "connection_id", "is_ended", "number", "principal", "reason")
+    __slots__ = (
+        "_ask",
+        "_close",
+        "_leases",
+        "_timer",
+        "connection_id",
+        "holds",
+        "is_ended",
+        "number",
+        "principal",
+        "reason",
+    )
 
     def __init__(self, leases: "Leases") -> None:
         self._leases = leases
@@ -50,6 +61,8 @@ class Lease:
         # The seconds before the principal expires, and a function that then asks the client for a new token.
         self._ask: tuple[float, Callable[[float], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # Whether it is open, and so is closed when the rights end: nothing else needs to be looked at.
+        self.holds = False
         self.is_ended = False
         # Why it was closed.
         self.reason: str | None = None
@@ -65,11 +78,13 @@ class Lease:
             self._leases.begin_authentication(self)
 
     def check(self) -> None:
-        """Raise Unauthenticated if it was closed, or the user was disconnected after the authentication began."""
+        """Raise Unauthenticated if the principal has expired, or was disconnected after the authentication began."""
         if self.reason is not None:
             raise Unauthenticated(self.reason)
         if self._leases.is_disconnected(self):
             raise Unauthenticated(_DISCONNECTED)
+        if find_seconds_left(self.principal) == 0:
+            raise Unauthenticated(EXPIRED)
 
     def open(self, close: Callable[[int, str], None], *, connection_id: str | None = None) -> None:
         """Call `close` with a code and a reason when the rights of the principal end; at once if they have ended."""
@@ -78,6 +93,7 @@ class Lease:
             return
         is_disconnected = self._leases.is_disconnected(self)
         self._leases.open(self)
+        self.holds = True
         if is_disconnected:
             self.close()
         else:
@@ -102,7 +118,7 @@ class Lease:
 
     def end(self) -> None:
         """Forget the lease, as what was open is closed."""
-        self.is_ended = True
+        self.is_ended, self.holds = True, False
         self._stop_timer()
         self._leases.discard(self)
 

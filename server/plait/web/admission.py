@@ -154,7 +154,7 @@ class Admission:
     def _hold(self, connection: Connection) -> None:
         """Have a connection closed when the rights of its client end, and its place kept until its turns have ended."""
         self._place.connection = connection
-        connection.traceparent = self._traceparent
+        connection.traceparent, connection.lease = self._traceparent, self._lease
         self._lease.principal = connection.principal
         self._lease.open(partial(_close, connection), connection_id=connection.id)
 

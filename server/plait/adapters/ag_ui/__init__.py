@@ -142,7 +142,6 @@ class AgUi:
                     charge = partial(self._context.requests.charge_messages, exchange.request, exchange.principal)
                     await push_state(actor, given, connection, self._context.scheduler, charge)
                     await actor.state.store_thread()  # Others may watch the first run of a thread, too.
-                    find_lease(exchange.request).check()
                     attributes = read_attributes((run, given))
                     start = Given(input=input, attributes=attributes, prepare=run.start)
                     self._begin(exchange, actor, connection, run, start)

@@ -67,6 +67,8 @@ def _merge(
         return None
     if connection.readonly:
         raise Readonly("Connection is readonly")
+    if connection.lease is not None:
+        connection.lease.check()
     return actor.state.merge(ops, base, connection, charge)
 
 

@@ -175,7 +175,7 @@ class Pushes:
             loaded = StoreError("older changes could not be read")
         self._task = None
         self.under_way -= 1
-        if self._actor.is_ending:
+        if self._actor.is_ending or self._connection.is_closed:
             self._drop()
         elif isinstance(loaded, LoadedChanges):
             self._take(push, loaded)

@@ -54,12 +54,13 @@ class Exchange:
 
     async def check(self, action: Action) -> None:
         """Raise Forbidden if the principal may not do something with the thread."""
-        find_lease(self.request).check()
         await self.context.identity.check(self.principal, self.key, action)
+        find_lease(self.request).check()
 
     async def body(self) -> bytes:
         """Return the body, and charge for its size."""
         body = await self.request.body()
+        find_lease(self.request).check()
         self.context.requests.charge(self.request, self.principal, body)
         return body
 
@@ -70,18 +71,19 @@ class Exchange:
         The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
         may_write = await self.context.identity.may(self.principal, self.key, "write")
-        find_lease(self.request).check()
         actor = await self.context.actor(self.principal, self.key)
         rights = Rights(self.principal, may_write)
         connection = actor.sockets.make_connection(
             f"http-{os.urandom(8).hex()}", self._lines, rights=rights, party=self.party
         )
         connection.trace = self.request.scope.get(TRACE)
+        connection.lease = lease = find_lease(self.request)
         with actor.keep_awake():
             if await actor.sockets.is_readonly(connection, self.request):
                 connection.readonly = True
             if size >= LARGE:
                 await self.context.scheduler.wait_for_slot()
+        lease.check()
         return actor, connection
 
     async def outcome(self, future: asyncio.Future[T]) -> T:

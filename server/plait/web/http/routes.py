@@ -14,7 +14,7 @@ from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.instruments.protocol import TRACE
 from plait.state.types import parse_json_error
-from plait.web.context import ServerContext
+from plait.web.context import ServerContext, find_lease
 from plait.web.http.endpoint import Headers
 from plait.web.http.exchange import Exchange
 from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
@@ -150,7 +150,8 @@ class _Exchange(Exchange):
         actor = await self.context.node.actor(self.key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.request.state.principal = self.principal
-        actor.turns.request(self.request, make_resolver(future), party=self.party)
+        lease = find_lease(self.request)
+        actor.turns.request(self.request, make_resolver(future), party=self.party, lease=lease)
         response = await future
         if not isinstance(response, Response):
             raise TypeError(

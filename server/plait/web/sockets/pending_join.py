@@ -144,13 +144,16 @@ class Place:
         self.joining: asyncio.Task[Any] | None = None
 
     def leave(self) -> None:
-        """Cancel the join, and call `left` when the socket's turns have ended."""
-        if self.lease is not None:
-            self.lease.end()
+        """Cancel the join; end the lease and call `left` when the socket's turns have ended."""
         joining, self.joining = self.joining, None
         if joining is not None:
             joining.cancel()
         if self.connection is None:
-            self._left()
+            self._end()
         else:
-            self.connection.call_when_turns_end(self._left)
+            self.connection.call_when_turns_end(self._end)
+
+    def _end(self) -> None:
+        if self.lease is not None:
+            self.lease.end()
+        self._left()
