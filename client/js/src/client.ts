@@ -78,7 +78,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       }
     this.kind = options.kind;
     this.name = options.name;
-    this.initialState = options.initialState && (freeze(plain(options.initialState)) as DeepReadonly<State>);
+    this.initialState =
+      options.initialState === undefined ? undefined : (freeze(plain(options.initialState)) as DeepReadonly<State>);
     this.rpc = rpcFace<Rpcs>((method, args) => this.#calls.call(method, { args }));
     this.#link = new Link(options as ThreadOptions<unknown>, {
       onEvent: (event) => this.#handleEvent(event),

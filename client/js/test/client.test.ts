@@ -841,6 +841,16 @@ test("an initial state is a copy of the app's own object", async () => {
   expect(client.state).toEqual({ n: 1, list: ["a"] });
 });
 
+test.each([0, "", false, null])("the initial state %j is shown", (initialState) => {
+  const client = open({ initialState: initialState as unknown as Note, connect: false });
+  expect(client.state).toBe(initialState);
+});
+
+test("an initial state is checked as any other value, also one that counts as false", () => {
+  expect(open({ initialState: 0n as unknown as Note, connect: false }).state).toBe(0);
+  expect(() => open({ initialState: NaN as unknown as Note })).toThrow("NaN");
+});
+
 test("integers beyond 2^53 go both ways unchanged, and none that is inexact is sent", async () => {
   const [client, peer] = await joined();
   const id = 9007199254740993n;
