@@ -483,7 +483,7 @@ async def serving_desk(*, asks: bool = False, expires_in: float | None = None) -
         def touch_beside(self) -> None:
             begun.append("concurrent rpc")
 
-        def on_message(self, connection: Any, message: str | bytes) -> None:
+        def on_message(self, connection: Any, data: str | bytes) -> None:
             begun.append("message")
 
         def on_request(self, request: Request) -> Response:
@@ -563,7 +563,7 @@ async def test_no_request_is_carried_out_whose_rights_end_while_it_waits_for_its
 async def test_no_message_is_carried_out_that_waits_for_its_turn_when_rights_end(leaves: bool) -> None:
     async with serving_desk() as desk:
         socket = await websocket(f"ws://{desk.address}{TABLE}?_pk=a")
-        while "cf_agent_mcp_servers" not in await socket.recv():
+        while "cf_agent_mcp_servers" not in str(await socket.recv()):
             pass
         first = await begin_waiting(desk, "rpc")
         await socket.send("hello")

@@ -1429,6 +1429,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self.due: int | None = None
+        self.expires: int | None = None
         self.parts = (self,)
         self.armed = 0
 
