@@ -86,7 +86,7 @@ class Alarms:
     def start(self) -> None:
         """Begin to wake threads."""
         self._known, self._horizon, self._cursor, self._may_be_ahead = [], 0, None, True
-        self._resting, self._rests = {}, []
+        self._resting, self._rests, self._waking = {}, [], {}
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="plait alarms")
 
@@ -218,8 +218,7 @@ class Alarms:
         while len(self._waking) >= _AT_ONCE:
             await asyncio.wait(self._waking.values(), return_when=asyncio.FIRST_COMPLETED)
         if key not in self._waking:  # It may be read from the store again before a failure to wake it is noticed.
-            task = self._waking[key] = asyncio.create_task(self._wake_one(key), name=f"wake due {key}")
-            task.add_done_callback(lambda _: self._waking.pop(key))
+            self._waking[key] = asyncio.create_task(self._wake_one(key), name=f"wake due {key}")
 
     async def _wake_one(self, key: ThreadKey) -> None:
         try:
@@ -229,6 +228,9 @@ class Alarms:
             self._rest(key)
             what = operator_message(error) if isinstance(error, PlaitError) else repr(error)
             log.error("%s is due, but could not be woken or destroyed: %s", key, what)
+        finally:
+            # Here, and not in a callback of the task, which would run after a rest that ended at once.
+            self._waking.pop(key, None)
 
     def _rest(self, key: ThreadKey) -> None:
         rest = self._resting.get(key)

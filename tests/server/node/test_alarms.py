@@ -520,6 +520,21 @@ async def test_a_wake_that_fails_rests_for_a_second_then_two(
     assert "is due, but could not be woken or destroyed: RuntimeError('no')" in caplog.text
 
 
+async def test_a_wake_whose_rest_is_over_at_once_is_tried_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.node.alarms._REST", 0.0)  # As when the process was stopped after the failure.
+
+    class Failing(Board):
+        async def wake(self, key: ThreadKey) -> bool:
+            self.woken.append(key.name)
+            raise RuntimeError("no")
+
+    board = Failing([DueThread(clock.now, key("a"))])
+    alarms = board.open()
+    alarms.start()
+    await until(lambda: len(board.woken) > 10)
+    await alarms.stop()
+
+
 async def test_a_thread_that_another_caller_could_not_wake_is_read_again(clock: Clock) -> None:
     class Failing(Board):
         async def wake(self, key: ThreadKey) -> bool:
