@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
-from plait.store.claiming import claim_then_load
 from plait.store.memory import MemoryStore
 from plait.store.protocol import (
     ChangeRow,
@@ -299,7 +298,12 @@ class TroubledStore:
     async def claim_and_load(
         self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
     ) -> tuple[int, StoredThread | None]:
-        return await claim_then_load(self, key, records)
+        fence = await self.claim(key)
+        try:
+            return fence, await self.load(key, records=records)
+        except BaseException:
+            self.release(key, fence)
+            raise
 
     def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
         self._on_claims_lost = on_lost

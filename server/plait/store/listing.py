@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from typing import Final
 
-from plait.store.protocol import INCOMPLETE, DueThread, Order, ThreadKey, ThreadRow
+from plait.store.protocol import INCOMPLETE, DueThread, ThreadKey, ThreadQuery, ThreadRow
 from plait.store.rows import find_end, read_transaction
 from plait.store.schema import LAST_VERSION
 
@@ -17,17 +17,9 @@ ORDER BY due, kind, name LIMIT ?
 _VERSION: Final = f"SELECT {LAST_VERSION} FROM threads t WHERE t.id = ?"
 
 
-def load_threads(
-    db: sqlite3.Connection,
-    kind: str | None = None,
-    prefix: str = "",
-    user: str | None = None,
-    order: Order = "name",
-    *,
-    after: ThreadRow | None = None,
-    limit: int,
-) -> list[ThreadRow]:
-    """Return the stored threads of a kind and a user, with a prefix, in an order, after a row."""
+def load_threads(db: sqlite3.Connection, query: ThreadQuery) -> list[ThreadRow]:
+    """Return the rows of `Store.threads`."""
+    kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
     where, values, index = [f"due <> {INCOMPLETE}"], list[str | int](), ""
     if kind is not None:
         where, values = [*where, "kind = ?"], [*values, kind]
@@ -54,7 +46,7 @@ def load_threads(
     WHERE {" AND ".join(where)} ORDER BY {places} LIMIT ?
     """
     with read_transaction(db):
-        with closing(db.execute(which, (*values, limit))) as rows:
+        with closing(db.execute(which, (*values, query.limit))) as rows:
             found = rows.fetchall()
         versions = [db.execute(_VERSION, (id,)).fetchone()[0] for id, *_ in found]
     return [

@@ -2,18 +2,15 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
 from plait.clock import read_wall_clock
-from plait.errors import StoreError
+from plait.store.base import EngineStore
 from plait.store.batches import Batches, Group, Outcome
-from plait.store.claiming import claim_then_load
 from plait.store.coalescing import coalesce
 from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
@@ -24,13 +21,13 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    Order,
     Prune,
     Record,
     RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
+    ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
@@ -96,32 +93,17 @@ class _Row(msgspec.Struct):
         self.clients = {id: row for id, row in self.clients.items() if row.at >= young or row.at // DAY >= days[0]}
 
 
-class MemoryStore:
+class MemoryStore(EngineStore):
     """Keeps threads in a dict; they are lost with the object."""
 
     def __init__(self) -> None:
         self._threads: dict[ThreadKey, _Row] = {}
         self._schemas: dict[tuple[str, str], bytes] = {}
-        self._batches = Batches(self._write)
-
-    @property
-    def is_shared(self) -> bool:
-        return False
+        super().__init__(Batches(self._write))
 
     @property
     def durability(self) -> str:
         return "changes are lost when the process ends"
-
-    async def __aenter__(self) -> Self:
-        if self._batches.is_open:
-            raise StoreError("the store is already open: open it once, or give each app its own store")
-        self._batches.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._batches.close()
 
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
@@ -146,10 +128,7 @@ class MemoryStore:
             row.due,
             row.created_at,
             row.user,
-            tuple(
-                self._records(key, each.part, prefix=each.prefix, reverse=each.reverse)[: each.limit]
-                for each in records
-            ),
+            tuple(self._records(row, each) for each in records),
         )
 
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
@@ -178,20 +157,9 @@ class MemoryStore:
         row = self._threads.get(key)
         return row.records.get(part, {}).get(name) if row else None
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        found = self._records(key, part, prefix=prefix, after=after, before=before, reverse=reverse)
-        return take_page(found[:limit], _value_size, size)
+    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        row = self._threads.get(key)
+        return self._records(row, wanted) if row else []
 
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
@@ -209,43 +177,14 @@ class MemoryStore:
 
         yield ThreadView(stored, read)
 
-    async def claim(self, key: ThreadKey) -> int:
-        return await self._batches.claim(key)
-
-    async def claim_and_load(
-        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
-    ) -> tuple[int, StoredThread | None]:
-        return await claim_then_load(self, key, records)
-
-    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
-        """Do nothing: no claim ends before another one."""
-
-    def release(self, key: ThreadKey, fence: int) -> None:
-        self._batches.release(key, fence)
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
-    async def check_writes(self) -> None:
-        if not self._batches.is_open:
-            raise StoreError("the store is closed")
-
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return self._schemas.get((kind, hash))
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         self._schemas[kind, hash] = schema
 
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
+    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
+        kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
         found = [
             ThreadRow(key, row.version, row.created_at, row.changed_at, row.user)
             for key, row in self._threads.items()
@@ -257,7 +196,7 @@ class MemoryStore:
         if after is not None:
             last = place(after)
             found = [row for row in found if (place(row) < last if is_reversed else place(row) > last)]
-        return found[:limit]
+        return found[: query.limit]
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         found = sorted(DueThread(row.due, key) for key, row in self._threads.items() if 0 < row.due <= until)
@@ -265,22 +204,12 @@ class MemoryStore:
 
     # Inside
 
-    def _records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str,
-        after: str = "",
-        before: str | None = None,
-        reverse: bool,
-    ) -> list[Record]:
-        """Return all records of a part between two keys, in order."""
-        row = self._threads.get(key)
-        values = row.records.get(part, {}) if row else {}
-        names = [name for name in values if name.startswith(prefix) and name > after]
-        names = sorted((name for name in names if before is None or name < before), reverse=reverse)
-        return [Record(part, name, values[name]) for name in names]
+    def _records(self, row: _Row, wanted: RecordRange) -> list[Record]:
+        part, before = wanted.part, wanted.before
+        values = row.records.get(part, {})
+        names = [name for name in values if name.startswith(wanted.prefix) and name > wanted.after]
+        names = sorted((name for name in names if before is None or name < before), reverse=wanted.reverse)
+        return take_page((Record(part, name, values[name]) for name in names[: wanted.limit]), _value_size, wanted.size)
 
     def _changes(self, key: ThreadKey, version: int) -> tuple[list[ChangeRow], int]:
         """Return the changes of a thread, and the index of a version among them; their versions have no gaps."""

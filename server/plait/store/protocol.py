@@ -29,6 +29,7 @@ __all__ = [
     "StoredThread",
     "ThreadHeader",
     "ThreadKey",
+    "ThreadQuery",
     "ThreadRow",
     "ThreadView",
     "Unreachable",
@@ -126,6 +127,9 @@ class RecordRange(msgspec.Struct, frozen=True):
     prefix: str = ""
     reverse: bool = False
     limit: int = 1000
+    after: str = ""
+    before: str | None = None
+    size: int | None = None
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -223,6 +227,17 @@ class ThreadRow(msgspec.Struct, frozen=True):
 
 Order = Literal["name", "created", "changed"]
 """The order of a listing: by kind and name, or the threads that were created or changed last first."""
+
+
+class ThreadQuery(msgspec.Struct, frozen=True):
+    """The threads that `Store.threads` lists, and their order."""
+
+    kind: str | None = None
+    prefix: str = ""
+    user: str | None = None
+    order: Order = "name"
+    after: ThreadRow | None = None
+    limit: int = 1000
 
 
 class ThreadHeader(msgspec.Struct, frozen=True):

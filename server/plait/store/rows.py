@@ -165,33 +165,16 @@ def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) ->
     return found[0].value if found else None
 
 
-def load_records(
-    db: sqlite3.Connection,
-    key: ThreadKey,
-    wanted: RecordRange,
-    *,
-    after: str = "",
-    before: str | None = None,
-    size: int | None = None,
-) -> list[Record]:
-    """Return the records of a range with keys after `after` and before `before`. Raises CorruptThread."""
+def load_records(db: sqlite3.Connection, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+    """Return the records of a range. Raises CorruptThread."""
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return []
-        return _load_range(db, key, thread, wanted, after=after, before=before, size=size)
+        return _load_range(db, key, thread, wanted)
 
 
-def _load_range(
-    db: sqlite3.Connection,
-    key: ThreadKey,
-    thread: int,
-    wanted: RecordRange,
-    *,
-    after: str = "",
-    before: str | None = None,
-    size: int | None = None,
-) -> list[Record]:
-    part, prefix = wanted.part, wanted.prefix
+def _load_range(db: sqlite3.Connection, key: ThreadKey, thread: int, wanted: RecordRange) -> list[Record]:
+    part, prefix, after, before, size = wanted.part, wanted.prefix, wanted.after, wanted.before, wanted.size
     # Use one bound for each end: with two, SQLite would search by one of them and scan the rows beyond the other.
     which, values = f"{_RECORDS} AND key {'>' if after >= prefix else '>='} ?", [thread, part, max(after, prefix)]
     ends = [end for end in (before, find_end(prefix)) if end is not None]

@@ -12,17 +12,15 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
 from plait.store import exporting, listing, rows, schema
+from plait.store.base import EngineStore
 from plait.store.batches import Batches, Group, Outcome
-from plait.store.claiming import claim_then_load
 from plait.store.files import check_creation
-from plait.store.health import Health
 from plait.store.identity import check_log
 from plait.store.lock import StoreInUse, StoreLock
 from plait.store.place import ALONE, Place
@@ -30,12 +28,12 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    Order,
     Record,
     RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
+    ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
@@ -76,7 +74,7 @@ class _Connection(aiosqlite.Connection):
         return future
 
 
-class SqliteStore:
+class SqliteStore(EngineStore):
     """Stores threads in the SQLite file `path`.
 
     With `synchronous="FULL"`, acknowledged changes survive a power failure; with `"NORMAL"` they survive a crash of the
@@ -101,23 +99,16 @@ class SqliteStore:
         self._synchronous = synchronous
         self._readonly = readonly
         self._lock_timeout = lock_timeout
-        self._batches = Batches(self._write)
+        super().__init__(Batches(self._write), title=f"the store {path}", is_trouble=is_trouble)
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Whether the store is open, being opened or being closed.
-        self._is_entered = False
         self._lock: StoreLock | None = None
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
         # Runs in the writer's OS thread.
         self._work: Writer | None = None
-        self._health = Health(is_trouble)
         self._saving_heads: asyncio.TimerHandle | None = None
         # Removes the rows of deleted threads.
         self._removing: asyncio.Task[None] | None = None
-
-    @property
-    def is_shared(self) -> bool:
-        return False
 
     @property
     def durability(self) -> str:
@@ -129,39 +120,28 @@ class SqliteStore:
         """Return a read-only store of the same file, which a server may have open."""
         return SqliteStore(self.path, readonly=True, lock_timeout=self._lock_timeout, place=self.place)
 
-    async def __aenter__(self) -> Self:
-        if self._is_entered:
-            raise StoreError(f"the store {self.path} is already open: open it once, or give each app its own store")
-        self._is_entered = True
+    async def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
-        try:
-            if not self._readonly:
-                self._lock = await _take_lock(self.path, self._patience)
-                check_creation(self.path, self.place)
-            check_log(self.path)
-            if self._lock is not None:
-                self._work = Writer(self.path, self.place, self._lock)
-                self._writer = await _connect(self.path, readonly=False, lock_timeout=self._lock_timeout)
-                await self._writer.post(self._work.open, self._synchronous)
-            self._reader = await _connect(self.path, readonly=True, lock_timeout=self._lock_timeout)
-            await self._reader.post(schema.check)
-            await self._reader.post(schema.check_place, self.place)
-            if self._writer is not None and self._work is not None:
-                await self._writer.post(self._work.begin)
-                self._batches.open()
-                self._begin_removal()
-        except (StoreError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            await self._close()
-            raise StoreError(f"cannot open the store {self.path}: {explain(error, self.path)}") from None
-        except BaseException:
-            await self._close()
-            raise
-        return self
+        if not self._readonly:
+            self._lock = await _take_lock(self.path, self._patience)
+            check_creation(self.path, self.place)
+        check_log(self.path)
+        if self._lock is not None:
+            self._work = Writer(self.path, self.place, self._lock)
+            self._writer = await _connect(self.path, readonly=False, lock_timeout=self._lock_timeout)
+            await self._writer.post(self._work.open, self._synchronous)
+        self._reader = await _connect(self.path, readonly=True, lock_timeout=self._lock_timeout)
+        await self._reader.post(schema.check)
+        await self._reader.post(schema.check_place, self.place)
+        if self._writer is not None and self._work is not None:
+            await self._writer.post(self._work.begin)
+            self._batches.open()
+            self._begin_removal()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close()
+    def _explain(self, error: BaseException) -> str | None:
+        if isinstance(error, StoreError | sqlite3.Error | OSError | UnicodeDecodeError):
+            return explain(error, self.path)
+        return None
 
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
@@ -187,20 +167,8 @@ class SqliteStore:
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
         return await self._read(key, rows.load_record, key, part, name)
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        wanted = RecordRange(part, prefix, reverse, limit)
-        return await self._read(key, rows.load_records, key, wanted, after=after, before=before, size=size)
+    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        return await self._read(key, rows.load_records, key, wanted)
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         step: exporting.Step | None = exporting.FIRST
@@ -234,20 +202,6 @@ class SqliteStore:
                 raise
         return fence
 
-    async def claim_and_load(
-        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
-    ) -> tuple[int, StoredThread | None]:
-        return await claim_then_load(self, key, records)
-
-    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
-        """Do nothing: no claim ends before another one."""
-
-    def release(self, key: ThreadKey, fence: int) -> None:
-        self._batches.release(key, fence)
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self._read("a schema", rows.load_schema, kind, hash)
 
@@ -262,37 +216,18 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise StoreError(f"a schema could not be written: {error}") from error
 
-    async def check_writes(self) -> None:
-        if not self._batches.is_open:
-            raise StoreError("the store is closed")
-        assert self._loop is not None
+    async def _probe(self, *, writes: bool) -> None:
         assert self._work is not None
         assert self._writer is not None
         await self._writer.post(self._work.check_files)
-        if self._health.trouble is None:
-            return
-        if not self._health.should_try(self._loop.time()):
-            raise StoreError(f"the store cannot be written: {self._health.trouble}")
-        self._health.postpone(self._loop.time())
-        await self._try_to_write()
-        self._health.record_success()
+        if writes:
+            await self._try_to_write()
 
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
+    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
         if self._writer is not None and self._work is not None and self._work.has_stale:
             with suppress(sqlite3.Error):  # The times of the last changes may be a second old.
                 await self._writer.post(self._work.save_heads)
-        return await self._read(
-            "the list of threads", listing.load_threads, kind, prefix, user, order, after=after, limit=limit
-        )
+        return await self._read("the list of threads", listing.load_threads, query)
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         return await self._read("the list of due threads", listing.load_due, until, after, limit)
@@ -320,7 +255,6 @@ class SqliteStore:
             raise StoreError(f"the store cannot be written: {error}") from error
 
     async def _close(self) -> None:
-        await self._batches.close()
         if self._saving_heads is not None:
             self._saving_heads.cancel()
             self._saving_heads = None
@@ -343,7 +277,6 @@ class SqliteStore:
             self._lock.close()
             self._lock = None
         self._writer = self._reader = self._work = None
-        self._is_entered = False
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
         """Pass a batch to the writer."""
@@ -359,9 +292,7 @@ class SqliteStore:
         assert self._loop is not None
         assert self._work is not None
         if not self._work.is_lost:  # The loss has been logged.
-            outcomes = work.result()
-            if self._health.trouble is not None or any(error for _, error in outcomes):
-                self._health.record(outcomes, [len(group.writes) for group in batch], self._loop.time())
+            self._note(work.result(), [len(group.writes) for group in batch])
         if self._saving_heads is None:
             self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
         self._begin_removal()

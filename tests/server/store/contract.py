@@ -24,6 +24,7 @@ from plait.store.protocol import (
     StoredThread,
     ThreadKey,
     ThreadRow,
+    Unreachable,
     Write,
 )
 
@@ -326,6 +327,13 @@ async def test_a_caller_that_went_away_changes_nothing_for_the_others(store: Sto
         assert await outcomes(futures) == [Fenced, asyncio.CancelledError]
         await put(store, change(3))
         assert await versions(store) == (3, [1, 2, 3])
+
+
+async def test_only_a_shared_store_asks_whether_this_process_may_write(store: Store) -> None:
+    async with owned(store, ROOM):
+        store.watch_claims(lambda: None, lambda: False)
+        (error,) = await outcomes([submit(store, beginning())])
+        assert error is (Unreachable if store.is_shared else None)
 
 
 # The log

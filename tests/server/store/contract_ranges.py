@@ -73,6 +73,9 @@ async def test_a_thread_is_loaded_with_the_records_of_ranges_in_their_order(stor
         RecordRange("other"),
         RecordRange("values", limit=3),
         RecordRange("values", "a0"),
+        RecordRange("values", "a/", after="a/1", before="a/\ue000"),
+        RecordRange("values", reverse=True, before="a", size=1),
+        RecordRange("values", after="a/", size=4),
     ]
     async with owned(store, ROOM, OTHER):
         assert await store.load(ROOM, records=ranges) is None
@@ -88,6 +91,9 @@ async def test_a_thread_is_loaded_with_the_records_of_ranges_in_their_order(stor
                 ["a/0"],
                 ["A", "a", "a/"],
                 ["a0"],
+                ["a/10", "a/2", "a/\ud7ff"],
+                ["A"],
+                ["a/1", "a/10"],
             ]
             assert stored.records[2][0] == Record("other", "a/0", b"other")
         stored = await store.load(ROOM)

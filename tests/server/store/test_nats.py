@@ -20,6 +20,7 @@ from tests.server.store.contract_view import *  # noqa: F403
 from plait.store.nats import index
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
+from plait.store.protocol import ThreadQuery
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ async def test_listings_at_the_same_moment_sort_the_threads_once(
     async with owned(store, ROOM, OTHER):
         await put(store, beginning(), beginning(key=OTHER))
         await store.threads()
-        ask = partial(store._index.threads, None, "", None, "created", after=None, limit=9)
+        ask = partial(store._index.threads, ThreadQuery(order="created", limit=9))
         found = await asyncio.gather(ask(), ask(), ask())
     assert [len(rows) for rows in found] == [2, 2, 2]
     assert counts == [2, 2]  # By name, and by the times.

@@ -13,7 +13,7 @@ from tests.server.store.contract_records import delete, put_records
 
 from plait.store import listing, rows
 from plait.store.inspection import Inspection
-from plait.store.protocol import Record, RecordRange, ThreadKey
+from plait.store.protocol import Record, RecordRange, ThreadKey, ThreadQuery
 from plait.store.sqlite import SqliteStore
 
 Read = Callable[[sqlite3.Connection], Any]
@@ -65,7 +65,11 @@ async def replace_thread(store: SqliteStore) -> None:
         ),
         (lambda db: rows.load_changes(db, ROOM, 0, 9, None), "FROM changes", list(change(1).changes)),
         (lambda db: rows.load_changes_before(db, ROOM, 9, 9, None), "FROM changes", list(change(1).changes)),
-        (lambda db: [(row.key, row.version) for row in listing.load_threads(db, limit=9)], "WHERE t.id", [(ROOM, 1)]),
+        (
+            lambda db: [(row.key, row.version) for row in listing.load_threads(db, ThreadQuery())],
+            "WHERE t.id",
+            [(ROOM, 1)],
+        ),
     ],
 )
 async def test_a_read_has_the_rows_of_its_own_thread_when_that_is_deleted_meanwhile(

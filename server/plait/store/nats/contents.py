@@ -173,11 +173,9 @@ async def read_changes(stream: Stream, start: str, rests: Iterable[str]) -> list
     return found
 
 
-def select_records(
-    contents: Contents, wanted: RecordRange, *, after: str = "", before: str | None = None
-) -> list[tuple[str, str]]:
+def select_records(contents: Contents, wanted: RecordRange) -> list[tuple[str, str]]:
     """Return the parts and keys of a range in order, without regard to its limit."""
-    names, part = contents.names, wanted.part
+    names, part, after, before = contents.names, wanted.part, wanted.after, wanted.before
     start = max(bisect_left(names, (part, wanted.prefix)), bisect_right(names, (part, after)))
     end = bisect_left(names, (part, before)) if before is not None else bisect_left(names, (f"{part}\0", ""))
     found = names[start:end]

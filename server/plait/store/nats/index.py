@@ -12,7 +12,7 @@ import msgspec
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
 from plait.store.nats.stream import Stored, Stream
 from plait.store.page import PLACES, sort_in_steps
-from plait.store.protocol import INCOMPLETE, DueThread, Order, ThreadKey, ThreadRow, Unreachable
+from plait.store.protocol import INCOMPLETE, DueThread, ThreadKey, ThreadQuery, ThreadRow, Unreachable
 
 __all__ = ["Index"]
 
@@ -88,10 +88,9 @@ class Index:
         found, self._unclean = list(self._unclean.values()), {}
         return found
 
-    async def threads(
-        self, kind: str | None, prefix: str, user: str | None, order: Order, *, after: ThreadRow | None, limit: int
-    ) -> list[ThreadRow]:
+    async def threads(self, query: ThreadQuery) -> list[ThreadRow]:
         """Return the rows of `Store.threads`."""
+        kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
 
         def make(row: _Row) -> ThreadRow | None:
             if row.due == INCOMPLETE or kind not in (None, row.key.kind):
@@ -108,7 +107,7 @@ class Index:
             start = at - 1 if is_reversed else at
             while is_reversed and start >= 0 and place(rows[start]) >= place(after):
                 start -= 1
-        while 0 <= start < len(rows) and len(found) < limit:
+        while 0 <= start < len(rows) and len(found) < query.limit:
             row = rows[start]
             start += step
             if row.key.name.startswith(prefix) and user in (None, row.user):

@@ -112,17 +112,15 @@ class Reader:
 
         return await self._repeat(key, read)
 
-    async def records(
-        self, key: ThreadKey, wanted: RecordRange, *, after: str, before: str | None, size: int | None
-    ) -> list[Record]:
-        """Return the records of a range with keys after `after` and before `before`."""
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        """Return the records of a range."""
 
-        for text in (wanted.part, wanted.prefix, after, before or ""):
+        for text in (wanted.part, wanted.prefix, wanted.after, wanted.before or ""):
             text.encode()  # Raises UnicodeEncodeError.
 
         async def read(contents: Contents) -> list[Record]:
-            names = select_records(contents, wanted, after=after, before=before)
-            return await read_records(self._stream, contents, names, wanted.limit, size)
+            names = select_records(contents, wanted)
+            return await read_records(self._stream, contents, names, wanted.limit, wanted.size)
 
         return await self.read(key, read) or []
 
@@ -235,7 +233,7 @@ async def load_contents(
         read_values(stream, contents.start, [] if at is None else [at], thread.rows),
         asyncio.gather(
             *(
-                read_records(stream, contents, select_records(contents, each), each.limit, None, is_exact=True)
+                read_records(stream, contents, select_records(contents, each), each.limit, each.size, is_exact=True)
                 for each in ranges
             )
         ),

@@ -6,16 +6,15 @@ its head; so writes of different threads never wait for each other.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
+from plait.store.base import EngineStore
 from plait.store.batches import Batches, Group, Outcome
 from plait.store.format import check_format
-from plait.store.health import Health
 from plait.store.nats.commits import Committer
 from plait.store.nats.connection import Connection
 from plait.store.nats.contents import Contents, read_head
@@ -34,12 +33,12 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    Order,
     Record,
     RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
+    ThreadQuery,
     ThreadRow,
     ThreadView,
     Unreachable,
@@ -54,7 +53,7 @@ log = logging.getLogger("plait.store")
 T = TypeVar("T")
 
 
-class NatsStore:
+class NatsStore(EngineStore):
     """Stores threads in the stream of a URL. `readonly=True` only reads.
 
     Small rows are kept in the heads of their threads, up to `most_in_head` bytes.
@@ -65,11 +64,8 @@ class NatsStore:
         self._most_in_head = most_in_head
         self._readonly = readonly
         self._subjects = Subjects(url.stream)
-        self._on_claims_lost: Callable[[], None] | None = None
-        self._batches = Batches(self._write, self._next_fence, is_parallel=True)
-        # Whether the store is open, being opened or being closed.
-        self._is_entered = False
-        self._health = Health(_is_trouble)
+        batches = Batches(self._write, self._next_fence, is_parallel=True)
+        super().__init__(batches, title=f"the store {url}", is_trouble=_is_trouble)
         # The most bytes of a message.
         self._max_payload = 0
         self._begin()
@@ -95,7 +91,7 @@ class NatsStore:
             is_writing=self._batches.has_writes,
             is_viewed=self._views.has,
         )
-        self._committer.on_written = self._note
+        self._committer.on_written = self._on_written
         self._committer.find_contents = self._reader.find_contents
         self._index = Index(self._stream, self._subjects)
 
@@ -127,34 +123,14 @@ class NatsStore:
         """Return a read-only store of the same stream."""
         return NatsStore(self.url, readonly=True)
 
-    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
-        self._on_claims_lost = on_lost
-        self._batches.may_write = may_write
-
-    async def __aenter__(self) -> Self:
-        if self._is_entered:
-            raise StoreError(f"the store {self.url} is already open: open it once, or give each app its own store")
-        self._is_entered = True
+    async def _open(self) -> None:
         self._begin()
-        try:
-            await self._connection.open()
-            if not self._readonly:
-                self._upkeep.start()
-                self._batches.open()
-        except StoreError as error:
-            await self._close()
-            raise StoreError(f"cannot open the store {self.url}: {error}") from None
-        except BaseException:
-            await self._close()
-            raise
-        if not self._readonly and not (self.url.replicas > 1 and self.url.is_synced):
-            log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close()
+        await self._connection.open()
+        if not self._readonly:
+            self._upkeep.start()
+            self._batches.open()
+            if not (self.url.replicas > 1 and self.url.is_synced):
+                log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
 
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
@@ -180,20 +156,8 @@ class NatsStore:
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
         return await _tell(key, self._reader.record(key, part, name))
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        wanted = RecordRange(part, prefix, reverse, limit)
-        return await _tell(key, self._reader.records(key, wanted, after=after, before=before, size=size))
+    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        return await _tell(key, self._reader.records(key, wanted))
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         with _telling(key):
@@ -219,9 +183,6 @@ class NatsStore:
         with self._views.hold(view):
             yield ThreadView(stored, read)
 
-    async def claim(self, key: ThreadKey) -> int:
-        return await self._batches.claim(key)
-
     async def claim_and_load(
         self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
     ) -> tuple[int, StoredThread | None]:
@@ -233,12 +194,9 @@ class NatsStore:
             raise
 
     def release(self, key: ThreadKey, fence: int) -> None:
-        self._batches.release(key, fence)
+        super().release(key, fence)
         self._upkeep.release(key, fence)
         self._reader.cache.drop(key)
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await _tell("a schema", read_schema(self._stream, self._subjects, kind, hash))
@@ -251,36 +209,15 @@ class NatsStore:
             messages = split_chunks(self._subjects.schema(kind, hash), schema, self._max_payload)
             await self._stream.publish_all([Message(*each) for each in messages])
 
-    async def check_writes(self) -> None:
-        if not self._batches.is_open:
-            raise StoreError("the store is closed")
-        is_in_trouble, now = self._health.trouble is not None, asyncio.get_running_loop().time()
-        if is_in_trouble:
-            if not self._health.should_try(now):
-                raise StoreError(f"the store cannot be written: {self._health.trouble}")
-            self._health.postpone(now)
+    async def _probe(self, *, writes: bool) -> None:
         with _telling("the store", "cannot be written"):
-            if is_in_trouble:
-                await self._stream.publish(self._stream.make_barrier())
-            else:
-                await self._stream.info()
-        if is_in_trouble:
-            self._health.record_success()
+            await (self._stream.publish(self._stream.make_barrier()) if writes else self._stream.info())
 
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
+    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
         with _telling("the list of threads"):
-            prefix.encode()  # Raises UnicodeEncodeError.
+            query.prefix.encode()  # Raises UnicodeEncodeError.
         await self._refresh("threads")
-        return await self._index.threads(kind, prefix, user, order, after=after, limit=limit)
+        return await self._index.threads(query)
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         await self._refresh("due threads")
@@ -310,7 +247,7 @@ class NatsStore:
         self._max_payload = line.max_payload
         await self._watch.check(line)
 
-    def _note(self, before: Known, after: Known, rows: dict[str, bytes | None]) -> None:
+    def _on_written(self, before: Known, after: Known, rows: dict[str, bytes | None]) -> None:
         self._reader.cache.write(before, after, rows)
         self._upkeep.note(before, after)
 
@@ -322,10 +259,7 @@ class NatsStore:
         self._index.reset()
         self._reader.cache.clear()
         self._committer.heads.clear()
-        self._batches.end_claims()
-        if self._on_claims_lost is not None:
-            # Not here, as it may cancel the caller.
-            asyncio.get_running_loop().call_soon(self._on_claims_lost)
+        self._lose_claims()
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
@@ -333,17 +267,13 @@ class NatsStore:
     async def _commit(self, batch: Sequence[Group]) -> Sequence[Outcome]:
         (group,) = batch
         outcomes = [await self._committer.commit(group)]
-        if self._health.trouble is not None or outcomes[0][1]:
-            now = asyncio.get_running_loop().time()
-            self._health.record(outcomes, [len(group.writes)], now)
+        self._note(outcomes, [len(group.writes)])
         return outcomes
 
     async def _close(self) -> None:
-        await self._batches.close()
         await self._upkeep.stop()
         await self._watch.stop()
         await self._connection.close()
-        self._is_entered = False
 
 
 async def _keep(contents: Contents) -> Contents:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from plait.store.postgres.engine import Db
 from plait.store.postgres.reads import END
 from plait.store.postgres.schema import Tables
-from plait.store.protocol import INCOMPLETE, DueThread, Order, ThreadKey, ThreadRow
+from plait.store.protocol import INCOMPLETE, DueThread, ThreadKey, ThreadQuery, ThreadRow
 
 __all__ = ["load_due", "load_threads"]
 
@@ -15,18 +15,9 @@ ORDER BY due, kind, name LIMIT $5
 """
 
 
-async def load_threads(
-    db: Db,
-    tables: Tables,
-    *,
-    kind: str | None,
-    prefix: str,
-    user: str | None,
-    order: Order,
-    after: ThreadRow | None,
-    limit: int,
-) -> list[ThreadRow]:
-    """Return the stored threads of a kind and a user, with a prefix, in an order, after a row."""
+async def load_threads(db: Db, tables: Tables, query: ThreadQuery) -> list[ThreadRow]:
+    """Return the rows of `Store.threads`."""
+    kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
     where, values = ["created_at IS NOT NULL", f"due <> {INCOMPLETE}"], list[Any]()
 
     def add(condition: str, *found: Any) -> None:
@@ -48,13 +39,13 @@ async def load_threads(
     if after is not None:
         if kind is not None and after.key.kind != kind:
             columns.insert(len(columns) - 1, "kind")
-        place = {"kind": after.key.kind.encode(), "name": after.key.name.encode()}
-        place |= {"created_at": after.created_at, "changed_at": after.changed_at}  # type: ignore[dict-item]
+        place: dict[str, Any] = {"kind": after.key.kind.encode(), "name": after.key.name.encode()}
+        place |= {"created_at": after.created_at, "changed_at": after.changed_at}
         add(f"({', '.join(columns)}) {sign} ({{}})", *(place[column] for column in columns))
     places = ", ".join(f"{column}{direction}" for column in columns)
     sql = f"""
     SELECT kind, name, version, created_at, changed_at, user_id FROM {{threads}}
-    WHERE {" AND ".join(where)} ORDER BY {places} LIMIT {int(limit)}
+    WHERE {" AND ".join(where)} ORDER BY {places} LIMIT {int(query.limit)}
     """
     rows = await db.fetch(tables.fill(sql), *values)
     return [

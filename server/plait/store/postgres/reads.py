@@ -88,8 +88,8 @@ _RECORDS: Final = f"""
 SELECT key, value FROM (
     SELECT *, sum(length(value)) OVER (ORDER BY key %(direction)s) - length(value) AS before FROM (
         SELECT key, value FROM {{records}} WHERE thread = {_ID} AND part = $3
-        AND key > $4 AND key >= $5 AND key < $6 ORDER BY key %(direction)s LIMIT $7) r
-) r WHERE before < $8 ORDER BY key %(direction)s
+        AND key >= $4 AND key < $5 ORDER BY key %(direction)s LIMIT $6) r
+) r WHERE before < $7 ORDER BY key %(direction)s
 """
 _FORWARD: Final = _RECORDS % {"direction": "ASC"}
 _REVERSE: Final = _RECORDS % {"direction": "DESC"}
@@ -117,7 +117,7 @@ async def load(
 ) -> StoredThread | None:
     """Return a thread, at `version` if one is given, with the records of ranges. Raises CorruptThread."""
     sql = _make_load(tuple(each.reverse for each in ranges), is_claim=False)
-    rows = await db.fetch(tables.fill(sql), *encode(key), version, *_range_values(ranges))
+    rows = await db.fetch(tables.fill(sql), *encode(key), version, *_values(ranges))
     return _read(key, rows, version, ranges)
 
 
@@ -129,7 +129,7 @@ async def claim_and_load(
     `claim` has the values of `CLAIM`. Raises CorruptThread.
     """
     sql = _make_load(tuple(each.reverse for each in ranges), is_claim=True)
-    rows = await db.fetch(tables.fill(sql), *claim, *_range_values(ranges))
+    rows = await db.fetch(tables.fill(sql), *claim, *_values(ranges))
     (row,) = (each for each in rows if each["what"] == _HEAD)
     id, version, fence, writes, timeline = row["more"]
     head = Head.read((id, row["a"], version, fence, writes))
@@ -160,12 +160,15 @@ def _make_load(directions: tuple[bool, ...], *, is_claim: bool) -> str:
     return "".join(parts).replace("%(to)s", to)
 
 
-def _range_values(ranges: Sequence[RecordRange]) -> list[Any]:
-    values: list[Any] = []
-    for each in ranges:
-        prefix = each.prefix.encode()
-        values += [each.part.encode(), prefix, prefix + END, each.limit]
-    return values
+def _values(ranges: Sequence[RecordRange]) -> list[Any]:
+    return [value for each in ranges for value in _range_values(each)]
+
+
+def _range_values(wanted: RecordRange) -> tuple[bytes, bytes, bytes, int]:
+    """Return the part, the first key, the key after the last one, and the limit."""
+    prefix, end = wanted.prefix.encode(), wanted.prefix.encode() + END
+    start = max(prefix, wanted.after.encode() + b"\0") if wanted.after else prefix
+    return wanted.part.encode(), start, end if wanted.before is None else min(wanted.before.encode(), end), wanted.limit
 
 
 def _read(
@@ -196,7 +199,8 @@ def _read(
 
 def _read_range(rows: Sequence[Any], index: int, wanted: RecordRange) -> list[Record]:
     found = [Record(wanted.part, row["a"].decode(), row["b"]) for row in rows if row["what"] == _FIRST_RANGE + index]
-    return sorted(found, key=lambda record: record.key, reverse=wanted.reverse)
+    found.sort(key=lambda record: record.key, reverse=wanted.reverse)
+    return take_page(found, _value_size, wanted.size)
 
 
 async def load_changes(
@@ -233,22 +237,12 @@ async def load_record(db: Db, tables: Tables, key: ThreadKey, part: str, name: s
     return found
 
 
-async def load_records(
-    db: Db,
-    tables: Tables,
-    key: ThreadKey,
-    wanted: RecordRange,
-    *,
-    after: str,
-    before: str | None,
-    size: int | None,
-) -> list[Record]:
-    """Return the records of a range with keys after `after` and before `before`."""
-    prefix = wanted.prefix.encode()
-    end = prefix + END if before is None else min(before.encode(), prefix + END)
-    values = (wanted.part.encode(), after.encode(), prefix, end, wanted.limit, _ALL if size is None else max(size, 1))
-    rows = await db.fetch(tables.fill(_REVERSE if wanted.reverse else _FORWARD), *encode(key), *values)
-    return take_page((Record(wanted.part, name.decode(), value) for name, value in rows), _value_size, size)
+async def load_records(db: Db, tables: Tables, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+    """Return the records of a range."""
+    size = _ALL if wanted.size is None else max(wanted.size, 1)
+    sql = tables.fill(_REVERSE if wanted.reverse else _FORWARD)
+    rows = await db.fetch(sql, *encode(key), *_range_values(wanted), size)
+    return take_page((Record(wanted.part, name.decode(), value) for name, value in rows), _value_size, wanted.size)
 
 
 async def load_page(

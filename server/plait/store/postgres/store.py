@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from functools import partial
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import asyncpg
 
 from plait.errors import StoreError
+from plait.store.base import EngineStore
 from plait.store.batches import Batches, Group, Outcome
-from plait.store.health import Health
 from plait.store.postgres import listing, reads
 from plait.store.postgres.commits import Committer
 from plait.store.postgres.connections import Readers, Writer
@@ -32,12 +31,12 @@ from plait.store.protocol import (
     ChangeRow,
     ClientRow,
     DueThread,
-    Order,
     Record,
     RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
+    ThreadQuery,
     ThreadRow,
     ThreadView,
     Unreachable,
@@ -55,7 +54,7 @@ T = TypeVar("T")
 _ERRORS = (*DRIVER_ERRORS, OverflowError, TypeError, ValueError)
 
 
-class PostgresStore:
+class PostgresStore(EngineStore):
     """Stores threads in the database of a URL. `readonly=True` only reads."""
 
     def __init__(self, url: PostgresUrl, *, readonly: bool = False) -> None:
@@ -63,11 +62,8 @@ class PostgresStore:
         self._readonly = readonly
         self._tables = Tables(url)
         self._engine = Engine(url, self._on_loss)
-        self._on_claims_lost: Callable[[], None] | None = None
-        self._batches = Batches(self._write, self._next_fence)
-        # Whether the store is open, being opened or being closed.
-        self._is_entered = False
-        self._health = Health(_is_trouble)
+        batches = Batches(self._write, self._next_fence)
+        super().__init__(batches, title=f"the store {url}", is_trouble=_is_trouble)
         self._begin()
 
     def _begin(self) -> None:
@@ -98,45 +94,23 @@ class PostgresStore:
         """Return a read-only store of the same database."""
         return PostgresStore(self.url, readonly=True)
 
-    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
-        self._on_claims_lost = on_lost
-        self._batches.may_write = may_write
-
-    async def __aenter__(self) -> Self:
-        if self._is_entered:
-            raise StoreError(f"the store {self.url} is already open: open it once, or give each app its own store")
-        self._is_entered = True
+    async def _open(self) -> None:
         self._begin()
+        db = await self._engine.connect()
         try:
-            db = await self._engine.connect()
-            try:
-                await self._engine.check_session(db)
-                await prepare(db, self._tables, readonly=self._readonly)
-            except BaseException:
-                db.terminate()
-                raise
-            if self._readonly:
-                self._readers.open(db)
-                return self
-            self._readers.open()
+            await self._engine.check_session(db)
+            await prepare(db, self._tables, readonly=self._readonly)
+        except BaseException:
+            db.terminate()
+            raise
+        self._readers.open(*((db,) if self._readonly else ()))
+        if not self._readonly:
             await self._writer.open(db)
             self._upkeep.start()
             self._batches.open()
-        except _ERRORS as error:
-            await self._close()
-            raise StoreError(f"cannot open the store {self.url}: {explain(error)}") from None
-        except StoreError as error:
-            await self._close()
-            raise StoreError(f"cannot open the store {self.url}: {error}") from None
-        except BaseException:
-            await self._close()
-            raise
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close()
+    def _explain(self, error: BaseException) -> str | None:
+        return explain(error) if isinstance(error, _ERRORS) else super()._explain(error)
 
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
@@ -162,20 +136,8 @@ class PostgresStore:
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
         return await self._read(key, reads.load_record, key, part, name)
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        wanted = RecordRange(part, prefix, reverse, limit)
-        return await self._read(key, reads.load_records, key, wanted, after=after, before=before, size=size)
+    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        return await self._read(key, reads.load_records, key, wanted)
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         with _telling(f"{key} cannot be read"):
@@ -195,9 +157,6 @@ class PostgresStore:
 
             yield None if stored is None else ThreadView(stored, read)
 
-    async def claim(self, key: ThreadKey) -> int:
-        return await self._batches.claim(key)
-
     async def claim_and_load(
         self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
     ) -> tuple[int, StoredThread | None]:
@@ -216,11 +175,8 @@ class PostgresStore:
         return fence, found
 
     def release(self, key: ThreadKey, fence: int) -> None:
-        self._batches.release(key, fence)
+        super().release(key, fence)
         self._upkeep.release(key, fence)
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self._read("a schema", reads.load_schema, kind, hash)
@@ -234,38 +190,16 @@ class PostgresStore:
             values = kind.encode(), hash.encode(), schema
             await self._readers.run(lambda db: db.execute(self._tables.fill(sql), *values))
 
-    async def check_writes(self) -> None:
-        if not self._batches.is_open:
-            raise StoreError("the store is closed")
-        is_in_trouble, now = self._health.trouble is not None, asyncio.get_running_loop().time()
-        if is_in_trouble:
-            if not self._health.should_try(now):
-                raise StoreError(f"the store cannot be written: {self._health.trouble}")
-            self._health.postpone(now)
+    async def _probe(self, *, writes: bool) -> None:
+        sql = self._tables.fill("UPDATE {format} SET format = format") if writes else "SELECT 1"
         with _telling("the store cannot be written"):
             async with self._writer.use() as db:
-                await db.execute(
-                    self._tables.fill("UPDATE {format} SET format = format") if is_in_trouble else "SELECT 1"
-                )
-        if is_in_trouble:
-            self._health.record_success()
+                await db.execute(sql)
 
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
+    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
         with _telling("the list of threads cannot be read"):
             await self._upkeep.save()
-        return await self._read(
-            "the list of threads",
-            partial(listing.load_threads, kind=kind, prefix=prefix, user=user, order=order, after=after, limit=limit),
-        )
+        return await self._read("the list of threads", listing.load_threads, query)
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         return await self._read("the list of due threads", listing.load_due, until=until, after=after, limit=limit)
@@ -303,28 +237,21 @@ class PostgresStore:
 
     def _on_loss(self) -> None:
         self._committer.heads.clear()
-        self._batches.end_claims()
-        if self._on_claims_lost is not None:
-            # Not here, as it may cancel the caller.
-            asyncio.get_running_loop().call_soon(self._on_claims_lost)
+        self._lose_claims()
 
     def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
 
     async def _commit(self, batch: Sequence[Group]) -> Sequence[Outcome]:
         outcomes = await self._committer.commit(batch)
-        if self._health.trouble is not None or any(error for _, error in outcomes):
-            now = asyncio.get_running_loop().time()
-            self._health.record(outcomes, [len(group.writes) for group in batch], now)
+        self._note(outcomes, [len(group.writes) for group in batch])
         self._upkeep.wake()
         return outcomes
 
     async def _close(self) -> None:
-        await self._batches.close()
         await self._upkeep.stop()
         await self._writer.close()
         await self._readers.close()
-        self._is_entered = False
 
 
 _Claim = Callable[[Db, Tables, ThreadKey, tuple[Any, ...]], Awaitable[tuple[Head, int, StoredThread | None]]]

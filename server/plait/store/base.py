@@ -1,0 +1,172 @@
+"""The store of one engine: it opens and closes, owns threads, queues writes, and tells whether they fail."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from plait.errors import StoreError
+from plait.store.batches import Batches, Outcome
+from plait.store.health import Health
+from plait.store.protocol import (
+    Order,
+    Record,
+    RecordRange,
+    StoredThread,
+    ThreadKey,
+    ThreadQuery,
+    ThreadRow,
+    Write,
+)
+
+__all__ = ["EngineStore"]
+
+
+class EngineStore:
+    """A store in one engine. A subclass opens, reads and closes the engine, and `batches` writes to it.
+
+    Errors call the store `title`. `is_trouble` is that of its `Health`.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        *,
+        title: str = "the store",
+        is_trouble: Callable[[BaseException], bool] = lambda _: False,
+    ) -> None:
+        self._batches = batches
+        self._title = title
+        self._health = Health(is_trouble)
+        self._on_claims_lost: Callable[[], None] | None = None
+        # Whether the store is open, being opened or being closed.
+        self._is_entered = False
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise StoreError(f"{self._title} is already open: open it once, or give each app its own store")
+        self._is_entered = True
+        try:
+            await self._open()
+        except BaseException as error:
+            await self._end()
+            if (reason := self._explain(error)) is not None:
+                raise StoreError(f"cannot open {self._title}: {reason}") from None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def claim(self, key: ThreadKey) -> int:
+        return await self._batches.claim(key)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        fence = await self.claim(key)
+        try:
+            return fence, await self.load(key, records=records)
+        except BaseException:
+            self.release(key, fence)
+            raise
+
+    def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
+        self._on_claims_lost = on_lost
+        if self.is_shared:
+            self._batches.may_write = may_write
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        self._batches.release(key, fence)
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    async def check_writes(self) -> None:
+        if not self._batches.is_open:
+            raise StoreError("the store is closed")
+        is_in_trouble, now = self._health.trouble is not None, asyncio.get_running_loop().time()
+        if is_in_trouble:
+            if not self._health.should_try(now):
+                raise StoreError(f"the store cannot be written: {self._health.trouble}")
+            self._health.postpone(now)
+        await self._probe(writes=is_in_trouble)
+        if is_in_trouble:
+            self._health.record_success()
+
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
+        raise NotImplementedError
+
+    async def records(
+        self,
+        key: ThreadKey,
+        part: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        before: str | None = None,
+        reverse: bool = False,
+        limit: int = 1000,
+        size: int | None = None,
+    ) -> list[Record]:
+        return await self._read_range(key, RecordRange(part, prefix, reverse, limit, after, before, size))
+
+    async def threads(
+        self,
+        *,
+        kind: str | None = None,
+        prefix: str = "",
+        user: str | None = None,
+        order: Order = "name",
+        after: ThreadRow | None = None,
+        limit: int = 1000,
+    ) -> list[ThreadRow]:
+        return await self._list(ThreadQuery(kind, prefix, user, order, after, limit))
+
+    # For subclasses
+
+    async def _open(self) -> None:
+        self._batches.open()
+
+    async def _close(self) -> None:
+        """Close what is open of the engine. The writes have ended."""
+
+    async def _probe(self, *, writes: bool) -> None:
+        """Raise StoreError if the engine cannot be reached or, with `writes`, if a test write fails."""
+
+    def _explain(self, error: BaseException) -> str | None:
+        """Return why the store cannot be opened; None if the error is another one, which is raised as it is."""
+        return str(error) if isinstance(error, StoreError) else None
+
+    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        raise NotImplementedError
+
+    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
+        raise NotImplementedError
+
+    # Inside
+
+    async def _end(self) -> None:
+        await self._batches.close()
+        await self._close()
+        self._is_entered = False
+
+    def _note(self, outcomes: Sequence[Outcome], sizes: Sequence[int]) -> None:
+        """Record which writes have failed."""
+        if self._health.trouble is not None or any(error for _, error in outcomes):
+            self._health.record(outcomes, sizes, asyncio.get_running_loop().time())
+
+    def _lose_claims(self) -> None:
+        """End all claims, as the engine may have lost durable writes."""
+        self._batches.end_claims()
+        if self._on_claims_lost is not None:
+            # Not here, as it may cancel the caller.
+            asyncio.get_running_loop().call_soon(self._on_claims_lost)
