@@ -35,8 +35,8 @@ def apply_ops(
     """
     if not type_.is_plain and before.has_state:
         try:
-            state, ops = apply_typed(before.base, type_.type, ops, drops_unknown=drops_unknown)
-            return Revision(type_, state=state), ops
+            state, ops = apply_typed(before.tree, type_.type, ops, drops_unknown=drops_unknown)
+            return Revision(type_, tree=state), ops
         except NotTyped:
             ops = [*_add_omitted(before, ops), *map(_decode_value, ops)]
     tree = _find_tree(type_, before, ops)
@@ -45,12 +45,12 @@ def apply_ops(
         if type(document) is msgspec.Raw:
             return Revision(type_, json=bytes(document)), ops
         is_partial = before.is_partial or msgspec.Raw in [type(op.value) for op in ops]
-        return Revision(type_, document=document, is_partial=is_partial), ops
+        return Revision(type_, tree=document, is_partial=is_partial), ops
     if not before.has_state:
-        return Revision(type_, state=state), [Op("add", "", state)]
+        return Revision(type_, tree=state), [Op("add", "", state)]
     if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):
-        return Revision(type_, json=data, state=state), ops  # A diff may find other splices than these.
-    return Revision(type_, state=state), diff(before.base, state, type_.keys, most=MOST_OPS)
+        return Revision(type_, json=data, tree=state), ops  # A diff may find other splices than these.
+    return Revision(type_, tree=state), diff(before.tree, state, type_.keys, most=MOST_OPS)
 
 
 def _find_tree(type_: StateType, before: Revision, ops: Sequence[Op]) -> Any:
@@ -71,12 +71,12 @@ def apply_value(
     if not before.has_state:
         return None
     try:
-        ops: Sequence[Op] = diff(before.base, value, type_.keys, most=MOST_OPS)
+        ops: Sequence[Op] = diff(before.tree, value, type_.keys, most=MOST_OPS)
         check_ops(ops, limits)
-        state, ops = apply_typed(before.base, type_.type, ops)
+        state, ops = apply_typed(before.tree, type_.type, ops)
     except (NotTyped, TypeError, ValueError, RecursionError):
         return None
-    return Revision(type_, state=state), ops
+    return Revision(type_, tree=state), ops
 
 
 def check_ops(ops: Sequence[Op], limits: Limits) -> Sequence[Op]:
@@ -264,10 +264,9 @@ def _is_moved(op: Op, last: Op | None) -> bool:
 
 def _add_omitted(before: Revision, ops: Sequence[Op]) -> list[Op]:
     """Return operations that add texts, which splices change, to a document that leaves them out as defaults."""
-    found: list[Op] = []
-    for path in dict.fromkeys(op.path for op in ops if op.op == "splice"):
-        parts = parse(path)
-        text = find(before.tree, parts)
-        if isinstance(text, str) and find(before.document, parts) is msgspec.UNSET:
-            found.append(Op("add", path, text))
-    return found
+    paths = dict.fromkeys(op.path for op in ops if op.op == "splice")
+    document = before.document if paths else None
+    texts = [
+        (path, find(before.tree, parts)) for path in paths if find(document, parts := parse(path)) is msgspec.UNSET
+    ]
+    return [Op("add", path, text) for path, text in texts if isinstance(text, str)]

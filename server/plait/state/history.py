@@ -96,7 +96,7 @@ class History:
 
     def start(self, state: Any, data: bytes) -> None:
         """Make `state` the initial state, version 0, of a thread that is not stored; its first write stores it."""
-        self.current = self.durable = Revision(self._type, json=data, state=state)
+        self.current = self.durable = Revision(self._type, json=data, tree=state)
         self.current.snapshot_size = len(data)
 
     def diff(self, before: Revision, state: Any, data: bytes, limits: Limits, *, most: int = MOST_OPS) -> Sequence[Op]:
@@ -270,7 +270,7 @@ class History:
             what = f"{self.key}: the stored state does not fit its class's type"
             raise CorruptThread(what, detail=explain_invalid_state(error)) from error
         now = data if self._type.is_plain else encode_json(state)
-        revision = Revision(self._type, json=now, state=UNDECODED if self._type.is_plain else state)
+        revision = Revision(self._type, json=now, tree=UNDECODED if self._type.is_plain else state)
         revision.version = stored.version
         revision.log_size = sum(len(row.ops) for row in stored.changes)
         revision.snapshot_size = len(stored.snapshot or b"")

@@ -323,7 +323,7 @@ class Pipeline(CommitQueue):
 
     def _set_whole(self, current: Revision, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(current, state, data, self._limits)
-        return self._make_current(current, Revision(self._type, json=data, state=state), ops, source)
+        return self._make_current(current, Revision(self._type, json=data, tree=state), ops, source)
 
     def _make_current(
         self,

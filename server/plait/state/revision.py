@@ -1,6 +1,6 @@
-"""One version of a thread's state, as JSON, as a document and as an object of its type."""
+"""One version of a thread's state, as JSON, as a tree and as the object that authors see."""
 
-from typing import Any
+from typing import Any, Final
 
 from plait.state.types import UNDECODED, StateType
 from plait.store.protocol import ChangeRow
@@ -8,17 +8,19 @@ from plait_schemas.codec import decode_json, encode_json, is_large, read_parts
 
 __all__ = ["Revision"]
 
+# Above this many bytes of JSON, what is decoded is held once: as the tree, or as the object that authors see.
+_HELD_TWICE: Final = 256 * 1024
+
 
 class Revision:
     """A state and its version. It is made in one form and converted to the others on demand."""
 
     __slots__ = (
-        "_document",
         "_is_partial",
         "_json",
         "_shown",
+        "_tree",
         "_type",
-        "base",
         "change",
         "has_state",
         "is_stored",
@@ -34,15 +36,14 @@ class Revision:
         type_: StateType,
         *,
         json: bytes | None = None,
-        state: Any = UNDECODED,
-        document: Any = UNDECODED,
+        tree: Any = UNDECODED,
         is_partial: bool = False,
     ) -> None:
         self.version = 0
         # The change that made this version; None for one that was loaded, or that has been durable for some time.
         self.change: ChangeRow | None = None
         # A new thread may have no state, and then no form of it.
-        self.has_state = json is not None or state is not UNDECODED or document is not UNDECODED
+        self.has_state = json is not None or tree is not UNDECODED
         # Whether replaying the log gives exactly this document.
         self.is_stored = True
         # Bytes of the JSON, or an upper bound until the JSON is made.
@@ -54,20 +55,18 @@ class Revision:
         self.snapshot_size = 0
         self._type = type_
         self._json = json
-        # A tree of dicts and lists, which must not be changed.
-        self._document = document
+        # An object of the type, or dicts and lists of a plain type. It must not be changed.
+        self._tree = tree
         # Whether parts of it may still be JSON.
         self._is_partial = is_partial
-        # An object of the type, which must not be changed; UNDECODED for a plain type.
-        self.base = state
         # The object that authors see.
-        self._shown = state if type_.is_immutable and self.has_state else UNDECODED
+        self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
 
     @property
     def json(self) -> bytes | None:
         """The state as JSON, None when there is no state."""
         if self._json is None and self.has_state:
-            self._json = encode_json(self.base if self.base is not UNDECODED else self._document)
+            self._json = encode_json(self._tree)
             self.size = len(self._json)
         return self._json
 
@@ -78,25 +77,36 @@ class Revision:
         return json
 
     @property
-    def document(self) -> Any:
-        """The state as a tree of dicts and lists, which must not be changed; None when there is no state."""
-        if self._document is UNDECODED or self._is_partial:
-            self._document = None if not self.has_state else decode_json(self.require_json())
-            self._is_partial = False
-        return self._document
+    def tree(self) -> Any:
+        """The form in which a place is found at the least cost, which must not be changed; None without a state.
+
+        It is an object of the type, or dicts and lists of a plain type.
+        """
+        if self._tree is UNDECODED or self._is_partial:
+            if not self.has_state:
+                return None
+            self._free()
+            self._tree, self._is_partial = self._decode(), False
+        return self._tree
 
     @property
-    def tree(self) -> Any:
-        """The form in which a place is found at the least cost: the object of the type, or else the document."""
-        return self.document if self.base is UNDECODED else self.base
+    def base(self) -> Any:
+        """The object of the type, which must not be changed; UNDECODED for a plain type."""
+        return UNDECODED if self._type.is_plain else self.tree
+
+    @property
+    def document(self) -> Any:
+        """The state as dicts and lists, which must not be changed; None when there is no state."""
+        return self.tree if self._type.is_plain or not self.has_state else decode_json(self.require_json())
 
     @property
     def partial(self) -> Any:
         """The tree, for `find`, `apply` and `rebase`: large parts of a plain state may be JSON, as msgspec.Raw."""
-        if self._document is UNDECODED and self.base is UNDECODED and self.has_state:
+        if self._tree is UNDECODED and self._type.is_plain and self.has_state:
+            self._free()
             json = self.require_json()
-            self._document, self._is_partial = read_parts(json), is_large(json)
-        return self._document if self._is_partial else self.tree
+            self._tree, self._is_partial = read_parts(json), is_large(json)
+        return self._tree if self._is_partial else self.tree
 
     @property
     def is_partial(self) -> bool:
@@ -109,6 +119,7 @@ class Revision:
         if not self.has_state:
             return None
         if self._shown is UNDECODED:
+            self._free()
             self._shown = self.copy()
         return self._shown
 
@@ -116,9 +127,20 @@ class Revision:
         """Return the state; if it could be changed in place, as a new copy."""
         if not self.has_state:
             return None
-        return self.base if self._type.is_immutable else self._type.decode(self.require_json())
+        return self.tree if self._type.is_immutable else self._decode()
 
     def discard_edits(self) -> None:
         """Discard changes that authors may have made in place."""
         if not self._type.is_immutable:
             self._shown = UNDECODED
+
+    # Inside
+
+    def _decode(self) -> Any:
+        return self._type.decode(self.require_json())
+
+    def _free(self) -> None:
+        """Drop what is decoded of a large state, before it is decoded in another form."""
+        if len(self.require_json()) > _HELD_TWICE and not self._type.is_immutable:
+            self._tree = self._shown = UNDECODED
+            self._is_partial = False

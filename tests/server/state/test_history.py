@@ -55,7 +55,7 @@ def change(history: History, state_type: StateType, value: object) -> Write | No
     """Change the state to `value` and return what is to be written, None if nothing has changed."""
     state, data = state_type.from_value(value, DEFAULT_LIMITS)
     ops = history.diff(history.current, state, data, DEFAULT_LIMITS)
-    return history.append(ops, "server", Revision(state_type, json=data, state=state)) if ops else None
+    return history.append(ops, "server", Revision(state_type, json=data, tree=state)) if ops else None
 
 
 def begin(state_type: StateType, value: object) -> tuple[History, Shelf]:
@@ -538,8 +538,8 @@ def test_json_that_is_made_when_it_is_asked_for_is_what_was_stored_at_once(state
         ops = eager.diff(eager.current, state, data, DEFAULT_LIMITS)
         if not ops:
             continue
-        eager_shelf.put(eager.append(ops, "server", Revision(state_type, json=data, state=state)))
-        later = Revision(state_type, state=state) if not state_type.is_plain else Revision(state_type, document=value)
+        eager_shelf.put(eager.append(ops, "server", Revision(state_type, json=data, tree=state)))
+        later = Revision(state_type, tree=value if state_type.is_plain else state)
         later.size = len(data)
         lazy_shelf.put(lazy.append(ops, "server", later))
         is_typed = not state_type.is_plain

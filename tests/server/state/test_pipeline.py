@@ -397,7 +397,7 @@ def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
     try:
         state, data = state_type.from_json(data, limits)
         ops = history.diff(history.current, state, data, limits)
-        history.append(ops, "client", Revision(state_type, json=data, state=state))
+        history.append(ops, "client", Revision(state_type, json=data, tree=state))
     except (InvalidState, TooLarge):
         return None
     return (msgspec.json.encode(history.current.state),)

@@ -22,7 +22,7 @@ def first_prune(retention: Retention, changes: int) -> tuple[Prune, int]:
     for n in range(1, 10_000):
         state, data = NUMBER.from_value(n, DEFAULT_LIMITS)
         ops = history.diff(history.current, state, data, DEFAULT_LIMITS)
-        write = history.append(ops, "server", Revision(NUMBER, json=data, state=state))
+        write = history.append(ops, "server", Revision(NUMBER, json=data, tree=state))
         assert (write.prune is None) == (not write.snapshots)
         if write.prune is not None and n >= changes:
             assert len(write.changes) == 1

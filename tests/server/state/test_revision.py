@@ -1,5 +1,7 @@
 """One state of a thread, in the forms in which it is needed."""
 
+import gc
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +14,7 @@ from plait.state.applying import apply_ops
 from plait.state.revision import Revision
 from plait.state.types import StateType
 from plait_schemas.codec import LARGE, decode_json, encode_json
-from plait_schemas.patch import Op, find, read_ops
+from plait_schemas.patch import Op, PatchError, find, read_ops
 
 
 class Game(msgspec.Struct, frozen=True):
@@ -38,11 +40,11 @@ def forms(type_: Any, *, json: bytes, state: Any = None) -> list[Revision]:
     """Return the same state, made in each of the forms in which it may come."""
     state_type, document = StateType(type_), decode_json(json)
     if state_type.is_plain:
-        return [Revision(state_type, json=json), Revision(state_type, document=document)]
+        return [Revision(state_type, json=json), Revision(state_type, tree=document)]
     return [
-        Revision(state_type, json=json, state=state),
-        Revision(state_type, state=state),
-        Revision(state_type, state=state, document=document),
+        Revision(state_type, json=json),
+        Revision(state_type, json=json, tree=state),
+        Revision(state_type, tree=state),
     ]
 
 
@@ -61,7 +63,8 @@ def test_a_typed_state_has_its_type_for_authors_and_is_a_tree_of_json_beside() -
     for revision in forms(Game, json=GAME_JSON, state=GAME):
         assert revision.json == GAME_JSON
         assert revision.document == {"score": 3, "players": ["Ada"]}
-        assert revision.state is revision.copy() is revision.base is GAME
+        assert revision.state is revision.copy() is revision.base
+        assert revision.state == GAME
     for revision in forms(Board, json=BOARD_JSON, state=Board(["a"])):
         assert revision.json == BOARD_JSON
         assert revision.document == {"cards": ["a"]}
@@ -72,7 +75,7 @@ def test_each_form_is_made_once() -> None:
     for type_, json, state in ((Any, BOARD_JSON, None), (Board, BOARD_JSON, Board(["a"])), (Game, GAME_JSON, GAME)):
         for revision in forms(type_, json=json, state=state):
             assert revision.json is revision.json
-            assert revision.document is revision.document
+            assert revision.tree is revision.tree
             assert revision.state is revision.state
 
 
@@ -110,7 +113,7 @@ def test_what_authors_do_to_a_state_that_can_change_reaches_nothing_else(revisio
 
 
 def test_the_size_of_a_state_that_has_no_json_yet_is_what_it_was_said_to_be_at_most() -> None:
-    revision = Revision(StateType(Any), document={"cards": ["a"]})
+    revision = Revision(StateType(Any), tree={"cards": ["a"]})
     revision.size = 100
     assert revision.size == 100
     assert revision.json == BOARD_JSON
@@ -137,6 +140,49 @@ def test_large_parts_of_a_large_state_are_decoded_when_a_place_in_them_is_found(
     assert revision.partial is partial
     assert revision.document == {"rows": LARGE_ROWS, "few": [1], "n": 2}
     assert revision.partial is revision.document
+
+
+class Table(msgspec.Struct):
+    rows: Any
+    n: int = 0
+
+
+def count(revision: Revision, state_type: StateType, n: int) -> Revision:
+    """Return the revision of the next change."""
+    ops = [Op("replace", "/n", n)]
+    return apply_ops(state_type, revision, ops, drops_unknown=False, most_moved=None)[0]
+
+
+@pytest.mark.parametrize("type_", [Table, dict[str, Any], Any])
+def test_a_state_of_1_mib_takes_at_most_20_mb_when_clients_change_it_and_authors_read_it(type_: Any) -> None:
+    state_type = StateType(type_)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        revision = Revision(state_type, json=encode_json({"rows": [{"a": 1}] * 60_000, "n": 0}))
+        for n in range(3):
+            revision = count(revision, state_type, n)
+            assert len(find(revision.tree, ["rows"])) == 60_000
+            assert revision.state
+            with pytest.raises(PatchError):  # A refused change needs the tree as well.
+                apply_ops(state_type, revision, [Op("remove", "/rows/60000")], drops_unknown=False, most_moved=None)
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("type_", [Table, dict[str, Any], Any])
+def test_what_authors_do_to_a_large_state_in_place_reaches_no_change(type_: Any) -> None:
+    state_type = StateType(type_)
+    rows = [{"a": 1}] * 60_000
+    revision = Revision(state_type, json=encode_json({"rows": rows, "n": 0}))
+    for n in range(3):
+        find(revision.state, ["rows"]).append("in place")
+        assert len(find(revision.state, ["rows"])) == 60_001
+        revision = count(revision, state_type, n)
+        assert revision.document == decode_json(revision.require_json()) == {"rows": rows, "n": n}
+        assert find(revision.state, ["rows"]) == find(revision.partial, ["rows"]) == rows
 
 
 @pytest.mark.parametrize("type_", [dict[str, Any], Any])

@@ -67,7 +67,7 @@ def set_state(type_: Any, value: object, limits: Limits = DEFAULT_LIMITS) -> tup
 def take(state_type: StateType, state: Any, data: bytes, limits: Limits) -> tuple[Any, bytes | None]:
     history = History(KEY, state_type, None)
     history.append(
-        history.diff(history.current, state, data, limits), "server", Revision(state_type, json=data, state=state)
+        history.diff(history.current, state, data, limits), "server", Revision(state_type, json=data, tree=state)
     )
     return history.current.state, history.current.json
 

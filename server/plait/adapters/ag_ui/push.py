@@ -76,5 +76,5 @@ def _decode(actor: Actor, data: bytes) -> Revision:
     type_ = actor.kind.state_type
     state, json = type_.from_json(data, actor.limits, drops_unknown=True)
     if type_.is_plain:
-        return Revision(type_, json=json, document=type_.read(json, actor.limits))
-    return Revision(type_, json=json, state=state)
+        return Revision(type_, json=json, tree=type_.read(json, actor.limits))
+    return Revision(type_, json=json, tree=state)

@@ -52,7 +52,7 @@ class WholeStates:
             commit = actor.state.replace(state, json, self._connection)
             wrote, is_as_sent = commit.revision, other is None
         else:
-            commit, wrote = self._write_over(base, Revision(self._type, json=json, state=state), other)
+            commit, wrote = self._write_over(base, Revision(self._type, json=json, tree=state), other)
             is_as_sent = other is None and _is_state(commit.revision, state, json)
         seen.note_written(commit.revision if is_as_sent else wrote, commit.version, base)
         return commit, is_as_sent
@@ -76,7 +76,7 @@ class WholeStates:
         if base is None or other is None:
             return base
         self._charge(2 * count_extra_messages(json))
-        wrote = Revision(self._type, json=json, state=state)
+        wrote = Revision(self._type, json=json, tree=state)
         return min(base, other, key=lambda each: len(encode_json(self._diff(each, wrote))))
 
     def _diff(self, base: Revision, wrote: Revision) -> list[Op]:
@@ -104,7 +104,7 @@ class WholeStates:
             state, json = self._read(encode_json(completed))
         except (InvalidState, TooLarge):  # The shown value does not fit.
             return wrote
-        return Revision(self._type, json=json, state=state)
+        return Revision(self._type, json=json, tree=state)
 
 
 def _is_state(revision: Revision, state: Any, json: bytes) -> bool:
