@@ -98,8 +98,8 @@ HIDDEN_CLASSES = {
     "Thread",
     "TurnRunner",
 }
-# What they may use of an actor, and of each of its four parts.
-SHOWN = {"instruments", "is_ending", "key", "kind", "limits", "explain", "keep_awake"}
+# What they may use of an actor, and of each of its five parts.
+SHOWN = {"instruments", "is_ending", "key", "kind", "limits", "explain"}
 FACES = {
     "state": {
         "after",
@@ -133,6 +133,7 @@ FACES = {
         "single",
     },
     "turns": {"call", "end_message", "find_excess", "request"},
+    "usage": {"keep_awake"},
 }
 # The parts that they give to the state, as it is what reads older changes for a push.
 HANDED_ON = {"log."}

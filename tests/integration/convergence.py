@@ -299,7 +299,7 @@ class World:
 
     async def _enter(self, wire: Wire, join: Join) -> None:
         actor = await self.actor()
-        with actor.keep_awake():
+        with actor.usage.keep_awake():
             await actor.state.store_thread()
             id = actor.sockets.connection_id(SUBPROTOCOL, None, join.client)
             connection = make_connection(actor, id, wire, arrival=0)

@@ -1,8 +1,7 @@
 """One awake thread, which its node starts, watches and stops."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
 from math import inf
@@ -19,10 +18,10 @@ from plait.actor.per_actor import PerActor
 from plait.actor.sockets import Sockets
 from plait.actor.termination import Termination
 from plait.actor.thread import Thread
-from plait.actor.timer import Timer, compute_expiry
+from plait.actor.timer import Timer
 from plait.actor.turn import Turn
 from plait.actor.turns import TurnRunner, find_trace
-from plait.clock import read_due_clock
+from plait.actor.usage import Usage
 from plait.errors import InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import Instruments
 from plait.limits import Limits
@@ -80,21 +79,17 @@ class Actor:
     """Runs one thread. The node creates it when the thread wakes, and drops it when the thread goes to sleep."""
 
     __slots__ = (
-        "active",
         "due",
         "ending",
         "events",
-        "holds",
         "hooks",
         "host",
         "instruments",
         "key",
         "kind",
-        "last_used",
         "limits",
         "log",
         "loop",
-        "marked_until",
         "parts",
         "records",
         "sockets",
@@ -103,6 +98,7 @@ class Actor:
         "thread",
         "timer",
         "turns",
+        "usage",
     )
 
     def __init__(
@@ -112,7 +108,6 @@ class Actor:
         self.key = key
         self.kind = kind
         self.host = host
-        self.active = host.active
         self.limits = host.limits
         self.instruments = host.instruments
         self.events = events
@@ -126,26 +121,17 @@ class Actor:
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
-        self.sockets.on_unseen = self._watch
         self.records = Records(key, host.store, self.state, on_error=tell_store_error)
         # The values that other packages keep on this actor, which they declare with PerActor.
         self.parts: dict[PerActor[Any, Any], Any] = {}
-        # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
-        self.last_used = loop.time()
-        self.holds = 0
-        # When a use must be stored again, so that the thread does not expire, by the clock of its loop; 0 before the
-        # first use.
-        self.marked_until = 0.0
         # When the node checks the thread again, if it is not used before.
         self.due = inf
         # Calls the parts that are due.
         self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
-        if self.state.due & 1:
-            self.timer.expires = 0 if kind.expires_after is None else self.state.due
-        elif kind.expires_after is not None:
-            # With a part that is due before, it is stored when that has done its work, which is a use.
-            self.timer.expires = compute_expiry(2 * kind.expires_after) if stored is None else 0
+        self.usage = Usage(self, host.active, None if stored is None else stored.due)
+        # The node checks the thread, as its log in memory may be freed.
+        self.sockets.on_unseen = self.usage.watch
         self.termination = Termination(key, self.state, self.records, self.timer)
         self.ending = Ending(self, self._run_last)
         self.thread._actor = self
@@ -159,7 +145,7 @@ class Actor:
     @property
     def is_unused(self) -> bool:
         """Whether the thread may be stopped: it has no connection, no turn runs, and every change is durable."""
-        return not self.sockets and not self.holds and self.is_idle and not self.timer.is_due
+        return not self.sockets and not self.usage.holds and self.is_idle and not self.timer.is_due
 
     @property
     def is_idle(self) -> bool:
@@ -178,32 +164,6 @@ class Actor:
         """Return the error that a client gets, as `Failures.explain` does."""
         return self.host.failures.explain(error, self.key, connection)
 
-    def touch(self) -> None:
-        """Reset the idle timer, as the thread is used."""
-        self.last_used = self.loop.time()
-        self.active[self] = None
-        if self.last_used >= self.marked_until:
-            self._mark_used()
-
-    def stay(self) -> None:
-        """Reset the idle timer of a thread that is only read, unless it has been used since it woke."""
-        if not self.marked_until:
-            self.last_used = self.loop.time()
-        self.active[self] = None
-
-    @contextmanager
-    def keep_awake(self, *, is_used: bool = True) -> Iterator[None]:
-        """Keep the thread awake during the block, for example while a socket joins."""
-        self.holds += 1
-        try:
-            yield
-        finally:
-            self.holds -= 1
-            if is_used:
-                self.touch()
-            else:
-                self.stay()
-
     # Work of parts
 
     def begin(self, name: str, work: Callable[[], object], done: Done) -> Turn:
@@ -212,7 +172,7 @@ class Actor:
         `done` is called with its result or error when the changes before its end are durable. If the turn is cancelled
         because the server shuts down, the error is Unavailable.
         """
-        self.touch()
+        self.usage.touch()
         turn = Turn(name, work, actor=self)
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
         return turn
@@ -227,7 +187,7 @@ class Actor:
         """
         if self.host.runs is None:
             raise ValueError(f"there is no agent {agent!r}")
-        self.touch()
+        self.usage.touch()
         self.host.runs.begin(self, agent, done)
 
     @property
@@ -263,7 +223,7 @@ class Actor:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
         self.timer.stop()
         # Work that runs while it stops does not count as a use.
-        is_used, last_used = self.marked_until > 0, self.last_used
+        is_used, last_used = self.usage.marked_until > 0, self.usage.last_used
         try:
             try:
                 await self.hooks.run("on_stop")
@@ -271,16 +231,11 @@ class Actor:
                 self.turns.report(error, None)
             await self.wait_until_idle()
             if is_used:
-                self.rest(self.loop.time() - last_used)
+                self.usage.rest(self.loop.time() - last_used)
             self.state.store_due()
             await self.state.wait_until_durable()
         finally:
             self.abort()
-
-    def rest(self, idle: float = 0.0) -> None:
-        """Set when the thread expires, which goes to sleep and has not been used for `idle` seconds."""
-        if self.kind.expires_after is not None:
-            self.timer.expires = compute_expiry(self.kind.expires_after - idle)
 
     def tell_created(self) -> None:
         """Call the listeners of `thread.created`, if there are any, in a turn beside the others."""
@@ -295,29 +250,17 @@ class Actor:
         Returns `inf` while the thread is in use, as it becomes active again when the use ends.
         """
         if not self.turns.mailbox.is_idle:
-            self.expire(now)
+            self.turns.expire(now, self.thread.turn_timeout)
             # `on_start` runs in threads that are only read, too.
-            if self.marked_until:
-                self.touch()
-            else:
-                self.stay()
+            self.usage.renew(is_used=self.usage.marked_until > 0)
         elif not self.state.is_durable:
-            self._watch()
+            self.usage.watch()
         elif self.is_unused:
             self.state.history.forget()
-            timeout = self.thread.idle_timeout
-            if not self.marked_until and 0 < self.timer.expires_at <= read_due_clock():
-                return now  # It is only read.
-            return inf if timeout is None else self.last_used + timeout
-        elif self.marked_until:  # What is open or runs uses it.
-            if now >= self.marked_until:
-                self.touch()
-            return self.marked_until
+            return self.usage.find_stop(now, self.thread.idle_timeout)
+        else:
+            return self.usage.find_mark(now)
         return inf
-
-    def expire(self, now: float) -> None:
-        """Cancel the running turn and those nested in it after `turn_timeout`, and log their stacks."""
-        self.turns.expire(now, self.thread.turn_timeout)
 
     async def wait_until_idle(self) -> None:
         """Wait until all turns have ended and every change is durable, or has failed; connections may stay open."""
@@ -359,25 +302,6 @@ class Actor:
 
     # Inside
 
-    def _mark_used(self) -> None:
-        """Store when the thread expires, as it is used; what it answers waits until that is durable.
-
-        The time is twice as far away as needed, so that it is seldom stored, and holds if the server is killed.
-        """
-        seconds = self.kind.expires_after
-        if seconds is None:
-            self.marked_until = inf
-            return
-        self.marked_until = self.last_used + seconds
-        self.timer.expires = compute_expiry(2 * seconds)
-        # An empty context: no turn depends on it.
-        if (commit := Context().run(self.state.store_due)) is not None:
-            commit.then(self._on_marked)
-
-    def _on_marked(self, error: PlaitError | None) -> None:
-        if error is not None:
-            self.marked_until = self.last_used  # The next use is stored.
-
     def _make_history(self, stored: StoredThread | None, fence: int) -> History:
         kind = self.kind
         return History(
@@ -408,10 +332,6 @@ class Actor:
 
     def _drop(self, error: StoreError) -> None:
         self.host.drop(self, error)
-
-    def _watch(self) -> None:
-        """Make the node check the thread, as its log in memory may be freed."""
-        self.active[self] = None
 
     def _run_last(self, caller: Turn) -> Awaitable[None]:
         return self.hooks.run_last(self.thread.turn_timeout, caller=caller)

@@ -155,7 +155,7 @@ class Sockets(Connections):
     def leave(self, connection: Connection, code: int, reason: str) -> None:
         """Remove a connection and run `on_close`."""
         self.discard(connection)
-        self._actor.touch()
+        self._actor.usage.touch()
         if "on_close" in self._hooks:
             self._actor.turns.post("on_close", connection, code, reason, connection=connection)
 

@@ -17,6 +17,7 @@ from plait.actor.outcome import Done, RunningCall
 from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamReader, StreamRunner
 from plait.actor.turn import Turn, TurnOwner, current_turn, find_client_turn, latest_turn
+from plait.actor.usage import Usage
 from plait.errors import CallFailed, PlaitError, TooMany, Unauthenticated, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
@@ -46,12 +47,7 @@ class TurnActor(TurnOwner, Protocol):
     """The part of an actor that running its turns uses."""
 
     limits: Limits
-    # The actors that the node checks next.
-    active: dict[Any, None]
-
-    def touch(self) -> None:
-        """Reset the idle timer."""
-        ...
+    usage: Usage
 
 
 class TurnRunner:
@@ -192,7 +188,7 @@ class TurnRunner:
         if turn.party is not None and (excess := self.find_excess(turn.party)) is not None:
             turn.end(None, excess)
         else:
-            self._actor.active[self._actor] = None  # The node checks its `turn_timeout`.
+            self._actor.usage.watch()  # The node checks its `turn_timeout`.
             self.mailbox.post(turn)
 
     def post(
@@ -343,7 +339,7 @@ class TurnRunner:
 
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.pop(turn, None)
-        self._actor.touch()
+        self._actor.usage.touch()
 
 
 def _find_refusal(turn: Turn) -> PlaitError | None:

@@ -197,7 +197,7 @@ class KV:
             due = await self._store.records(row.key, DUE, limit=1)
             if due and read_due(due[0].key) <= read_wall_clock():
                 actor = await self._wake(row.key)
-                with actor.keep_awake():
+                with actor.usage.keep_awake():
                     is_page_full = True
                     while is_page_full:
                         is_page_full = await _namespace_of(actor).sweep(read_wall_clock(), _PAGE) == _PAGE

@@ -85,7 +85,7 @@ class Fills:
                 actor = await self._lifecycle.load(slot, work.kind)
                 records, version = work.finish(actor), actor.state.durable.version
                 # Its parts tell when it is due, instead of the mark.
-                actor.rest()
+                actor.usage.rest()
                 due = actor.timer.due or 0
                 last = Write(key, work.epoch, version, version, records=records, fence=slot.fence, due=due)
                 await self._store.submit(last)

@@ -106,10 +106,7 @@ class Lifecycle:
             raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
         if self.is_draining:
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
-        if is_used:
-            actor.touch()
-        else:
-            actor.stay()
+        actor.usage.renew(is_used=is_used)
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
         if not self.is_draining:

@@ -101,7 +101,7 @@ class LocalThread:
                 actor = await self._node.stored_actor(self._key)
             case _:
                 actor = await self._node.actor(self._key)
-        with actor.keep_awake():
+        with actor.usage.keep_awake():
             done = await getattr(actor.thread, method)(*args)
         return None if THREAD_METHODS[method] is None else done
 
@@ -151,7 +151,7 @@ class LocalThread:
         found = find_part(self._kind, part)
         reads = method in found.reading
         actor = await self._node.actor(self._key, is_used=not reads)
-        with actor.keep_awake(is_used=not reads):
+        with actor.usage.keep_awake(is_used=not reads):
             result = await getattr(found.of(actor), method)(*args, **kwargs)
             # What was written is durable already; a later change that fails does not affect the result.
             return await wait_for_durable(result, actor.state.after) if reads else result

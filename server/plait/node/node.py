@@ -183,7 +183,7 @@ class Node:
         while True:
             slot = self._find(key)
             if slot.phase is Phase.AWAKE and not slot.waiters:
-                return slot.use() if is_used else slot.read()
+                return slot.use(is_used=is_used)
             caller = _find_in_call_chain(key)
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
@@ -192,7 +192,7 @@ class Node:
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
-                return slot.use() if is_used else slot.read()
+                return slot.use(is_used=is_used)
             if was_waking and error is not None and not (creates and isinstance(error, Missing)):
                 raise error
 

@@ -104,16 +104,10 @@ class Slot:
             if not self.waiters:
                 self.waiters.clear()  # This frees its memory.
 
-    def use(self) -> Actor:
-        """Return the actor of a thread that is awake, and reset its idle timer."""
+    def use(self, *, is_used: bool = True) -> Actor:
+        """Return the actor of a thread that is awake, to use it or only to read it, and reset its idle timer."""
         assert self.actor is not None
-        self.actor.touch()
-        return self.actor
-
-    def read(self) -> Actor:
-        """Return the actor of a thread that is awake, to read from it only."""
-        assert self.actor is not None
-        self.actor.stay()
+        self.actor.usage.renew(is_used=is_used)
         return self.actor
 
 

@@ -133,7 +133,7 @@ class Admission:
             rights = await self._find_rights_by_token(join.token)
             await self._context.compatibility.check(self._key.kind, join.schema)
             actor = await self._find_actor(rights)
-            with actor.keep_awake():
+            with actor.usage.keep_awake():
                 await actor.state.store_thread()
                 id = actor.sockets.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 party = find_party(self._request, rights.principal)
@@ -220,7 +220,7 @@ def _close(connection: Connection, code: int, reason: str) -> None:
 
 async def _store(actor: Actor) -> None:
     """Store a new thread, as clients only see durable threads."""
-    with actor.keep_awake():
+    with actor.usage.keep_awake():
         await actor.state.store_thread()
 
 

@@ -812,7 +812,7 @@ async def test_a_chain_whose_first_caller_timed_out_still_holds_the_thread_until
         call = asyncio.create_task(handle.through())
         await outcome(thread.runs.wait())
         note = asyncio.create_task(handle.note())
-        actor.expire(asyncio.get_running_loop().time() + 1_000)
+        actor.sweep(asyncio.get_running_loop().time() + 1_000)
         with pytest.raises(TurnTimeout):
             await outcome(call)
         thread.gate.set()
@@ -830,7 +830,7 @@ async def test_a_chain_that_never_ends_is_given_up_whole() -> None:
         note = asyncio.create_task(handle.note())
         now = asyncio.get_running_loop().time()
         for minutes in (10, 20, 30):
-            actor.expire(now + 60 * minutes)
+            actor.sweep(now + 60 * minutes)
             await asyncio.sleep(0)
         with pytest.raises(TurnTimeout):
             await outcome(call)
@@ -893,9 +893,9 @@ async def test_a_turn_that_runs_too_long_is_cancelled_and_logged_with_where_it_w
         call = asyncio.create_task(handle.hang())
         await outcome(thread.runs.wait())
         now = asyncio.get_running_loop().time()
-        actor.expire(now + 4)
+        actor.sweep(now + 4)
         assert not call.done()
-        actor.expire(now + 6)
+        actor.sweep(now + 6)
         with pytest.raises(TurnTimeout, match="hang"):
             await outcome(call)
         await outcome(handle.note())
@@ -910,8 +910,8 @@ async def test_the_next_turn_begins_when_the_one_that_ran_too_long_has_ended() -
         call, note = asyncio.create_task(handle.tidy()), asyncio.create_task(handle.note())
         await outcome(thread.runs.wait())
         now = asyncio.get_running_loop().time()
-        actor.expire(now + 6)
-        actor.expire(now + 60)
+        actor.sweep(now + 6)
+        actor.sweep(now + 60)
         thread.gate.set()
         with pytest.raises(TurnTimeout):
             await outcome(call)
@@ -928,7 +928,7 @@ async def test_a_thread_may_have_no_limit_for_its_turns() -> None:
         thread: Any = actor.thread
         call = asyncio.create_task(house.handle(Patient).wait())
         await outcome(thread.runs.wait())
-        actor.expire(asyncio.get_running_loop().time() + 1e9)
+        actor.sweep(asyncio.get_running_loop().time() + 1e9)
         thread.gate.set()
         await outcome(call)
 
@@ -945,7 +945,7 @@ async def test_a_call_whose_caller_went_away_before_its_turn_is_skipped() -> Non
         await asyncio.sleep(0)
         second.cancel()
         thread.gate.set()  # type: ignore[attr-defined]
-        (await house.actor(Slow)).expire(asyncio.get_running_loop().time() + 60)
+        (await house.actor(Slow)).sweep(asyncio.get_running_loop().time() + 60)
         with pytest.raises(TurnTimeout):
             await outcome(first)
         await outcome(third)
@@ -1040,7 +1040,7 @@ async def test_an_idle_thread_keeps_nothing_of_its_log_in_memory() -> None:
         assert len(actor.state.history.recent(1)) == 1
         client.leave()
         await outcome(actor.wait_until_idle())
-        assert actor.sweep(now) == actor.last_used + 60
+        assert actor.sweep(now) == actor.usage.last_used + 60
         assert actor.state.history.recent(1) == []
 
 

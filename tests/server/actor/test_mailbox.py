@@ -29,11 +29,7 @@ class Owner:
         self.key = ThreadKey("room", "one")
         self.limits = DEFAULT_LIMITS
         self.instruments: Instruments = NO_INSTRUMENTS
-        self.active: dict[Any, None] = {}
         self.thread: object = None
-
-    def touch(self) -> None:
-        pass
 
 
 ACTOR = Owner()

@@ -300,7 +300,7 @@ async def test_the_time_of_a_used_thread_is_stored_again_when_half_of_it_is_over
             for _ in range(3):
                 await house.handle(Busy).look()
             assert len(submitted) == before
-            actor.marked_until = actor.last_used  # Half of the time is over.
+            actor.usage.marked_until = actor.usage.last_used  # Half of the time is over.
             for _ in range(3):
                 await house.handle(Busy).look()
             assert [write.due is not None for write in submitted[before:]] == [True]

@@ -420,7 +420,7 @@ async def test_idle_time_counts_from_the_end_of_a_turn(sleepy: type[Sleepy]) -> 
         actor = await house.actor(Long)
         call = asyncio.create_task(house.handle(Long).work())
         await outcome(Long.runs.wait())
-        actor.last_used -= 1e9
+        actor.usage.last_used -= 1e9
         await sweep(house, sleepy)
         Long.gate.set()
         await outcome(call)
@@ -434,7 +434,7 @@ async def test_a_thread_that_has_no_idle_time_is_not_stopped_and_others_are(slee
 
     async with open_house(Restless, sleepy) as house:
         actor = await house.actor(Restless)
-        actor.last_used -= 1e9
+        actor.usage.last_used -= 1e9
         for _ in range(2):
             await sweep(house, sleepy)
         assert house.node.get_awake(actor.key) is actor

@@ -128,7 +128,7 @@ class AgUi:
         input = exchange.agent.convert(self._make_input(given) if exchange.agent.takes_input else None)
         added = await self._find_added(exchange, given)
         actor, connection = await exchange.enter(0)
-        with actor.keep_awake():
+        with actor.usage.keep_awake():
             feed, claim = feed_of(actor), _make_claim(exchange, body)
             if (begun := feed.find_run(given.run_id, claim)) is not None:
                 return _stream(await self._open(exchange, actor, run=begun, has=_read_ids(given)))
@@ -174,7 +174,7 @@ class AgUi:
         id = exchange.request.headers.get("last-event-id")
         cursor = Cursor.parse(id, "Last-Event-ID") if id else None
         actor = await self._context.node.stored_actor(exchange.key)
-        with actor.keep_awake():
+        with actor.usage.keep_awake():
             return _stream(await self._open(exchange, actor, cursor=cursor))
 
     async def _interrupt(self, exchange: _Exchange) -> Response:

@@ -78,7 +78,7 @@ class Exchange:
         )
         connection.trace = self.request.scope.get(TRACE)
         connection.lease = lease = find_lease(self.request)
-        with actor.keep_awake():
+        with actor.usage.keep_awake():
             if await actor.sockets.is_readonly(connection, self.request):
                 connection.readonly = True
             if size >= LARGE:

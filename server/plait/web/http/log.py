@@ -95,7 +95,7 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
         raise refusal
     host = request.client.host if request.client else ""
     stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))
-    with actor.keep_awake():
+    with actor.usage.keep_awake():
         addresses.enter(host)
         await stream.open(request, have)
     find_lease(request).open(stream.end, connection_id=stream.connection.id)

@@ -78,7 +78,7 @@ class _Exchange(Exchange):
     async def get_state(self) -> Response:
         actor = await self._read()
         if (version := self.request.query_params.get("at")) is not None:
-            with actor.keep_awake():
+            with actor.usage.keep_awake():
                 return await state_at(actor, version)
         revision = actor.state.durable
         if revision.json is None:
@@ -93,7 +93,7 @@ class _Exchange(Exchange):
         actor = await self._read()
         if wants_events(self.request):
             return await event_stream(actor, self.request, self.principal, self.context.addresses)
-        with actor.keep_awake():
+        with actor.usage.keep_awake():
             query = self.request.query_params
             return await changes(actor, query.get("since"), query.get("limit"), query.get("patch"))
 

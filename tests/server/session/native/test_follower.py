@@ -17,7 +17,7 @@ async def house() -> AsyncIterator[House]:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         # As the sockets of readers do; an unused thread keeps no recent changes in memory.
-        with actor.keep_awake():
+        with actor.usage.keep_awake():
             yield house
 
 
