@@ -33,20 +33,18 @@ from plait.state.push_log import PushLog
 from plait.state.records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
-__all__ = ["TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "RunDone", "find_actor"]
+__all__ = ["TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "find_actor"]
 
 TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
-
-RunDone = Callable[[BaseException | None, bool], None]
-"""Called with the error of a run, and whether something other than the agent has ended it: see `Actor.begin_run`."""
 
 
 class AgentRuns(Protocol):
     """The agents of an app, which its threads run."""
 
-    def begin(self, actor: "Actor", name: str, done: RunDone) -> None:
-        """Begin a run of an agent in a thread. Raises ValueError if the thread has no such agent."""
+    def attempt(self, actor: "Actor", name: str) -> Awaitable[bool]:
+        """Run an agent in a thread, as `Actor.run_agent` does. Raises ValueError if the thread has no such agent."""
+        ...
 
     def terminate(self, actor: "Actor") -> None:
         """Interrupt the run of a terminated thread, unless the calling code is a part of it."""
@@ -177,18 +175,15 @@ class Actor:
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
         return turn
 
-    def begin_run(self, agent: str, done: RunDone) -> None:
-        """Begin a run of an agent that takes no input, and return at once.
+    def run_agent(self, agent: str) -> Awaitable[bool]:
+        """Run an agent that takes no input, in the calling turn; its writes are dropped if it does not end by itself.
 
-        `done(error, is_cut)` is called when the run has ended and its writes are durable. `error` is the exception of
-        the agent, or the reason why it did not run. With `is_cut`, it says nothing about the agent: the run was
-        interrupted, did not begin, or ended because the server shut down or the store failed. Raises ValueError if the
-        thread has no such agent.
+        Raises ValueError at once if the thread has no such agent. Awaiting the result returns whether the run was
+        interrupted, and raises what the agent raises, but Uncounted if it was interrupted or did not begin.
         """
         if self.host.runs is None:
             raise ValueError(f"there is no agent {agent!r}")
-        self.usage.touch()
-        self.host.runs.begin(self, agent, done)
+        return self.host.runs.attempt(self, agent)
 
     @property
     def terminated(self) -> int | None:

@@ -1,7 +1,7 @@
 """Runs agents: one at a time in a thread, in order of arrival, each committed when it ends."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from plait.agents.run import Interruption, Run
 from plait.agents.run_ends import RunEnds
 from plait.agents.session import Session
 from plait.agents.session_names import find_session, remember_session
-from plait.errors import is_outage
+from plait.parts.trials import Uncounted
 from plait.spelling import find_nearest
 
 __all__ = ["Runs"]
@@ -145,13 +145,14 @@ class Runs(ActiveRuns):
 
     # For parts
 
-    def begin(self, actor: Actor, name: str, done: Callable[[BaseException | None, bool], None]) -> None:
-        """Begin a run in a turn of its own, as `Actor.begin_run` does; the chunks of a stream are dropped."""
+    def attempt(self, actor: Actor, name: str) -> Awaitable[bool]:
+        """Run an agent in the calling turn, as `Actor.run_agent` does; the chunks of a stream are dropped."""
         agent = self.find(name, actor.key.kind)
-        given = Given(input=agent.convert(msgspec.UNSET))
-        begun: list[Run] = []
+        return self._attempt(actor, agent, Given(input=agent.convert(msgspec.UNSET)))
 
-        async def work() -> None:
+    async def _attempt(self, actor: Actor, agent: Agent, given: Given) -> bool:
+        begun: list[Run] = []
+        try:
             session = await find_session(actor.host.store, actor.key)
             user = actor.state.history.user if session is None else session[0]
 
@@ -165,12 +166,11 @@ class Runs(ActiveRuns):
                     pass
             else:
                 await self.run(agent, actor.thread, given, on_begin=note)
-
-        def finish(_: object, error: BaseException | None) -> None:
-            is_cut = not begun or begun[0].is_interrupted or (error is not None and is_outage(error))
-            done(error, is_cut)
-
-        actor.begin(f"rpc run:{name}", work, finish)
+        except (Exception, asyncio.CancelledError) as error:
+            if not begun or begun[0].is_interrupted:
+                raise Uncounted from error
+            raise
+        return begun[0].is_interrupted
 
     # For contexts
 

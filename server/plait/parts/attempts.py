@@ -71,9 +71,13 @@ class Tries(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def fail(self, retries: Retries, now: int) -> Self | None:
         """End an attempt that has raised; None if there is no further one."""
-        if (failures := self.failures + 1) >= retries.attempts:
+        if (failures := self.failures + 1) >= retries.attempts or self.has_crashed_out:
             return None
         return replace(self, process="", failures=failures, due=now + retries.pause(failures))
+
+    def progress(self) -> Self:
+        """Follow a write that stores a part of the running attempt: what is left has not crashed yet."""
+        return replace(self, crashes=0)
 
     def recover(self, process: str) -> Self:
         """Count an attempt of another process as a crash, when `process` has read it."""

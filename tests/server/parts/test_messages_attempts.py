@@ -79,19 +79,19 @@ def test_crashes_count_without_progress() -> None:
     attempts = Attempts().follow(1, 5)
     for oldest in range(1, 10):
         # Each attempt stores what it took, and then ends its process.
-        attempts = attempts.begin_at(oldest, THERE).progress(oldest + 1).recover_at(queued(oldest + 1), 7, HERE)
+        attempts = attempts.begin_at(oldest, THERE).progress_to(oldest + 1).recover_at(queued(oldest + 1), 7, HERE)
         assert (attempts.crashes, attempts.is_owed, attempts.is_suspect) == (1, True, False)
     for _ in range(2):
         # What is stored while the first message stays in the queue is no progress.
-        attempts = attempts.begin_at(10, THERE).progress(10).recover_at(queued(10), 7, HERE)
+        attempts = attempts.begin_at(10, THERE).progress_to(10).recover_at(queued(10), 7, HERE)
     assert attempts.has_crashed_out
     owed = Attempts(due=7, is_owed=True, crashes=2).begin_at(0, THERE)
-    assert owed.progress(0).recover_at([], 7, HERE).crashes == 1
+    assert owed.progress_to(0).recover_at([], 7, HERE).crashes == 1
 
 
 def test_the_counts_of_a_message_are_not_those_of_the_next_one() -> None:
     suspect = Attempts(due=7, oldest=1, crashes=2, until=9).begin_at(1, HERE)
-    after = suspect.progress(2).succeed(2, 9)
+    after = suspect.progress_to(2).succeed(2, 9)
     assert (after.crashes, after.until) == (0, 9)
     assert not after.begin_at(2, HERE).is_suspect
 

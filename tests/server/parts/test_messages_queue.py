@@ -542,6 +542,40 @@ async def test_an_interrupt_does_not_count_and_what_was_taken_stays(chats: Messa
     assert Chat.told == []
 
 
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("takes", [False, True])
+async def test_what_an_interrupted_agent_does_without_handling_its_messages_does_not_count(
+    chats: MessagesLab, clock: Clock, takes: bool, raises: bool
+) -> None:
+    gate, seen = Gate(), list[list[str | None]]()
+
+    async def work(ctx: Context[Chat]) -> None:
+        if chats.calls == 1:
+            if takes:
+                await ctx.thread.messages.take()
+            await gate.wait()
+            if raises:
+                raise RuntimeError("interrupted")
+            if takes:
+                raise asyncio.CancelledError
+            return
+        seen.append(contents(await ctx.thread.messages.take()))
+
+    chats.work = work
+    await chats.handle.queue("a")
+    await gate.reached()
+    await chats.handle.queue("b")
+    assert await chats.app.interrupt(chats.app.thread(Chat, "one"))
+    gate.open()
+    await until_called(chats, 1)
+    attempts = (await chats.messages())._writer.state.head.attempts
+    assert (attempts.failures, attempts.crashes, attempts.process) == (0, 0, "")
+    clock.move(1)
+    await chats.until(lambda found: statuses(found) == ["completed"] * 2)
+    assert seen == [["a", "b"]]  # Not one by one, as nothing has failed.
+    assert Chat.told == []
+
+
 async def test_a_shutdown_gives_back_what_was_taken(chats: MessagesLab) -> None:
     gate = Gate()
 

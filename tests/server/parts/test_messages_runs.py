@@ -101,7 +101,7 @@ async def test_a_message_that_others_have_removed_is_not_made_again_by_a_run(cha
 
 
 async def test_a_run_may_change_what_it_has_taken_and_what_is_pending(chats: MessagesLab) -> None:
-    (await chats.messages())._caller._is_busy = True  # type: ignore[union-attr]
+    (await chats.messages())._caller._is_missing = True  # type: ignore[union-attr]
 
     async def work(ctx: Context[Chat]) -> None:
         messages = ctx.thread.messages

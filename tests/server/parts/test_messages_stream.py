@@ -286,6 +286,36 @@ async def test_what_a_failed_attempt_has_streamed_goes_with_the_end_of_the_next_
     assert contents(viewer.shown) == ["a", "re a"]
 
 
+async def test_what_a_failed_attempt_has_streamed_goes_with_the_failure_of_the_next_one_that_ran(
+    troubled: MessagesLab, clock: Clock
+) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        if troubled.calls == 1:
+            async with messages.stream() as m:
+                m.append("half")
+                raise RuntimeError("stop")
+        raise RuntimeError("stop at once")
+
+    troubled.work = work
+    await troubled.handle.queue("a")
+    await until_called(troubled, 1)
+    await troubled.restart()
+    assert contents(await troubled.all()) == ["half", "a"]
+    # The begin of an attempt that could not be stored is none.
+    actor, submitted = await troubled.actor(), len(troubled.store.submitted)
+    troubled.store.fail_next()
+    clock.move(1)
+    async with asyncio.timeout(10):
+        while len(troubled.store.submitted) < submitted + 2 or not actor.state.is_durable:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert (contents(await troubled.all()), troubled.calls) == (["half", "a"], 1)
+    clock.move(1)
+    await until_called(troubled, 2)
+    assert contents(await troubled.all()) == ["a"]
+
+
 async def test_a_question_that_is_given_up_stands_before_the_last_failure(chats: MessagesLab, clock: Clock) -> None:
     async def work(ctx: Context[Chat]) -> None:
         messages = ctx.thread.messages
@@ -487,7 +517,7 @@ async def test_a_viewer_that_has_missed_more_than_is_kept_begins_anew(chats: Mes
 
 async def test_a_viewer_that_has_missed_a_part_of_a_revision_begins_with_the_newest(chats: MessagesLab) -> None:
     messages = await chats.messages()
-    messages._caller._is_busy = True  # type: ignore[union-attr]
+    messages._caller._is_missing = True  # type: ignore[union-attr]
     for number in range(999):
         messages.queue(f"{number}")
     await messages.queue("last")

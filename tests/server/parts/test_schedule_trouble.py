@@ -447,7 +447,7 @@ def make_runs(agent: Any) -> Runs:
 async def run(shop: Workshop) -> BaseException | None:
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     actor = await shop.actor(Worker)
-    actor.begin_run("do", lambda error, _: ended.set_result(error))
+    actor.begin("run", partial(actor.run_agent, "do"), lambda _, error: ended.set_result(error))
     return await ended
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from plait.actor.thread import Thread
 from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
-from plait.errors import Busy, NotFound, StoreError, Terminated, Unavailable
+from plait.errors import Busy, NotFound, StoreError, Terminated, Unavailable, is_outage
 from plait.parts.schedule.effect import effect
 from plait.parts.schedule.schedule import Schedule
+from plait.parts.trials import Uncounted
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey
 
@@ -70,7 +72,14 @@ def make_runs(agent: Any, **options: Any) -> Runs:
 
 async def begin(shop: Workshop) -> "asyncio.Future[tuple[BaseException | None, bool]]":
     ended: asyncio.Future[tuple[BaseException | None, bool]] = asyncio.get_running_loop().create_future()
-    (await shop.actor(Task)).begin_run("do", lambda error, is_cut: ended.set_result((error, is_cut)))
+    actor = await shop.actor(Task)
+
+    def end(is_interrupted: bool | None, error: BaseException | None) -> None:
+        is_uncounted = isinstance(error, Uncounted)
+        cause = error.__cause__ if error is not None and is_uncounted else error
+        ended.set_result((cause, is_uncounted or bool(is_interrupted) or (error is not None and is_outage(error))))
+
+    actor.begin("run", partial(actor.run_agent, "do"), end)
     return ended
 
 
@@ -295,4 +304,4 @@ async def test_a_run_of_an_agent_that_there_is_not_is_refused_at_once(store: Fla
     async with open_workshop(store, Task) as shop:
         actor = await shop.actor(Task)
         with pytest.raises(ValueError, match="there is no agent 'do'"):
-            actor.begin_run("do", lambda *_: None)
+            actor.run_agent("do")

@@ -180,7 +180,7 @@ class MessagesDraft:
             for op in ops:
                 op.apply(changes, bases)
             if is_attempt:
-                changes.attempts = changes.attempts.progress(changes.oldest)
+                changes.attempts = changes.attempts.progress_to(changes.oldest)
 
         def undo() -> None:
             if self._is_dropped:

@@ -49,12 +49,7 @@ class Queue:
             has_begun = caller is not None and caller.begin_with(changes)
             return stored
 
-        try:
-            stored, commit = self._writer.write(work)
-        except BaseException:
-            if caller is not None and has_begun:
-                caller.free()
-            raise
+        stored, commit = self._writer.write(work)
         if caller is not None and has_begun:
             caller.follow(commit)
         return stored, commit

@@ -92,12 +92,12 @@ class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):
         begun = replace(self, process=process, oldest=oldest, is_owed=False)
         return begun if oldest == self.oldest else replace(begun, failures=0, crashes=0, place=0)
 
-    def progress(self, oldest: int) -> Self:
+    def progress_to(self, oldest: int) -> Self:
         """Follow a write of the running attempt: what has left the queue with it is done, and did not crash."""
         if not self.process or oldest == self.oldest != 0:
             return self
         failures = self.failures if oldest == self.oldest else 0
-        return replace(self, oldest=oldest, is_owed=True, failures=failures, crashes=0, place=0)
+        return replace(self.progress(), oldest=oldest, is_owed=True, failures=failures, place=0)
 
     def recover_at(self, queue: Sequence[Message], now: int, process: str) -> Self:
         """End an attempt whose end was not stored: as a crash, unless it ran in this process."""
