@@ -49,7 +49,7 @@ from plait.parts.messages.message import Message, Page
 from plait.parts.messages.part import Messages, ThreadMessages
 from plait.parts.messages.stream import MessageStream
 from plait.parts.schedule.draft import EffectRun
-from plait.parts.schedule.effect import effect
+from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch

@@ -21,7 +21,7 @@ from plait.agents.run import Interruption, Run
 from plait.agents.run_ends import RunEnds
 from plait.agents.session import Session
 from plait.agents.session_names import find_session, remember_session
-from plait.parts.trials import Uncounted
+from plait.parts.attempt_runner import Uncounted
 from plait.spelling import find_nearest
 
 __all__ = ["Runs"]

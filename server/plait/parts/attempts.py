@@ -9,13 +9,13 @@ from typing import Final, Self
 import msgspec
 from msgspec.structs import replace
 
-__all__ = ["CRASHES", "PAUSES", "Retries", "Tries"]
+__all__ = ["CRASHES", "PAUSES", "Attempts", "RetryPolicy"]
 
 CRASHES: Final = 3
 """The number of attempts that ended the process after which work is given up."""
 
 
-class Retries(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True):
     """The maximum number of attempts, and the seconds between them: `base`, doubled each time, at most `most`."""
 
     attempts: int
@@ -30,11 +30,11 @@ class Retries(msgspec.Struct, frozen=True):
         return int(longest * (random.uniform(0.5, 1) if self.is_random else 1) * 1e6)
 
 
-PAUSES: Final = Retries(5, 1.0, 300.0, is_random=False)
+PAUSES: Final = RetryPolicy(5, 1.0, 300.0, is_random=False)
 """The attempts at what has no setting of its own; its pauses are those after attempts that do not count, too."""
 
 
-class Tries(msgspec.Struct, frozen=True, omit_defaults=True):
+class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The attempts at one piece of work so far; stored with it. Times are in microseconds since the epoch."""
 
     # When the next attempt is due; 0 for never. It is kept during the attempt, so that the thread is found after a
@@ -69,7 +69,7 @@ class Tries(msgspec.Struct, frozen=True, omit_defaults=True):
         """End an attempt that does not count; the next one is due at a time."""
         return replace(self, process="", due=until)
 
-    def fail(self, retries: Retries, now: int) -> Self | None:
+    def fail(self, retries: RetryPolicy, now: int) -> Self | None:
         """End an attempt that has raised; None if there is no further one."""
         if (failures := self.failures + 1) >= retries.attempts or self.has_crashed_out:
             return None

@@ -12,7 +12,7 @@ from tests.server.parts.workshop import SECOND, SOON, FlakyStore, Workshop, make
 from plait.actor.thread import Thread
 from plait.errors import NotFound, StoreError
 from plait.node.alarms import Alarms
-from plait.parts.schedule.effect import effect
+from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
 from plait.store.protocol import DueThread, ThreadKey

@@ -8,7 +8,7 @@ from tests.clocks import Clock
 from tests.server.parts.workshop import SECOND, FlakyStore, Workshop, make_store, open_workshop, until
 
 from plait.actor.thread import Thread
-from plait.parts.schedule.effect import effect
+from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.store.protocol import ThreadKey
 

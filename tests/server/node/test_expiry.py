@@ -16,7 +16,7 @@ from plait.actor.thread import Thread
 from plait.clock import read_wall_clock
 from plait.errors import Indeterminate, StoreError
 from plait.node.handle import Handle
-from plait.parts.schedule.effect import effect
+from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
 from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write

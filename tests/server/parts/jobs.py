@@ -1,4 +1,4 @@
-"""A small part whose work `Trials` attempts: jobs, which do what a test tells them to."""
+"""A small part whose work `AttemptRunner` attempts: jobs, which do what a test tells them to."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -8,9 +8,9 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock
-from plait.parts.attempts import Retries, Tries
+from plait.parts.attempt_runner import AttemptRunner
+from plait.parts.attempts import Attempts, RetryPolicy
 from plait.parts.part import Part
-from plait.parts.trials import Trials
 from plait.state.commit import Commit
 from plait.store.protocol import Record, RecordRange, ThreadKey
 from plait_schemas.codec import encode_json
@@ -19,7 +19,7 @@ __all__ = ["KEY", "Desk", "Jobs", "ThreadJobs", "decode_job"]
 
 KEY = ThreadKey("desk", "one")
 
-decode_job = msgspec.json.Decoder(Tries).decode
+decode_job = msgspec.json.Decoder(Attempts).decode
 
 
 class Jobs(Part["ThreadJobs"]):
@@ -42,8 +42,8 @@ class ThreadJobs:
     def __init__(self, actor: Actor, part: str) -> None:
         self.actor = actor
         self.part = part
-        self.jobs: dict[str, Tries] = {}
-        self.trials = Trials(actor, self)
+        self.jobs: dict[str, Attempts] = {}
+        self.runner = AttemptRunner(actor, self)
         # What has happened, in order.
         self.seen: list[str] = []
         actor.timer.add(self)
@@ -52,18 +52,18 @@ class ThreadJobs:
         for record in records:
             self.jobs[record.key] = decode_job(record.value or b"").recover(self.actor.host.process)
 
-    def add(self, id: str, job: Tries | None = None) -> Commit:
+    def add(self, id: str, job: Attempts | None = None) -> Commit:
         """Add a job that is due now."""
-        return self.store(id, job or Tries(due=read_due_clock()))
+        return self.store(id, job or Attempts(due=read_due_clock()))
 
-    def store(self, id: str, job: Tries | None) -> Commit:
+    def store(self, id: str, job: Attempts | None) -> Commit:
         """Store a job, or remove it."""
         before = self.jobs.get(id)
         self._set(id, job)
         record = Record(self.part, id, None if job is None else encode_json(job))
         return self.actor.records.write([record], undo=lambda: self._set(id, before))
 
-    def _set(self, id: str, job: Tries | None) -> None:
+    def _set(self, id: str, job: Attempts | None) -> None:
         if job is None:
             self.jobs.pop(id, None)
         else:
@@ -77,7 +77,7 @@ class ThreadJobs:
 
     @property
     def wakes_at(self) -> int:
-        waiting = [job.due for id, job in self.jobs.items() if id not in self.trials.running]
+        waiting = [job.due for id, job in self.jobs.items() if id not in self.runner.running]
         return min(waiting, default=0)
 
     @property
@@ -85,22 +85,22 @@ class ThreadJobs:
         return bool(self.jobs)
 
     def on_due(self, now: int) -> None:
-        for id in [id for id, job in self.jobs.items() if job.due <= now and id not in self.trials.running]:
-            self.trials.begin(id, f"job {id}")
+        for id in [id for id, job in self.jobs.items() if job.due <= now and id not in self.runner.running]:
+            self.runner.begin(id, f"job {id}")
 
     def terminate(self) -> None:
-        self.trials.cancel(besides=None)
+        self.runner.cancel(besides=None)
 
-    # The work of `Trials`
+    # The work of `AttemptRunner`
 
-    def find(self, id: str) -> Tries | None:
+    def find(self, id: str) -> Attempts | None:
         return self.jobs.get(id)
 
-    def retries(self, id: str) -> Retries:
-        return Retries(3, 10.0, 60.0, is_random=False)
+    def retries(self, id: str) -> RetryPolicy:
+        return RetryPolicy(3, 10.0, 60.0, is_random=False)
 
-    def put(self, id: str, tries: Tries) -> Commit:
-        return self.store(id, tries)
+    def put(self, id: str, attempts: Attempts) -> Commit:
+        return self.store(id, attempts)
 
     async def attempt(self, id: str) -> None:
         self.seen.append(f"begin {id}")
@@ -111,7 +111,7 @@ class ThreadJobs:
         self.seen.append(f"give up {id}")
         return self.store(id, None)
 
-    def ended(self, id: str, unstored: Tries | None) -> None:
+    def ended(self, id: str, unstored: Attempts | None) -> None:
         self.seen.append(f"end {id}")
         if unstored is not None:
             self._set(id, unstored)

@@ -1,6 +1,6 @@
 """The counts of attempts and the pauses between them, which the queue and the schedule share."""
 
-from plait.parts.attempts import CRASHES, PAUSES, Retries, Tries
+from plait.parts.attempts import CRASHES, PAUSES, Attempts, RetryPolicy
 
 
 def test_the_pause_doubles_up_to_the_longest() -> None:
@@ -9,16 +9,16 @@ def test_the_pause_doubles_up_to_the_longest() -> None:
 
 
 def test_a_random_pause_has_at_least_a_half_of_its_length() -> None:
-    pauses = {Retries(5, 2.0, 300.0).pause(2) for _ in range(50)}
+    pauses = {RetryPolicy(5, 2.0, 300.0).pause(2) for _ in range(50)}
     assert len(pauses) > 1
     assert all(2_000_000 <= pause <= 4_000_000 for pause in pauses)
 
 
 def test_work_that_ends_its_process_is_a_suspect_and_then_given_up() -> None:
-    tries = Tries(due=1)
+    attempts = Attempts(due=1)
     for number in range(CRASHES):
-        assert not tries.has_crashed_out
-        assert tries.is_suspect == (number == CRASHES - 1)
-        tries = tries.begin(f"process {number}").recover("another")
-    assert tries.has_crashed_out
-    assert tries.attempt == CRASHES + 1
+        assert not attempts.has_crashed_out
+        assert attempts.is_suspect == (number == CRASHES - 1)
+        attempts = attempts.begin(f"process {number}").recover("another")
+    assert attempts.has_crashed_out
+    assert attempts.attempt == CRASHES + 1

@@ -9,7 +9,7 @@ from tests.server.parts.workshop import FlakyStore, open_workshop
 
 from plait.actor.thread import Thread
 from plait.parts.messages.part import Messages
-from plait.parts.schedule.effect import effect
+from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey

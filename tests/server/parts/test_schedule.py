@@ -19,8 +19,8 @@ from plait.actor.turn import current_turn
 from plait.agents.context import find_context
 from plait.clock import read_due_clock
 from plait.errors import InvalidArguments, TooLarge, TooMany
-from plait.parts.schedule import running
-from plait.parts.schedule.effect import effect
+from plait.parts.schedule import effects
+from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import MOST_ROWS, Schedule
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey
@@ -661,7 +661,7 @@ async def test_a_hung_effect_is_reported_with_its_stack_and_cancelled(
 async def test_an_effect_without_a_timeout_that_takes_very_long_is_reported_and_goes_on(
     store: FlakyStore, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_LONG", 0.01)
+    monkeypatch.setattr(effects, "_LONG", 0.01)
     gate = asyncio.Event()
 
     class Slow(Bell):

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plait.parts.attempts import Retries
-from plait.parts.schedule.agenda import Agenda
-from plait.parts.schedule.rows import Row, decode_row
+from plait.parts.attempts import RetryPolicy
+from plait.parts.schedule.rows import Agenda, Row, decode_row
 from plait.parts.schedule.rules import LATEST, Cron, Every
 
 SECOND = 1_000_000
@@ -28,7 +27,7 @@ def make_row(id: str = "a", due: int = 5 * SECOND, **options: Any) -> Row:
 def test_a_run_is_tried_again_as_often_as_its_retries_say_and_later_each_time(
     attempts: int, base: float, most: float
 ) -> None:
-    retries, row, now = Retries(attempts, base, most), make_row(), 10 * SECOND
+    retries, row, now = RetryPolicy(attempts, base, most), make_row(), 10 * SECOND
     for number in range(1, attempts):
         assert row.attempt == number
         after = row.begin("p").fail(retries, now)

@@ -6,18 +6,18 @@ from typing import Final
 from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import PlaitError
-from plait.parts.attempts import PAUSES, Retries
+from plait.parts.attempt_runner import AttemptRunner, Uncounted
+from plait.parts.attempts import PAUSES, RetryPolicy
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.state import Attempts
+from plait.parts.messages.state import QueueAttempts
 from plait.parts.messages.writer import Writer
-from plait.parts.trials import Trials, Uncounted
 from plait.state.commit import Commit
 
 __all__ = ["AgentCaller"]
 
 log = logging.getLogger("plait.agents")
 
-# The id of the queue in its `Trials`, which have no other work.
+# The id of the queue in the `AttemptRunner`, which has no other work.
 _QUEUE: Final = ""
 
 
@@ -27,7 +27,7 @@ class AgentCaller:
     def __init__(self, writer: Writer, agent: str) -> None:
         self._writer = writer
         self._agent = agent
-        self._trials = Trials(writer.actor, self)
+        self._runner = AttemptRunner(writer.actor, self)
         # Whether the app has no such agent.
         self._is_missing = False
 
@@ -41,7 +41,7 @@ class AgentCaller:
     @property
     def wakes_at(self) -> int:
         """When the next attempt must be made; 0 for never."""
-        is_busy = self._trials.running or self._writer.state.head.attempts.process
+        is_busy = self._runner.running or self._writer.state.head.attempts.process
         return 0 if is_busy else self.due
 
     @property
@@ -72,38 +72,38 @@ class AgentCaller:
 
         `follow` must then be called with that write.
         """
-        if self._trials.running or self._is_missing or changes.attempts.due:
+        if self._runner.running or self._is_missing or changes.attempts.due:
             return False
-        changes.attempts = Attempts(due=read_due_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
+        changes.attempts = QueueAttempts(due=read_due_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
         return True
 
     def follow(self, begun: Commit | None) -> None:
         """Call the agent when the attempt is durable: the one that a write has begun, or else another one."""
-        self._trials.begin(_QUEUE, f"agent {self._agent}", begun=begun)
+        self._runner.begin(_QUEUE, f"agent {self._agent}", begun=begun)
 
-    # The work of `Trials`
+    # The work of `AttemptRunner`
 
-    def find(self, id: str) -> Attempts | None:
+    def find(self, id: str) -> QueueAttempts | None:
         """Return the attempts at the queue; None if no other one is needed."""
         attempts = self._writer.state.head.attempts
         return attempts if attempts.due else None
 
-    def retries(self, id: str) -> Retries:
+    def retries(self, id: str) -> RetryPolicy:
         """Return how often a message is attempted."""
         return PAUSES
 
-    def put(self, id: str, tries: Attempts) -> Commit:
+    def put(self, id: str, attempts: QueueAttempts) -> Commit:
         """Store that an attempt begins, or that it has ended without success."""
         writer = self._writer
 
         def work(changes: Changes) -> None:
-            if tries.process:
-                changes.attempts = tries.begin_at(changes.oldest, tries.process)
+            if attempts.process:
+                changes.attempts = attempts.begin_at(changes.oldest, attempts.process)
                 return
             before = changes.attempts
             # An attempt that does not count has not failed for what it took.
-            taken = writer.taken_until if tries.failures > before.failures else 0
-            changes.attempts = tries.end(changes.oldest, taken)
+            taken = writer.taken_until if attempts.failures > before.failures else 0
+            changes.attempts = attempts.end(changes.oldest, taken)
             if before.process and not writer.has_streamed:
                 changes.remove_left()
 
@@ -140,7 +140,7 @@ class AgentCaller:
 
         return self._writer.write(work)[1]
 
-    def ended(self, id: str, unstored: Attempts | None) -> None:
+    def ended(self, id: str, unstored: QueueAttempts | None) -> None:
         """Keep what could not be stored in memory."""
         if unstored is not None:
             self._writer.state = self._writer.state.with_attempts(unstored)

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.attempts import PAUSES, Tries
+from plait.parts.attempts import PAUSES, Attempts
 from plait.parts.messages.message import Message, decode_message
 from plait.parts.messages.sent_keys import SentKeys
 from plait.store.protocol import Record
@@ -18,10 +18,10 @@ __all__ = [
     "HEAD",
     "KEPT",
     "LOG",
-    "Attempts",
     "Head",
     "LostStream",
     "Numbers",
+    "QueueAttempts",
     "State",
     "StreamPlace",
     "count_key",
@@ -60,7 +60,7 @@ class LostStream(NamedTuple):
     pieces: Sequence[str]
 
 
-class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):
+class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
     """The state of the attempts to have the queue taken; each method returns the next state."""
 
     # The position of the oldest message when the last attempt began, or when that last stored what it took; 0 if
@@ -76,7 +76,7 @@ class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):
     left: Sequence[StreamPlace] = ()
     place: int = 0
 
-    def follow(self, oldest: int, now: int) -> "Attempts":
+    def follow(self, oldest: int, now: int) -> "QueueAttempts":
         """Follow a change of the queue: its first message is at `oldest`, or 0 if there is none."""
         if self.process:
             return self  # The end of the attempt decides.
@@ -117,9 +117,9 @@ class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):
         """Whether an attempt has succeeded: the message that was the oldest when it began is not queued."""
         return self.is_owed or not self.oldest or oldest != self.oldest
 
-    def succeed(self, oldest: int, now: int) -> "Attempts":
+    def succeed(self, oldest: int, now: int) -> "QueueAttempts":
         """End the attempts at a message; later ones are due at once, and are taken one by one up to `until`."""
-        return Attempts(due=now, until=self.until) if oldest else _NONE
+        return QueueAttempts(due=now, until=self.until) if oldest else _NONE
 
     def without(self, position: int) -> Self:
         """Return the attempts when the message at a position is no longer one that was left."""
@@ -128,7 +128,7 @@ class Attempts(Tries, frozen=True, omit_defaults=True, kw_only=True):
         return replace(self, left=[each for each in self.left if each.position != position])
 
 
-_NONE: Final = Attempts()
+_NONE: Final = QueueAttempts()
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,7 +146,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: Counts = {}
     queued_bytes: int = 0
     streams: Sequence[StreamPlace] = ()
-    attempts: Attempts = Attempts()
+    attempts: QueueAttempts = QueueAttempts()
 
 
 class State(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ class State(msgspec.Struct, frozen=True):
         """The position of the first message in the queue; 0 if there is none."""
         return self.queue[0].position if self.queue else 0
 
-    def with_attempts(self, attempts: Attempts) -> "State":
+    def with_attempts(self, attempts: QueueAttempts) -> "State":
         """Return a copy with other attempts."""
         return replace(self, head=replace(self.head, attempts=attempts))
 

@@ -10,7 +10,7 @@ from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
 from plait.parts.messages.message import Message, encode_message
-from plait.parts.messages.state import Attempts, LostStream, Numbers, State, StreamPlace
+from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 
@@ -99,7 +99,7 @@ class Writer:
         for message in self.state.queue:
             changes.cancel(message)
             changes.forget(message.id)
-        changes.attempts = Attempts()
+        changes.attempts = QueueAttempts()
         self.state, records = changes.finish()
         return records
 

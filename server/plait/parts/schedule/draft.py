@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from plait.clock import read_due_clock
-from plait.parts.schedule.agenda import Agenda
-from plait.parts.schedule.rows import Identity, Row
+from plait.parts.schedule.rows import Agenda, Identity, Row
 from plait.state.commit import Commit
 
 __all__ = ["EffectRun", "ScheduleDraft"]

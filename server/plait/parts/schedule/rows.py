@@ -1,24 +1,28 @@
-"""One stored schedule, and its changes when attempts begin and end. No I/O."""
+"""The rows of one thread: how attempts change them, and the order in which they are due. No I/O."""
 
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from plait.parts.attempts import CRASHES, Retries, Tries
+from plait.parts.attempts import CRASHES, Attempts, RetryPolicy
 from plait.parts.schedule.rules import LATEST, Rule
 from plait_schemas.codec import encode_json
 
-__all__ = ["Identity", "Row", "decode_row"]
+__all__ = ["Agenda", "Identity", "Row", "decode_row"]
 
 Identity = tuple[str, str | bytes, Rule | None]
 """Identifies equal rows: the effect with the key, or with the arguments and the rule."""
 
 # The pauses after runs of a recurring effect that were given up as they crashed.
-_CRASH_PAUSES: Final = Retries(CRASHES, 300.0, 86_400.0, is_random=False)
+_CRASH_PAUSES: Final = RetryPolicy(CRASHES, 300.0, 86_400.0, is_random=False)
+# Outdated entries, of rows that have changed since, are removed when there are more than this.
+_MOST_OUTDATED: Final = 1000
 
 
-class Row(Tries, frozen=True, omit_defaults=True, kw_only=True):
+class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):
     """An effect that will run, once or repeatedly. Times are in microseconds since the epoch."""
 
     id: str
@@ -86,3 +90,131 @@ def _find_next(rule: Rule, last: int, now: int, lost_runs: int) -> int:
 
 
 decode_row: Final = msgspec.json.Decoder(Row).decode
+
+
+class Agenda:
+    """Finds the next row to run. A row whose effect the class does not have is kept, until a class has the effect.
+
+    Of the queued rows, only the first may run.
+    """
+
+    def __init__(self, rows: Iterable[Row] = (), *, is_known: Callable[[str], bool] = lambda _: True) -> None:
+        self.rows = {row.id: row for row in rows}
+        # The rows that are running, or must not run now for another reason.
+        self._held: set[str] = set()
+        self._is_known = is_known
+        self._identities: dict[Identity, str] = {}
+        # Heaps. An entry counts if its row still has that time. The entries of queued rows are in order of creation.
+        self._timed: list[tuple[int, int, str]] = []
+        self._queued: list[tuple[int, str]] = []
+        # The rows of unknown effects.
+        self._stranded: set[str] = set()
+        # The number of rows that run once or are queued.
+        self._once = sum(row.rule is None for row in self.rows.values())
+        self._refill()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def find(self, identity: Identity) -> Row | None:
+        """Return the row with an identity."""
+        id = self._identities.get(identity)
+        return None if id is None else self.rows[id]
+
+    @property
+    def stranded(self) -> list[Row]:
+        """The rows of effects that the class does not have."""
+        return [self.rows[id] for id in self._stranded]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are rows that run once or are queued."""
+        return self._once > 0
+
+    @property
+    def due(self) -> int:
+        """When the first row is due, whether it may run now or not; 0 for never."""
+        others = [row for id in (*self._held, *self._stranded) if (row := self.rows.get(id))]
+        return min(filter(None, (self.wakes_at, *(row.due for row in others))), default=0)
+
+    @property
+    def wakes_at(self) -> int:
+        """When the first of the rows that may run is due; 0 for never."""
+        found = self._first()
+        return 0 if found is None else found.due
+
+    def set(self, id: str, row: Row | None) -> Row | None:
+        """Replace the row with an id, or remove it; return the earlier row."""
+        before = self.rows.pop(id, None)
+        if before is not None:
+            self._once -= before.rule is None
+            self._stranded.discard(id)
+            if before.identity is not None and self._identities.get(before.identity) == id:
+                del self._identities[before.identity]
+        if row is None:
+            return before
+        self.rows[id] = row
+        self._once += row.rule is None
+        if row.identity is not None:
+            self._identities.setdefault(row.identity, id)
+        self._push(row)
+        if len(self._timed) + len(self._queued) > 2 * len(self.rows) + _MOST_OUTDATED:
+            self._refill()
+        return before
+
+    def take_due(self, now: int, most: int) -> list[Row]:
+        """Hold the first due rows, at most `most`, and return them."""
+        found: list[Row] = []
+        while len(found) < most and (row := self._first()) is not None and row.due <= now:
+            self._held.add(row.id)
+            found.append(row)
+        return found
+
+    def release(self, id: str) -> None:
+        """Stop holding a row; it runs again when it is due, if it still exists."""
+        self._held.discard(id)
+        if (row := self.rows.get(id)) is not None:
+            self._push(row)
+
+    # Inside
+
+    def _first(self) -> Row | None:
+        timed, queued = self._first_timed(), self._first_queued()
+        if timed is None or queued is None:
+            return timed or queued
+        return min(timed, queued, key=lambda row: (row.due, row.created_at))
+
+    def _first_timed(self) -> Row | None:
+        while self._timed:
+            due, _, id = self._timed[0]
+            row = self.rows.get(id)
+            if row is not None and row.due == due and id not in self._held:
+                return row
+            heappop(self._timed)
+        return None
+
+    def _first_queued(self) -> Row | None:
+        while self._queued:
+            row = self.rows.get(self._queued[0][1])
+            if row is not None:
+                return None if row.id in self._held else row
+            heappop(self._queued)
+        return None
+
+    def _push(self, row: Row) -> None:
+        if not self._is_known(row.effect):
+            self._stranded.add(row.id)
+        elif row.is_queued:
+            heappush(self._queued, (row.created_at, row.id))
+        else:
+            heappush(self._timed, (row.due, row.created_at, row.id))
+
+    def _refill(self) -> None:
+        """Rebuild the heaps from the rows."""
+        self._identities = {row.identity: row.id for row in self.rows.values() if row.identity is not None}
+        self._stranded = {row.id for row in self.rows.values() if not self._is_known(row.effect)}
+        waiting = [row for row in self.rows.values() if row.id not in self._stranded]
+        self._timed = [(row.due, row.created_at, row.id) for row in waiting if not row.is_queued]
+        self._queued = [(row.created_at, row.id) for row in waiting if row.is_queued]
+        heapify(self._timed)
+        heapify(self._queued)

@@ -16,12 +16,10 @@ from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import CorruptThread, TooMany
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable
-from plait.parts.schedule.agenda import Agenda
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
-from plait.parts.schedule.effect import Effect, find_effects
-from plait.parts.schedule.rows import Row, decode_row
+from plait.parts.schedule.effects import Effect, EffectRunner, find_effects
+from plait.parts.schedule.rows import Agenda, Row, decode_row
 from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
-from plait.parts.schedule.running import Runner
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
@@ -117,7 +115,7 @@ class ThreadSchedule:
         self._part = part
         self._effects = effects
         self._agenda = Agenda(is_known=effects.__contains__)
-        self._runner = Runner(self, actor, self._agenda, effects, self.put)
+        self._runner = EffectRunner(self, actor, self._agenda, effects, self.put)
         # The newest time at which a row was created.
         self._newest = 0
         # Whether rows that were loaded may be due too late, as a clock that was ahead has set their times.

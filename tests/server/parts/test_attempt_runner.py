@@ -1,4 +1,4 @@
-"""How `Trials` attempts the work of a part, until it is done or given up."""
+"""How `AttemptRunner` attempts the work of a part, until it is done or given up."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ from tests.server.parts.jobs import KEY, Desk, ThreadJobs, decode_job
 from tests.server.parts.workshop import SECOND, FlakyStore, Workshop, open_workshop, until
 
 from plait.errors import Indeterminate, StoreError, Unavailable
-from plait.parts.attempts import CRASHES, Tries
-from plait.parts.trials import Uncounted
+from plait.parts.attempt_runner import Uncounted
+from plait.parts.attempts import CRASHES, Attempts
 from plait.store.protocol import Write
 
 Do = Callable[[ThreadJobs, str], Awaitable[None]]
@@ -40,7 +40,7 @@ async def wait_forever(jobs: ThreadJobs, id: str) -> None:
     await asyncio.Event().wait()
 
 
-async def stored(store: Any, id: str = "a") -> Tries | None:
+async def stored(store: Any, id: str = "a") -> Attempts | None:
     value = await store.record(KEY, "jobs", id)
     return None if value is None else decode_job(value)
 
@@ -51,14 +51,14 @@ def removes(write: Write) -> bool:
 
 
 def is_idle(jobs: ThreadJobs) -> bool:
-    return not jobs.trials.running
+    return not jobs.runner.running
 
 
 # The begin
 
 
 async def test_the_begin_of_an_attempt_is_stored_before_the_work_begins(store: FlakyStore, clock: Clock) -> None:
-    found: list[Tries | None] = []
+    found: list[Attempts | None] = []
 
     async def do(jobs: ThreadJobs, id: str) -> None:
         found.append(await stored(store))
@@ -68,15 +68,15 @@ async def test_the_begin_of_an_attempt_is_stored_before_the_work_begins(store: F
         due = clock.now
         jobs.add("a")
         await until(lambda: not jobs.jobs and is_idle(jobs))
-        assert found == [Tries(due=due, process=jobs.actor.host.process)]
+        assert found == [Attempts(due=due, process=jobs.actor.host.process)]
         assert await stored(store) is None
 
 
 async def test_the_begin_may_be_stored_with_the_work_itself(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, pass_)
-        begun = Tries(due=clock.now, process=jobs.actor.host.process)
-        jobs.trials.begin("a", "job a", begun=jobs.add("a", begun))
+        begun = Attempts(due=clock.now, process=jobs.actor.host.process)
+        jobs.runner.begin("a", "job a", begun=jobs.add("a", begun))
         await until(lambda: is_idle(jobs))
         assert jobs.seen == ["begin a", "end a"]
         assert len([write for write in store.writes if write.records]) == 2  # With its end.
@@ -85,13 +85,13 @@ async def test_the_begin_may_be_stored_with_the_work_itself(store: FlakyStore, c
 async def test_a_begin_that_was_rolled_back_is_none(store: FlakyStore, clock: Clock) -> None:
     def queue(jobs: ThreadJobs, thread: Desk) -> None:
         with thread.transaction():
-            begun = Tries(due=clock.now, process=jobs.actor.host.process)
-            jobs.trials.begin("a", "job a", begun=jobs.add("a", begun))
+            begun = Attempts(due=clock.now, process=jobs.actor.host.process)
+            jobs.runner.begin("a", "job a", begun=jobs.add("a", begun))
             raise KeyError
 
     async with open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, pass_)
-        jobs.add("a", waiting := Tries(due=clock.now + SECOND, failures=1))
+        jobs.add("a", waiting := Attempts(due=clock.now + SECOND, failures=1))
         with pytest.raises(KeyError):
             queue(jobs, await shop.thread(Desk))
         await until(lambda: is_idle(jobs))
@@ -103,13 +103,13 @@ async def test_a_begin_that_was_rolled_back_is_none(store: FlakyStore, clock: Cl
 async def test_a_begin_that_could_not_be_stored_does_not_count(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, pass_)
-        await jobs.add("a", Tries(due=clock.now + SECOND))
+        await jobs.add("a", Attempts(due=clock.now + SECOND))
         store.refuses = lambda _: True
         clock.move(1)
         for pause in (1, 2, 4, 8):  # More often than it may fail. The pauses cannot be stored, either.
             began, count = clock.now, len(jobs.seen)
             await until(lambda count=count: len(jobs.seen) > count)
-            assert jobs.jobs == {"a": Tries(due=began + pause * SECOND)}
+            assert jobs.jobs == {"a": Attempts(due=began + pause * SECOND)}
             clock.move(pause)
         store.refuses = lambda _: False
         await until(lambda: not jobs.jobs and is_idle(jobs))
@@ -121,7 +121,7 @@ async def test_work_that_was_removed_while_its_begin_was_stored_is_not_done(cloc
     store: Any = TroubledStore()
     async with store, open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, pass_)
-        await jobs.add("a", Tries(due=clock.now + SECOND))
+        await jobs.add("a", Attempts(due=clock.now + SECOND))
         store.is_held = True
         clock.move(1)
         await until(lambda: len(store.waiting) == 1)
@@ -176,9 +176,9 @@ async def test_an_attempt_that_fails_after_progress_counts(store: FlakyStore, cl
 
     async with open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, do)
-        jobs.add("a", Tries(due=clock.now, crashes=1))
+        jobs.add("a", Attempts(due=clock.now, crashes=1))
         await until(lambda: "end a" in jobs.seen)
-        assert jobs.jobs == {"a": Tries(due=clock.now + 10 * SECOND, failures=1)}
+        assert jobs.jobs == {"a": Attempts(due=clock.now + 10 * SECOND, failures=1)}
 
 
 async def test_suspects_are_attempted_one_at_a_time_and_others_beside_them(store: FlakyStore, clock: Clock) -> None:
@@ -189,7 +189,7 @@ async def test_suspects_are_attempted_one_at_a_time_and_others_beside_them(store
 
     async with open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, do)
-        suspect = Tries(due=clock.now, crashes=CRASHES - 1)
+        suspect = Attempts(due=clock.now, crashes=CRASHES - 1)
         with (await shop.thread(Desk)).transaction():
             jobs.add("a", suspect)
             jobs.add("b", suspect)
@@ -220,7 +220,7 @@ async def test_an_outage_does_not_count(store: FlakyStore, clock: Clock, error: 
         for pause in (1, 2, 4, 8):
             began = clock.now
             await until(lambda: is_idle(jobs) and jobs.jobs["a"].due > clock.now)
-            assert await stored(store) == Tries(due=began + pause * SECOND)
+            assert await stored(store) == Attempts(due=began + pause * SECOND)
             clock.move(pause)
         assert Desk.errors == []
 
@@ -237,7 +237,7 @@ async def test_a_failure_counts_and_the_last_one_is_given_up_and_told(
         for number, pause in enumerate((10, 20), start=1):
             began = clock.now
             await until(lambda number=number: is_idle(jobs) and jobs.jobs["a"].failures == number)
-            assert await stored(store) == Tries(due=began + pause * SECOND, failures=number)
+            assert await stored(store) == Attempts(due=began + pause * SECOND, failures=number)
             assert f"the job a has failed, attempt {number} of 3, and is tried again in {pause} s" in caplog.text
             clock.move(pause)
         await until(lambda: Desk.errors == ["bad"])
@@ -270,11 +270,11 @@ async def test_giving_up_is_told_only_when_it_is_stored(store: FlakyStore, clock
     async with open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, do)
         store.refuses = removes
-        await jobs.add("a", Tries(due=clock.now, failures=2))
+        await jobs.add("a", Attempts(due=clock.now, failures=2))
         await until(lambda: "end a" in jobs.seen)
         assert Desk.errors == []
         # The next attempt is made after a pause, and has another chance.
-        assert jobs.jobs == {"a": Tries(due=clock.now + SECOND, failures=2)}
+        assert jobs.jobs == {"a": Attempts(due=clock.now + SECOND, failures=2)}
         store.refuses = lambda _: False
         clock.move(1)
         await until(lambda: Desk.errors == ["bad"])
@@ -294,7 +294,7 @@ async def test_no_other_attempt_begins_before_the_end_of_one_is_stored(clock: Cl
         assert jobs.jobs["a"].failures == 1
         clock.move(10)
         jobs.actor.timer.look()
-        assert [*jobs.trials.running] == ["a"]
+        assert [*jobs.runner.running] == ["a"]
         Desk.do = staticmethod(pass_)  # type: ignore[assignment]
         store.resume()
         await until(lambda: not jobs.jobs)
@@ -314,10 +314,10 @@ async def test_work_whose_end_is_being_stored_when_its_turn_is_cancelled_is_not_
         jobs = await open_jobs(shop, do)
         await jobs.add("a")
         await until(lambda: len(store.waiting) == 1)
-        jobs.trials.cancel(besides=None)
+        jobs.runner.cancel(besides=None)
         store.resume()
         await until(lambda: is_idle(jobs))
-        assert jobs.jobs == {"a": Tries(due=clock.now + 60 * SECOND)}
+        assert jobs.jobs == {"a": Attempts(due=clock.now + 60 * SECOND)}
 
 
 async def test_work_whose_end_was_lost_is_done_again(store: FlakyStore, clock: Clock) -> None:
@@ -326,7 +326,7 @@ async def test_work_whose_end_was_lost_is_done_again(store: FlakyStore, clock: C
         store.refuses = removes
         await jobs.add("a")
         await until(lambda: "end a" in jobs.seen)
-        assert await stored(store) == Tries(due=clock.now + SECOND)
+        assert await stored(store) == Attempts(due=clock.now + SECOND)
         store.refuses = lambda _: False
         clock.move(1)
         await until(lambda: not jobs.jobs and is_idle(jobs))
@@ -357,9 +357,9 @@ async def test_cancelling_leaves_out_one_attempt_and_counts_for_none(store: Flak
         jobs.add("a")
         jobs.add("b")
         await until(lambda: jobs.seen == ["begin a", "begin b"])
-        jobs.trials.cancel(besides="a")
+        jobs.runner.cancel(besides="a")
         await until(lambda: "end b" in jobs.seen)
-        assert jobs.jobs["b"] == Tries(due=clock.now + SECOND)
+        assert jobs.jobs["b"] == Attempts(due=clock.now + SECOND)
         gate.set()
         await until(lambda: is_idle(jobs))
         assert [*jobs.jobs] == ["b"]
@@ -378,4 +378,4 @@ async def test_an_end_that_the_part_cannot_store_is_logged_and_leaves_the_work_t
             await jobs.add("a")
             await until(lambda: "end a" in jobs.seen)
         assert "ZeroDivisionError" in caplog.text
-        assert jobs.jobs == {"a": Tries(due=clock.now + SECOND)}
+        assert jobs.jobs == {"a": Attempts(due=clock.now + SECOND)}

@@ -13,15 +13,15 @@ from plait.actor.logs import about
 from plait.actor.turn import Turn
 from plait.clock import read_due_clock
 from plait.errors import PlaitError, RolledBack, escape_traceback, is_outage
-from plait.parts.attempts import PAUSES, Retries, Tries
+from plait.parts.attempts import PAUSES, Attempts, RetryPolicy
 from plait.state.commit import Commit
 
-__all__ = ["Trials", "Uncounted", "Work"]
+__all__ = ["AttemptRunner", "Uncounted", "Work"]
 
 log = logging.getLogger("plait.thread")
 log.addFilter(escape_traceback)
 
-T = TypeVar("T", bound=Tries)
+T = TypeVar("T", bound=Attempts)
 
 
 class Work(Protocol[T]):
@@ -31,11 +31,11 @@ class Work(Protocol[T]):
         """Return the attempts so far; None if the work is done or was removed."""
         ...
 
-    def retries(self, id: str) -> Retries:
+    def retries(self, id: str) -> RetryPolicy:
         """Return how often the work is attempted."""
         ...
 
-    def put(self, id: str, tries: T) -> Commit:
+    def put(self, id: str, attempts: T) -> Commit:
         """Store that an attempt begins, or that it has ended without success. Raises PlaitError."""
         ...
 
@@ -54,7 +54,7 @@ class Uncounted(Exception):
     """Raised by an attempt that was interrupted, or could not begin: it says nothing about the work."""
 
 
-class _Trial(Generic[T]):
+class _RunningAttempt(Generic[T]):
     """One attempt that is running, until its end is stored."""
 
     __slots__ = ("has_begun", "name", "rested", "turn")
@@ -68,98 +68,98 @@ class _Trial(Generic[T]):
         self.rested: T | None = None
 
 
-class Trials(Generic[T]):
+class AttemptRunner(Generic[T]):
     """Attempts the work of one part of a thread, each piece in a turn of its own."""
 
     def __init__(self, actor: Actor, work: Work[T]) -> None:
         self._actor = actor
         self._work = work
         # The running attempts, and the number of attempts in a row that did not count, by id.
-        self.running: dict[str, _Trial[T]] = {}
+        self.running: dict[str, _RunningAttempt[T]] = {}
         self._outages: dict[str, int] = {}
 
     def begin(self, id: str, name: str, *, begun: Commit | None = None) -> None:
         """Begin an attempt in a turn with a name; `begun` is the write that stores that it begins, if there is one."""
-        trial = self.running[id] = _Trial(name)
-        run, finish = partial(self._run, id, trial, begun), partial(self._finish, id, trial)
-        trial.turn = self._actor.begin(name, run, finish)
+        running = self.running[id] = _RunningAttempt(name)
+        run, finish = partial(self._run, id, running, begun), partial(self._finish, id, running)
+        running.turn = self._actor.begin(name, run, finish)
 
     def cancel(self, *, besides: str | None) -> None:
         """Cancel the running attempts, except one."""
-        for id, trial in self.running.items():
-            if trial.turn is not None and id != besides:
-                trial.turn.cancel()
+        for id, running in self.running.items():
+            if running.turn is not None and id != besides:
+                running.turn.cancel()
 
-    async def _run(self, id: str, trial: _Trial[T], begun: Commit | None) -> None:
-        if (tries := self._work.find(id)) is None:
+    async def _run(self, id: str, running: _RunningAttempt[T], begun: Commit | None) -> None:
+        if (attempts := self._work.find(id)) is None:
             return  # It was removed before it began.
-        if tries.has_crashed_out:
-            times = "once more" if tries.crashes == 1 else f"{tries.crashes} times"
-            raise RuntimeError(f"the {trial.name} has ended the process {times}, and this run is not tried again")
+        if attempts.has_crashed_out:
+            times = "once more" if attempts.crashes == 1 else f"{attempts.crashes} times"
+            raise RuntimeError(f"the {running.name} has ended the process {times}, and this run is not tried again")
         # One suspect at a time, so that a crash is not counted for the others too.
-        async with self._actor.host.suspects if tries.is_suspect else nullcontext():
+        async with self._actor.host.suspects if attempts.is_suspect else nullcontext():
             if begun is None:
-                if (tries := self._work.find(id)) is None:
+                if (attempts := self._work.find(id)) is None:
                     return
-                begun = self._work.put(id, tries.begin(self._actor.host.process))
+                begun = self._work.put(id, attempts.begin(self._actor.host.process))
             try:
                 await begun
             except RolledBack:
                 return  # Nothing has begun.
-            trial.has_begun = True
+            running.has_begun = True
             if self._work.find(id) is not None:
                 await self._work.attempt(id)
 
     # The end of an attempt
 
-    def _finish(self, id: str, trial: _Trial[T], _: object, error: BaseException | None) -> None:
+    def _finish(self, id: str, running: _RunningAttempt[T], _: object, error: BaseException | None) -> None:
         if error is None:
             self._outages.pop(id, None)
         commit = None
         if error is not None and not self._actor.is_ending:
             try:
-                commit = self._store_end(id, trial, error)
+                commit = self._store_end(id, running, error)
             except BaseException as refusal:
-                self._free(id, trial, refusal)
+                self._free(id, running, refusal)
                 if not isinstance(refusal, PlaitError):
                     raise
-                log.debug("the end of the %s could not be stored: %s", trial.name, refusal)
+                log.debug("the end of the %s could not be stored: %s", running.name, refusal)
                 return
         if commit is None:
-            self._free(id, trial, None)
+            self._free(id, running, None)
         else:
-            commit.then(partial(self._free, id, trial))
+            commit.then(partial(self._free, id, running))
 
-    def _store_end(self, id: str, trial: _Trial[T], error: BaseException) -> Commit | None:
+    def _store_end(self, id: str, running: _RunningAttempt[T], error: BaseException) -> Commit | None:
         """Store the end of an attempt that has raised; None if that is not needed."""
-        tries = self._work.find(id)
-        if tries is not None and trial.has_begun and not tries.process:
-            tries = None  # The end of this attempt is stored.
+        attempts = self._work.find(id)
+        if attempts is not None and running.has_begun and not attempts.process:
+            attempts = None  # The end of this attempt is stored.
         if isinstance(error, Uncounted) or is_outage(error):
-            return None if tries is None else self._work.put(id, self._rest(id, trial, tries))
+            return None if attempts is None else self._work.put(id, self._rest(id, running, attempts))
         self._outages.pop(id, None)
-        if tries is None:
+        if attempts is None:
             self._actor.turns.report(error, None)
             return None
         retries, now = self._work.retries(id), read_due_clock()
-        if (after := tries.fail(retries, now)) is None:
+        if (after := attempts.fail(retries, now)) is None:
             commit = self._work.give_up(id, error)
             commit.then(lambda failure: self._actor.turns.report(error, None) if failure is None else None)
             return commit
         text = "the %s has failed, attempt %d of %d, and is tried again in %.3g s"
         numbers = (after.failures, retries.attempts, (after.due - now) / 1e6)
-        log.warning(text, trial.name, *numbers, exc_info=error, extra=about(self._actor.key))
+        log.warning(text, running.name, *numbers, exc_info=error, extra=about(self._actor.key))
         return self._work.put(id, after)
 
-    def _free(self, id: str, trial: _Trial[T], failure: BaseException | None) -> None:
+    def _free(self, id: str, running: _RunningAttempt[T], failure: BaseException | None) -> None:
         """Allow the next attempt when it is due: after a pause, if the end of this one could not be stored."""
-        tries = None if failure is None else self._work.find(id)
+        attempts = None if failure is None else self._work.find(id)
         del self.running[id]
-        self._work.ended(id, None if tries is None else trial.rested or self._rest(id, trial, tries))
+        self._work.ended(id, None if attempts is None else running.rested or self._rest(id, running, attempts))
         self._actor.arm()
 
-    def _rest(self, id: str, trial: _Trial[T], tries: T) -> T:
+    def _rest(self, id: str, running: _RunningAttempt[T], attempts: T) -> T:
         """End an attempt that does not count; the next one begins after a pause, which grows."""
         count = self._outages[id] = self._outages.get(id, 0) + 1
-        trial.rested = rested = tries.rest(read_due_clock() + PAUSES.pause(count))
+        running.rested = rested = attempts.rest(read_due_clock() + PAUSES.pause(count))
         return rested
