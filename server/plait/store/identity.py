@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from plait.clock import read_wall_clock
 from plait.errors import StoreError
 from plait.store.lock import NO_STAMP, FileStamp, LogIdentity, read_log_identity
 
@@ -18,6 +19,8 @@ _READS: Final = 50
 _READ_AFTER: Final = 0.01
 # Stands for the stamp of a file that was truncated.
 _TRUNCATED: Final = FileStamp(-1, 0)
+# The microseconds to which file systems round times, at most: two changes in between may have the same time.
+_ROUNDED: Final = 2_000_000
 # The place of the salts in a log.
 _SALTS: Final = slice(16, 24)
 
@@ -34,24 +37,38 @@ class FileIdentity:
         """`before` is the stamp of a server that crashed and left its log; `NO_STAMP` if none did."""
         # Absolute, as the working directory may change.
         self._path = path.absolute()
-        self._log = make_log_path(self._path)
-        self._file_id, self._log_id = _identify(self._path), _identify(self._log)
+        # As strings, since each write looks there.
+        self._file, self._log, self._folder = map(str, (self._path, make_log_path(self._path), self._path.parent))
+        self._file_id, self._log_id = _identify(self._file), _identify(self._log)
         # The stamp that the server wrote last, and the stamp that was last read from the file without its log.
         self.own = before if before.server else FileStamp(secrets.randbits(62) + 1, 0)
         self._seen = _read_stamp(self._path, 0)
         # The size and time of the file when `_seen` was read.
         self._size_and_time = 0, 0
+        # What identifies the folder and its last change, since which the log was found; None if it may change unseen.
+        self._folder_id: tuple[int, int, int] | None = None
         self._salts = 0
+        # The size and time of the file when the salts were last read, and when SQLite restarted the log.
+        self._read_at: tuple[int, int] | None = None
+        self._restarted_at: tuple[int, int] | None = None
 
     def has_log(self) -> bool:
         """Whether the log is still at its path. Raises OSError."""
-        return self._log_id is None or _identify(self._log) == self._log_id
+        # To create, remove or rename a file changes its folder. The status of the log itself is expensive: once it is
+        # read, Linux updates the time of the log at the next write.
+        if self._log_id is None or ((folder := _identify_change(self._folder)) and folder == self._folder_id):
+            return True
+        if _identify(self._log) != self._log_id:
+            return False
+        is_old = folder is not None and read_wall_clock() - folder[2] // 1000 > _ROUNDED
+        self._folder_id = folder if is_old else None
+        return True
 
     def has_file(self) -> bool:
         """Whether the database is still at its path and was not overwritten. Raises OSError."""
         for _ in range(_READS):
             try:
-                status = self._path.stat()
+                status = os.stat(self._file)
             except (FileNotFoundError, NotADirectoryError):
                 return False
             if (status.st_dev, status.st_ino) != self._file_id:
@@ -71,10 +88,15 @@ class FileIdentity:
 
         Call it after `has_file`. Raises OSError.
         """
-        salts = _read_salts(self._log)
-        if salts in (0, self._salts):
+        # SQLite restarts the log after it has written all of it to the file, so not again while the file is the same.
+        if self._restarted_at == self._size_and_time:
+            return None
+        is_read, self._read_at = self._read_at == self._size_and_time, self._size_and_time
+        if (salts := _read_salts(self._log)) in (0, self._salts):
             return None
         self._salts = salts
+        if is_read:  # Otherwise SQLite may have written the log after it restarted it.
+            self._restarted_at = self._size_and_time
         return LogIdentity(salts, self.own.server, *self._seen, self._size_and_time[0])
 
 
@@ -132,19 +154,25 @@ def make_log_path(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def _read_salts(log: Path) -> int:
+def _read_salts(log: str | Path) -> int:
     """Return the salts of a log; 0 if it has none. Raises OSError."""
     try:
-        with log.open("rb", buffering=0) as file:
+        with open(log, "rb", buffering=0) as file:
             return int.from_bytes(file.read(_SALTS.stop)[_SALTS])
     except FileNotFoundError:
         return 0
 
 
-def _identify(path: Path) -> tuple[int, int] | None:
+def _identify(path: str) -> tuple[int, int] | None:
     """Return the device and inode of the file at a path; None if there is no file. Raises any other OSError."""
+    change = _identify_change(path)
+    return None if change is None else change[:2]
+
+
+def _identify_change(path: str) -> tuple[int, int, int] | None:
+    """Return the device and inode of the file at a path and the nanoseconds of its last change, as `_identify` does."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_mtime_ns

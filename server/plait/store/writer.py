@@ -1,14 +1,12 @@
 """The writer of a SQLite store: commits batches, and checks that the file was not replaced. Runs in its OS thread."""
 
 import logging
-import math
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
@@ -23,9 +21,6 @@ from plait.store.removal import has_removed, remove_step
 __all__ = ["Writer"]
 
 log = logging.getLogger("plait.store")
-
-# Seconds between two looks for a restart of the log, while transactions follow one another.
-_READ_LOG_EVERY: Final = 0.005
 
 P = ParamSpec("P")
 T = TypeVar("T", LastWrite, LogIdentity)
@@ -45,8 +40,6 @@ class Writer:
         self._counter = 0
         self._identity: FileIdentity | None = None
         self._warned: set[str] = set()
-        # When the identity of the log was last read.
-        self._log_read = -math.inf
         # Whether another file is at the path, so that writes to the open file would be lost.
         self.is_lost = False
         self._is_replaced = False
@@ -91,7 +84,6 @@ class Writer:
         except sqlite3.OperationalError as error:  # The disk may be full; threads can still be read.
             log.warning("%s cannot be written: %s", self._path, error)
         self._is_found(has_written=True)
-        self._log_read = -math.inf  # The next write restarts the log.
 
     def commit(self, db: sqlite3.Connection, batch: Sequence[Group]) -> Sequence[Outcome]:
         """Write a batch in one transaction and return the outcome of each group."""
@@ -193,8 +185,8 @@ class Writer:
             return not self.is_lost
         try:
             is_same = self._identity.has_log() and self._identity.has_file()
-            if is_same and has_written:
-                self._record_log_identity(self._identity)
+            if is_same and has_written and (found := self._identity.take_log_identity()) is not None:
+                self._record(self._lock.write_log_identity, found)
         except OSError as error:  # An error of the file system does not mean that the file was replaced.
             self._warn_once("cannot check whether %s was deleted or replaced: %s", error)
             return True
@@ -206,13 +198,6 @@ class Writer:
                 self._path,
             )
         return is_same
-
-    def _record_log_identity(self, identity: FileIdentity) -> None:
-        now = time.monotonic()
-        if now - self._log_read >= _READ_LOG_EVERY:
-            self._log_read = now
-            if (found := identity.take_log_identity()) is not None:
-                self._record(self._lock.write_log_identity, found)
 
     def _has_lost(self, db: sqlite3.Connection) -> bool:
         write = self._lock.read_last_write()

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.server.store.test_writer import WRITE_AND_DIE, log_of
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
 from plait.store.backup import back_up, restore
+from plait.store.identity import FileIdentity
 from plait.store.lock import NO_STAMP, FileStamp, read_log_identity
 from plait.store.sqlite import SqliteStore
 
@@ -178,6 +180,57 @@ async def test_no_row_is_written_by_itself_into_a_file_that_was_replaced(
     assert path.read_bytes() == there
 
 
+def _remove_log(path: Path) -> None:
+    log_of(path).unlink()
+
+
+def _move_log(path: Path) -> None:
+    log_of(path).rename(path.with_name("moved"))
+
+
+def _replace_log(path: Path) -> None:
+    path.with_name("copy").write_bytes(log_of(path).read_bytes())
+    path.with_name("copy").replace(log_of(path))
+
+
+def _replace_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("moved"))
+    shutil.copytree(path.parent.with_name("moved"), path.parent)
+
+
+def make_files(path: Path, age: int) -> FileIdentity:
+    """Return the identity of a file with a log, in a folder whose last change was `age` seconds ago."""
+    path.parent.mkdir()
+    path.write_bytes(b"file")
+    log_of(path).write_bytes(b"log")
+    os.utime(path.parent, (at := time.time() - age, at))
+    return FileIdentity(path, NO_STAMP)
+
+
+@pytest.mark.parametrize("age", [0, 10])
+@pytest.mark.parametrize("harm", [_remove_log, _move_log, _replace_log, _replace_folder])
+def test_a_log_that_was_removed_moved_or_replaced_is_missed(
+    tmp_path: Path, harm: Callable[[Path], None], age: int
+) -> None:
+    path = tmp_path / "folder" / "threads.db"
+    identity = make_files(path, age)
+    assert all(identity.has_log() for _ in range(3))
+    path.with_name("another").touch()
+    assert identity.has_log()
+    harm(path)
+    assert not identity.has_log()
+
+
+def test_a_log_that_is_replaced_in_the_same_tick_of_the_clock_of_its_folder_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "threads.db"
+    identity = make_files(path, 0)
+    at = path.parent.stat().st_mtime_ns
+    assert identity.has_log()
+    _replace_log(path)
+    os.utime(path.parent, ns=(at, at))
+    assert not identity.has_log()
+
+
 # The log of another file
 
 
@@ -252,16 +305,18 @@ async def test_a_file_and_its_log_may_be_moved_together_and_a_log_that_was_moved
         assert (await versions(store))[0] == 30
 
 
-async def test_the_log_of_a_single_write_is_known_as_that_of_its_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("plait.store.writer._READ_LOG_EVERY", 60)
+async def test_the_log_is_known_as_that_of_its_file_after_each_restart_of_it(path: Path) -> None:
     await make_store(path, 1)
     async with SqliteStore(path) as store:
-        await put(store, change(2))
-        found = read_log_identity(path)
-        assert found is not None
-        assert found.salts == int.from_bytes(log_of(path).read_bytes()[16:24])
+        for version in range(2, 12):
+            # SQLite writes the log to the file after a large change.
+            await put(store, change(version, snapshot=bytes(5_000_000) if version in (6, 7) else None))
+            found = read_log_identity(path)
+            assert found is not None
+            assert found.salts == int.from_bytes(log_of(path).read_bytes()[16:24])
+            if version in (3, 4, 10):
+                with database(path) as db:
+                    assert db.execute("PRAGMA wal_checkpoint").fetchone()[0] == 0
 
 
 def test_a_stamp_may_follow_itself_and_earlier_ones_of_its_server() -> None:
