@@ -20,7 +20,7 @@ from benchmarks.protocols import PROTOCOLS
 from benchmarks.pushes import push
 from benchmarks.results import Result
 from benchmarks.servers import ROOT, Recipe, plait, serve
-from plait.cluster.directory import View
+from plait.cluster.directory import DirectoryView
 from plait.cluster.owners import Worker, Workers
 from plait.cluster.place import VARIABLES
 from plait.cluster.postgres import PostgresDirectory
@@ -108,7 +108,7 @@ def _join(one: Setup, two: list[Setup], is_owned: Callable[[ThreadKey], bool]) -
     )
 
 
-async def _settle(url: PostgresUrl) -> View:
+async def _settle(url: PostgresUrl) -> DirectoryView:
     """Return the directory when each node has its share."""
     deadline = time.monotonic() + _PATIENCE
     async with PostgresDirectory(url) as directory:

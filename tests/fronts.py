@@ -17,7 +17,7 @@ from tests.ports import hold_port
 from plait import Plait, ThreadKey
 from plait.cluster.gate import OPEN, Gate
 from plait.cluster.owners import NodeId, NotOwner
-from plait.cluster.place import Place, split_address
+from plait.cluster.place import NodeConfig, split_address
 from plait.web.context import ServerContext
 from plait.web.http.endpoint import Endpoint
 from plait.web.links.folder import Folder
@@ -107,7 +107,7 @@ class Front:
             return Folder(node, self._folder)
         addresses = [f"127.0.0.1:{held.getsockname()[1]}" for held in self._held]
         host, port = split_address(addresses[node], "the address")
-        place = Place(str(node), host, port, addresses[node], "the secret of the test")
+        place = NodeConfig(str(node), host, port, addresses[node], "the secret of the test")
         return Tcp(place, lambda: str(node), lambda other: addresses[int(other)])
 
     def _take_over(self, mounted: ASGIApp) -> ASGIApp:

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from plait.cli.main import cli
-from plait.cluster.place import Place
+from plait.cluster.place import NodeConfig
 from plait.settings import COMMAND_VARIABLES, Settings
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -29,7 +29,7 @@ def read(name: str) -> Any:
     return yaml.safe_load((DEPLOY / name).read_text())
 
 
-def check_node(command: list[str], variables: Mapping[str, str]) -> Place:
+def check_node(command: list[str], variables: Mapping[str, str]) -> NodeConfig:
     """Check that a command starts a node, with variables that plait knows; return its place."""
     assert command[0].endswith("plait")
     names = {name for name in variables if name.startswith("PLAIT_")}
@@ -43,7 +43,7 @@ def check_node(command: list[str], variables: Mapping[str, str]) -> Place:
         "PLAIT_LISTEN_NODES": bound.arguments.get("listen_nodes", variables.get("PLAIT_LISTEN_NODES", "")),
         **{name: value for name, value in variables.items() if "NODE_ADDRESS" in name or "SECRET" in name},
     }
-    place = Place.from_environment(found)
+    place = NodeConfig.from_environment(found)
     assert place is not None
     assert place.secret
     return place

@@ -18,7 +18,7 @@ from tests.workers.load import Told, check_changes
 
 from plait import ThreadKey
 from plait.cluster.directories import find_directory
-from plait.cluster.directory import View
+from plait.cluster.directory import DirectoryView
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError
 from plait.store.shards import find_shard
@@ -73,10 +73,10 @@ class Cluster:
         """Where clients reach the nodes."""
         return [each.address for each in self.nodes.values()]
 
-    def read(self) -> View:
+    def read(self) -> DirectoryView:
         """Return the directory. Raises StoreError."""
 
-        async def read() -> View:
+        async def read() -> DirectoryView:
             directory = find_directory(open_store(self.store))
             assert directory is not None
             async with directory:

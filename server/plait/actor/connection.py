@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from plait.actor.transport import Frame, Session, Transport
+from plait.actor.transport import ClientSession, Frame, Transport
 from plait.errors import PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.revision import Revision
@@ -17,8 +17,8 @@ from plait_schemas.messages import PresenceDiff
 __all__ = [
     "PLAIN",
     "Connection",
+    "ConnectionGroup",
     "Gate",
-    "Group",
     "Lease",
     "Party",
     "PlainWire",
@@ -191,9 +191,9 @@ class Connection:
         self.state: Any = {}
         # The client's presence; None if it has not set one.
         self.presence: Any = None
-        self.session: Session | None = None
+        self.session: ClientSession | None = None
         # The connections that are sent changes together with this one; None if it is sent them separately.
-        self.group: Group | None = None
+        self.group: ConnectionGroup | None = None
         # Whether the connection is closed or closing: nothing more is accepted from the client.
         self.is_closed = False
         # The trace of the client's last message, for its effects, and the `traceparent` header of its request.
@@ -317,7 +317,7 @@ class Connection:
         return f"<Connection {self.id}>"
 
 
-class Group(Protocol):
+class ConnectionGroup(Protocol):
     """Connections that are sent each change together."""
 
     def deliver(self, revision: Revision, source: object) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
-from plait.actor.connection import Connection, Group, Wire
+from plait.actor.connection import Connection, ConnectionGroup, Wire
 from plait.actor.presence import Presence
 from plait.actor.transport import Frame, Multicast
 from plait.errors import PlaitError, TooMany
@@ -49,7 +49,7 @@ class Connections:
         self._members: dict[Connection, None] = _NOTHING
         # The connections that are sent each change separately, and the groups of the others, one a link.
         self.single: dict[Connection, None] = _NOTHING
-        self.groups: dict[Multicast, Group] = _NOTHING
+        self.groups: dict[Multicast, ConnectionGroup] = _NOTHING
         # The number of connections with each id: nearly always one.
         self._ids: dict[str, int] = _NOTHING
         # The error for further connections; None while they are accepted.

@@ -31,7 +31,7 @@ StreamSink = Callable[[Sent, Any], Callable[[], None]]
 cannot be JSON."""
 
 
-class _Options(msgspec.Struct, frozen=True):
+class _RpcOptions(msgspec.Struct, frozen=True):
     name: str | None
     concurrent: bool
     clients: bool
@@ -55,7 +55,7 @@ def rpc(
         raise TypeError(f"@rpc({function!r}): the name is a keyword, @rpc(name={function!r})")
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, _Options(name, concurrent, clients))
+        setattr(function, _MARK, _RpcOptions(name, concurrent, clients))
         return function
 
     return mark if function is None else mark(function)
@@ -197,7 +197,7 @@ def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]
     for attribute in dir(cls):
         function = inspect.getattr_static(cls, attribute)
         options = getattr(function, _MARK, None)
-        if isinstance(options, _Options):
+        if isinstance(options, _RpcOptions):
             if attribute in reserved:
                 raise TypeError(
                     f"{cls.__name__}.{attribute} is an attribute of Thread and cannot be an rpc: give the method "

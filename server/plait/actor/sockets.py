@@ -11,7 +11,7 @@ from plait.actor.connection import PLAIN, Connection, Principal, Rights, Wire
 from plait.actor.connections import Connections
 from plait.actor.outcome import make_resolver, maybe_await
 from plait.actor.thread import Thread
-from plait.actor.transport import Session, Transport
+from plait.actor.transport import ClientSession, Transport
 from plait.actor.turn import Turn
 from plait.actor.turns import TurnActor, TurnRunner
 from plait.errors import PlaitError
@@ -83,7 +83,7 @@ class Sockets(Connections):
     def join(
         self,
         connection: Connection,
-        session: Session,
+        session: ClientSession,
         request: Request,
         *,
         welcome: Callable[[], None],

@@ -11,12 +11,12 @@ from plait.state.revision import Revision
 __all__ = [
     "HIGH_WATER",
     "Cancellable",
+    "ClientSession",
     "Frame",
     "LinkedTransport",
     "Multicast",
     "OneWay",
     "Receiver",
-    "Session",
     "Transport",
 ]
 
@@ -155,7 +155,7 @@ class Receiver(Protocol):
         ...
 
 
-class Session(Protocol):
+class ClientSession(Protocol):
     """Sends frames of a thread to a connection."""
 
     def deliver(self, frame: Frame, revision: Revision) -> None:

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from plait.cli.options import fail
 from plait.cluster.directories import find_directory
-from plait.cluster.directory import NodeRecord, View
+from plait.cluster.directory import DirectoryView, NodeRecord
 from plait.cluster.member import SINGLE
 from plait.errors import PlaitError, operator_message
 from plait.spelling import count
@@ -44,14 +44,14 @@ def status(
     print(f"{count(len(view.alive()), 'node')}, {count(len(view.shards), 'shard')}, {free} without an owner")
 
 
-async def _read(url: str) -> View:
+async def _read(url: str) -> DirectoryView:
     if (directory := find_directory(open_store(url))) is None:
         fail("this store is for one machine, and has no nodes")
     async with directory:
         return await directory.read()
 
 
-def _make_rows(view: View) -> list[tuple[str, ...]]:
+def _make_rows(view: DirectoryView) -> list[tuple[str, ...]]:
     shards = Counter(each.node for each in view.shards)
     epochs = {each.id: [shard.epoch for shard in view.shards if shard.node == each.id] for each in view.nodes}
     return [
@@ -72,7 +72,7 @@ def _find_state(node: NodeRecord) -> str:
     return "dead" if node.is_dead else "starting or leaving" if node.is_leaving else "alive"
 
 
-def _describe(view: View) -> dict[str, Any]:
+def _describe(view: DirectoryView) -> dict[str, Any]:
     names = {id: each.name for id, each in view.alive().items()}
     return {
         "nodes": [

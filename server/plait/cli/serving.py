@@ -18,7 +18,7 @@ from plait.cli.loading import check_target, find_plaits, load
 from plait.cli.options import LoadError, Target, fail, give_up
 from plait.cli.watching import run_and_watch
 from plait.cluster.owners import Worker
-from plait.cluster.place import VARIABLES, Place, join_address
+from plait.cluster.place import VARIABLES, NodeConfig, join_address
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
@@ -73,7 +73,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         `listen` returns the listening socket, and `started` is called with its port after the start.
         """
         app, plaits = self._load()
-        if Place.from_environment() is not None and len(plaits) > 1:
+        if NodeConfig.from_environment() is not None and len(plaits) > 1:
             fail("a node of a cluster serves one Plait: give each a server of its own")
         if control is not None:
             # What the app starts, such as a `plait` command, is not this worker.
@@ -209,7 +209,7 @@ def _set_place(node: str, listen_nodes: str) -> None:
     """Tell the app, and the workers, which node of a cluster they are; fail if that is not possible."""
     os.environ |= {VARIABLES["cluster"]: "true", VARIABLES["node"]: node, VARIABLES["listen"]: listen_nodes}
     try:
-        Place.from_environment()
+        NodeConfig.from_environment()
     except ValueError as error:
         fail(str(error))
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from plait.cluster.directory import Directory, NodeRecord, View
+from plait.cluster.directory import Directory, DirectoryView, NodeRecord
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import LEASE, boot_time
 from plait.cluster.member import SINGLE, Member
@@ -121,7 +121,7 @@ class ClusterOwners:
     # For links and status
 
     @property
-    def view(self) -> View:
+    def view(self) -> DirectoryView:
         """The directory, as it was read last."""
         return self._member.view
 

@@ -11,7 +11,7 @@ import msgspec
 
 from plait.store.shards import SHARDS
 
-__all__ = ["FREE", "NO_VIEW", "Directory", "NodeRecord", "ShardRecord", "View", "merge_versions"]
+__all__ = ["FREE", "NO_VIEW", "Directory", "DirectoryView", "NodeRecord", "ShardRecord", "merge_versions"]
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def merge_versions(before: Mapping[str, int], recorded: Mapping[str, int]) -> di
     return {kind: max(each.get(kind, 0) for each in (before, recorded)) for kind in (*before, *recorded)}
 
 
-class View(msgspec.Struct, frozen=True):
+class DirectoryView(msgspec.Struct, frozen=True):
     """The whole directory at one moment."""
 
     nodes: Sequence[NodeRecord]
@@ -64,39 +64,39 @@ class View(msgspec.Struct, frozen=True):
         """Return the nodes that are not dead, by id."""
         return {each.id: each for each in self.nodes if not each.is_dead}
 
-    def without(self, ids: Collection[str]) -> "View":
+    def without(self, ids: Collection[str]) -> "DirectoryView":
         """Return the directory in which these nodes are dead."""
         dead = {each.id: msgspec.structs.replace(each, is_dead=True) for each in self.nodes if each.id in ids}
-        return View([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
+        return DirectoryView([dead.get(each.id, each) for each in self.nodes], self.shards) if dead else self
 
-    def including(self, id: str) -> "View":
+    def including(self, id: str) -> "DirectoryView":
         """Return the directory in which a node may have shards."""
         nodes = [msgspec.structs.replace(each, is_leaving=False) if each.id == id else each for each in self.nodes]
-        return View(nodes, self.shards)
+        return DirectoryView(nodes, self.shards)
 
-    def moved(self, epochs: Mapping[int, int], to: str) -> "View":
+    def moved(self, epochs: Mapping[int, int], to: str) -> "DirectoryView":
         """Return the directory in which a node owns these shards, at these epochs."""
         shards = list(self.shards)
         for shard, epoch in epochs.items():
             shards[shard] = ShardRecord(to, epoch, shards[shard].versions)
-        return View(self.nodes, shards) if epochs else self
+        return DirectoryView(self.nodes, shards) if epochs else self
 
-    def recorded(self, versions: Mapping[int, Mapping[str, int]]) -> "View":
+    def recorded(self, versions: Mapping[int, Mapping[str, int]]) -> "DirectoryView":
         """Return the directory in which these shards have threads of these versions."""
         shards = list(self.shards)
         for shard, each in versions.items():
             shards[shard] = shards[shard]._replace(versions=merge_versions(shards[shard].versions, each))
-        return View(self.nodes, shards)
+        return DirectoryView(self.nodes, shards)
 
 
-NO_VIEW: Final = View((), (FREE,) * SHARDS)
+NO_VIEW: Final = DirectoryView((), (FREE,) * SHARDS)
 """The directory before the first node has joined."""
 
 
 class Directory(AbstractAsyncContextManager["Directory"], Protocol):
     """Changes the directory, after it is entered. Every method raises StoreError if its outcome is not known."""
 
-    async def read(self) -> View:
+    async def read(self) -> DirectoryView:
         """Return the directory as it is at one moment of this call."""
         ...
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from plait.cluster.lease import Lease
+from plait.cluster.lease import NodeLease
 
 __all__ = ["OPEN", "Gate", "LeaseGate"]
 
@@ -51,7 +51,7 @@ class LeaseGate:
     """The gate of a node with a lease: open while that holds."""
 
     def __init__(self) -> None:
-        self._lease: Lease | None = None
+        self._lease: NodeLease | None = None
         self.generation = 0
         self._waiting: list[Callable[[], None]] = []
 
@@ -64,7 +64,7 @@ class LeaseGate:
     def closed_for(self) -> float:
         return math.inf if self._lease is None else max(-self._lease.rest, 0.0)
 
-    def follow(self, lease: Lease) -> None:
+    def follow(self, lease: NodeLease) -> None:
         """Open and close with this lease from now on."""
         self._lease = lease
         self.generation += 1

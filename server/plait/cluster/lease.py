@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["LEASE", "Lease", "boot_time"]
+__all__ = ["LEASE", "NodeLease", "boot_time"]
 
 LEASE: Final = 3.0
 """Seconds that a node may serve after its last successful beat began."""
@@ -24,7 +24,7 @@ def _find_clock() -> Callable[[], float]:
 _read: Final = _find_clock()
 
 
-class Lease:
+class NodeLease:
     """Whether this node may serve. Everything that leaves it, answers and writes, asks `holds` first."""
 
     __slots__ = ("_clock", "_until")

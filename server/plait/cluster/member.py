@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from plait.cluster.directory import NO_VIEW, Directory, NodeRecord, ShardRecord, View
-from plait.cluster.lease import Lease, boot_time
+from plait.cluster.directory import NO_VIEW, Directory, DirectoryView, NodeRecord, ShardRecord
+from plait.cluster.lease import NodeLease, boot_time
 from plait.cluster.moves import NO_THREADS, Moves
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError, Unavailable
@@ -54,7 +54,7 @@ class Member:
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self.record = record
-        self.lease = Lease(clock)
+        self.lease = NodeLease(clock)
         # Whether the other nodes have marked it as dead: it must join again, with a new id.
         self.is_dead = False
         # Whether other nodes may give it shards: not while its app starts. It takes those that have no owner.
@@ -211,13 +211,13 @@ class Member:
         nodes = self.view.alive()
         return sorted(nodes[id].name for id in self._moves.find_linked() if id in nodes)
 
-    def _find_rival(self, view: View) -> NodeRecord | None:
+    def _find_rival(self, view: DirectoryView) -> NodeRecord | None:
         """Return a node with which this one cannot be: beside a process that is no cluster, there is no other."""
         others = (each for id, each in view.alive().items() if id != self.record.id)
         is_alone = self.record.name == SINGLE
         return next((each for each in others if is_alone or each.name in (SINGLE, self.record.name)), None)
 
-    async def _recall(self, view: View) -> None:
+    async def _recall(self, view: DirectoryView) -> None:
         """Adopt what the directory says of this node's shards: the outcome of an earlier change may be unknown."""
         self._owned = {shard: each.epoch for shard, each in enumerate(view.shards) if each.node == self.record.id}
         self._leaving &= self._owned.keys()
@@ -244,7 +244,7 @@ class Member:
             log.warning("the node %s is silent, and is marked as dead", nodes[id].name)
         return dead
 
-    async def _take_lost(self, view: View) -> None:
+    async def _take_lost(self, view: DirectoryView) -> None:
         alive = view.alive()
         lost = ((shard, each) for shard, each in enumerate(view.shards) if each.node not in alive)
         winners = {shard: find_winner(shard, _find_able(alive, each)) for shard, each in lost}
@@ -259,7 +259,7 @@ class Member:
             log.info("the node %s has taken %d shards without an owner", self.record.name, len(taken))
             self.view = self.view.moved(taken, self.record.id)
 
-    async def _share(self, view: View) -> None:
+    async def _share(self, view: DirectoryView) -> None:
         """Give some shards to nodes that have joined, as each is to have its share."""
         if targets := self._find_targets(view, self._owned):
             # Work is not cut off to share it.
@@ -268,7 +268,7 @@ class Member:
             if some := dict(islice(idle, _SHARED_AT_ONCE)):
                 await self._give(some)
 
-    def _find_targets(self, view: View, shards: Iterable[int]) -> dict[int, str]:
+    def _find_targets(self, view: DirectoryView, shards: Iterable[int]) -> dict[int, str]:
         """Return who is to have shards of this node instead of it."""
         alive = view.alive()
         winners = ((shard, find_winner(shard, _find_able(alive, view.shards[shard]))) for shard in shards)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from plait.cluster.directory import NodeRecord, View
+from plait.cluster.directory import DirectoryView, NodeRecord
 from plait.cluster.nats_messages import Beats, Found, Numbered, Table
 from plait.errors import StoreError
 from plait.store.nats.connection import Connection
@@ -67,14 +67,14 @@ class NatsDirectory:
     ) -> None:
         await self._stack.aclose()
 
-    async def read(self) -> View:
+    async def read(self) -> DirectoryView:
         found = await self._access.run(self._access.read)
         nodes = [
             replace(node, beats=beats.count, is_leaving=beats.is_leaving, links=beats.links)
             for node in found.table.nodes.values()
             for beats in (found.find_beats(node.id).beats,)
         ]
-        return View(sorted(nodes, key=lambda node: node.name), found.table.shards)
+        return DirectoryView(sorted(nodes, key=lambda node: node.name), found.table.shards)
 
     async def join(self, node: NodeRecord) -> NodeRecord | None:
         def join(found: Found) -> tuple[_Change | None, NodeRecord | None]:

@@ -12,7 +12,7 @@ import msgspec
 
 from plait.cluster.member import SINGLE
 
-__all__ = ["VARIABLES", "NodeTls", "Place", "join_address", "split_address"]
+__all__ = ["VARIABLES", "NodeConfig", "NodeTls", "join_address", "split_address"]
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _TLS: Final = ("certificate", "key", "authority")
@@ -27,7 +27,7 @@ VARIABLES: Final = {
     "key": "PLAIT_CLUSTER_KEY",
     "authority": "PLAIT_CLUSTER_CA",
 }
-"""The variables of a place, by what they say."""
+"""The variables of a configuration, by what they say."""
 
 
 class NodeTls(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class NodeTls(msgspec.Struct, frozen=True):
         return context
 
 
-class Place(msgspec.Struct, frozen=True):
+class NodeConfig(msgspec.Struct, frozen=True):
     """A node: its name, where it listens for the others, where they find it, and how they prove who they are."""
 
     name: str
@@ -79,15 +79,15 @@ class Place(msgspec.Struct, frozen=True):
         address = found["address"] or listen
         if split_address(address, VARIABLES["address"])[0] in ("0.0.0.0", "::"):
             raise ValueError(f"{listen} is no address that other nodes can dial: say which with {VARIABLES['address']}")
-        place = cls(name, host, port, address, found["secret"], _read_tls(found))
-        if not place.secret and place.tls is None and not _is_loopback(host):
+        config = cls(name, host, port, address, found["secret"], _read_tls(found))
+        if not config.secret and config.tls is None and not _is_loopback(host):
             raise ValueError(
                 f"nodes that listen on {host} must prove who they are: set {VARIABLES['secret']} to the same secret on "
                 f"all of them, or {', '.join(VARIABLES[each] for each in _TLS)}"
             )
-        return place
+        return config
 
-    def for_worker(self, number: int) -> "Place":
+    def for_worker(self, number: int) -> "NodeConfig":
         """Return the place of one of the workers of this node."""
         host, port = split_address(self.address, VARIABLES["address"])
         address = join_address(host, port + number)

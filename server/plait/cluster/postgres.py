@@ -7,7 +7,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from plait.cluster.directory import NO_VIEW, NodeRecord, ShardRecord, View
+from plait.cluster.directory import NO_VIEW, DirectoryView, NodeRecord, ShardRecord
 from plait.errors import StoreError
 from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Db, Engine, explain, has_no_table
 from plait.store.postgres.schema import Tables
@@ -92,13 +92,13 @@ class PostgresDirectory:
         await self._beats.close()
         await self._line.close()
 
-    async def read(self) -> View:
+    async def read(self) -> DirectoryView:
         """Return the directory as it is at one moment of this call; an empty one before the first node has joined."""
         rows = await self._fetch(_READ, is_made=False)
         if not rows:
             return NO_VIEW
         row = rows[0]
-        return View(
+        return DirectoryView(
             msgspec.json.decode(row["nodes"], type=list[NodeRecord]),
             msgspec.json.decode(row["shards"], type=list[ShardRecord]),
         )

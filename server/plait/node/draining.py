@@ -9,11 +9,11 @@ from typing import Final, Protocol
 from plait.actor.actor import Actor
 from plait.errors import PlaitError, Unavailable
 from plait.node.alarms import Alarms
-from plait.node.threads import SHUTTING_DOWN, Phase, Threads
+from plait.node.threads import SHUTTING_DOWN, Phase, ThreadTable
 from plait.store.protocol import ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
-__all__ = ["Runs", "drain", "end_work", "leave", "refuse_clients"]
+__all__ = ["EndingRuns", "drain", "end_work", "leave", "refuse_clients"]
 
 log = logging.getLogger("plait.node")
 
@@ -21,7 +21,7 @@ log = logging.getLogger("plait.node")
 _GRACE: Final = 1.0
 
 
-class Runs(Protocol):
+class EndingRuns(Protocol):
     """The runs of agents."""
 
     @property
@@ -38,7 +38,7 @@ class Runs(Protocol):
         ...
 
 
-async def drain(threads: Threads, runs: Runs, alarms: Alarms, timeout: float) -> None:
+async def drain(threads: ThreadTable, runs: EndingRuns, alarms: Alarms, timeout: float) -> None:
     """Refuse sockets, give turns and changes `timeout` seconds to end, cancel the others, then close all sockets."""
     await alarms.stop()
     for actor in threads.actors(Phase.AWAKE):
@@ -66,7 +66,7 @@ def leave(actor: Actor, code: int, reason: str) -> None:
 
 async def end_work(
     find_busy: Callable[[], Collection[Actor]],
-    runs: Runs,
+    runs: EndingRuns,
     until: float,
     *,
     grace: float,
@@ -103,6 +103,6 @@ async def _wait_until_idle(find_busy: Callable[[], Collection[Actor]], until: fl
     return True
 
 
-def _find_busy(threads: Threads) -> list[Actor]:
+def _find_busy(threads: ThreadTable) -> list[Actor]:
     found = (*threads.actors(Phase.AWAKE, Phase.ENDING), *threads.destroyed)
     return [actor for actor in found if not actor.is_idle]

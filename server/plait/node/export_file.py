@@ -44,7 +44,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     user: str | None = None
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _FileLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Any other line: a state, a record with its value as JSON or as base64, or the end."""
 
     state: msgspec.Raw = _NONE
@@ -57,7 +57,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _decode_header: Final = msgspec.json.Decoder(Header).decode
-_decode_line: Final = msgspec.json.Decoder(_Line).decode
+_decode_line: Final = msgspec.json.Decoder(_FileLine).decode
 
 
 class ExportWriter:
@@ -70,7 +70,7 @@ class ExportWriter:
     def begin(self, header: Header, state: bytes | None) -> bytes:
         """Return the first line and that of the state, if there is one."""
         # An empty Raw is the default, which is left out.
-        found = b"" if state is None else encode_json(_Line(state=msgspec.Raw(_make_line(state)))) + b"\n"
+        found = b"" if state is None else encode_json(_FileLine(state=msgspec.Raw(_make_line(state)))) + b"\n"
         return self._add(encode_json(header) + b"\n" + found)
 
     def encode(self, records: list[Record]) -> bytes:
@@ -81,14 +81,14 @@ class ExportWriter:
 
     def end(self) -> bytes:
         """Return the last line."""
-        return encode_json(_Line(records=self._count, sha256=self._hash.hexdigest())) + b"\n"
+        return encode_json(_FileLine(records=self._count, sha256=self._hash.hexdigest())) + b"\n"
 
     def _add(self, lines: bytes) -> bytes:
         self._hash.update(lines)
         return lines
 
 
-def _encode(record: Record) -> _Line:
+def _encode(record: Record) -> _FileLine:
     value = record.value or b""
     try:
         decode_json(value)
@@ -98,8 +98,8 @@ def _encode(record: Record) -> _Line:
         # Spaces around the JSON would be lost, and a line break would end the line.
         is_line = value == value.strip() and b"\n" not in value and b"\r" not in value
     if is_line:
-        return _Line(part=record.part, key=record.key, value=msgspec.Raw(value))
-    return _Line(part=record.part, key=record.key, base64=b64encode(value).decode())
+        return _FileLine(part=record.part, key=record.key, value=msgspec.Raw(value))
+    return _FileLine(part=record.part, key=record.key, base64=b64encode(value).decode())
 
 
 def _make_line(state: bytes) -> bytes:
@@ -156,7 +156,7 @@ class ExportReader:
             raise InvalidState(f"the thread was exported in format {header.format}; this plait reads {FORMAT}")
         return header
 
-    def _read_line(self) -> _Line:
+    def _read_line(self) -> _FileLine:
         data = self._file.readline()
         if not data.endswith(b"\n"):
             raise self._refuse("it is not complete: its last line is missing")
@@ -169,7 +169,7 @@ class ExportReader:
             self._hash.update(data)
         return line
 
-    def _read_record(self, line: _Line, limits: Limits) -> Record:
+    def _read_record(self, line: _FileLine, limits: Limits) -> Record:
         if line.part is None:
             raise self._refuse(f"line {self._number} is no record")
         try:

@@ -26,7 +26,7 @@ from plait.errors import (
 )
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.alarms import Alarms
-from plait.node.threads import SHUTTING_DOWN, Phase, Slot, Threads, start_task
+from plait.node.threads import SHUTTING_DOWN, Phase, Slot, ThreadTable, start_task
 from plait.parts.part import Part, find_parts, find_ranges, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_state, store_migrated
 from plait.store.deletion import delete_thread
@@ -63,7 +63,7 @@ class Lifecycle:
     ) -> None:
         # Called before a thread is written at a state version.
         self.record_version = record_version
-        self.threads = Threads(self._on_asleep)
+        self.threads = ThreadTable(self._on_asleep)
         # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
         self._store = store

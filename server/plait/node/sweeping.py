@@ -8,7 +8,7 @@ from typing import Final
 
 from plait.actor.actor import Actor
 from plait.clock import ClockWatch
-from plait.node.threads import Phase, Threads
+from plait.node.threads import Phase, ThreadTable
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Sweeper"]
@@ -27,7 +27,7 @@ class Sweeper:
     """
 
     def __init__(
-        self, threads: Threads, stop: Callable[[Actor], None], on_jump: Callable[[], None], *, interval: float
+        self, threads: ThreadTable, stop: Callable[[Actor], None], on_jump: Callable[[], None], *, interval: float
     ) -> None:
         self._threads = threads
         self._stop = stop

@@ -21,7 +21,7 @@ Who moves a thread from one phase to another:
     waking, awake, stopping → ending  `Endings.destroy`, in a turn of the thread
     waking, stopping, filling, ending → asleep  the table, when the last task has ended, however it did
 
-`Threads._move` makes all of these changes, and fails for any other. `Moving` stops the threads that move to another
+`ThreadTable._move` makes all of these changes, and fails for any other. `Moving` stops the threads that move to another
 node.
 """
 
@@ -36,7 +36,7 @@ from plait.actor.actor import Actor
 from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 
-__all__ = ["SHUTTING_DOWN", "Phase", "Slot", "Threads", "start_task", "wait_for_task"]
+__all__ = ["SHUTTING_DOWN", "Phase", "Slot", "ThreadTable", "start_task", "wait_for_task"]
 
 SHUTTING_DOWN: Final = "the server is shutting down"
 
@@ -67,7 +67,7 @@ _COUNTED: Final = {Phase.WAKING, Phase.AWAKE}
 
 
 class Slot:
-    """One thread in the table. Only `Threads` changes its phase and its tasks."""
+    """One thread in the table. Only `ThreadTable` changes its phase and its tasks."""
 
     __slots__ = ("actor", "fence", "has_woken", "key", "phase", "tasks", "waiters")
 
@@ -111,7 +111,7 @@ class Slot:
         return self.actor
 
 
-class Threads:
+class ThreadTable:
     """The slots of the threads that are not asleep; `on_asleep` is called with each slot that is removed."""
 
     def __init__(self, on_asleep: Callable[[Slot], None]) -> None:

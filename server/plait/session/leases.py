@@ -11,7 +11,7 @@ from plait.clock import read_wall_clock
 from plait.errors import Unauthenticated
 from plait_schemas.codes import UNAUTHENTICATED
 
-__all__ = ["EXPIRED", "Lease", "Leases", "Target", "find_seconds_left"]
+__all__ = ["EXPIRED", "Leases", "PrincipalLease", "Target", "find_seconds_left"]
 
 EXPIRED: Final = "the token has expired"
 """Why a principal that has expired is refused, and what is open for it is closed."""
@@ -31,7 +31,7 @@ def find_seconds_left(principal: Principal | None) -> float | None:
     return max(principal.expires_at - read_wall_clock() / 1e6, 0.0)
 
 
-class Lease:
+class PrincipalLease:
     """An open socket or a streamed answer of a principal.
 
     It is pending from the beginning of its client's authentication to `open`, so that it knows who was disconnected
@@ -152,14 +152,14 @@ class Leases:
         # Numbers authentications and disconnections.
         self._numbers = itertools.count(1)
         # In the order in which their authentications began.
-        self._pending: dict[Lease, None] = {}
-        self._open: set[Lease] = set()
+        self._pending: dict[PrincipalLease, None] = {}
+        self._open: set[PrincipalLease] = set()
         # When targets were last disconnected, the earliest first; kept while an older authentication is under way.
         self._disconnected: dict[Target, int] = {}
 
-    def begin(self) -> Lease:
+    def begin(self) -> PrincipalLease:
         """Return a lease of a client whose authentication begins."""
-        lease = Lease(self)
+        lease = PrincipalLease(self)
         lease.begin()
         return lease
 
@@ -175,22 +175,22 @@ class Leases:
 
     # Called by leases
 
-    def begin_authentication(self, lease: Lease) -> None:
+    def begin_authentication(self, lease: PrincipalLease) -> None:
         """Add a pending lease."""
         lease.number = next(self._numbers)
         self._pending[lease] = None
 
-    def is_disconnected(self, lease: Lease) -> bool:
+    def is_disconnected(self, lease: PrincipalLease) -> bool:
         """Return whether its principal or connection was disconnected after its authentication began."""
         found = self._disconnected
         return bool(found) and any(found.get(target, 0) > lease.number for target in _find_targets(lease))
 
-    def open(self, lease: Lease) -> None:
+    def open(self, lease: PrincipalLease) -> None:
         """Make a pending lease an open one."""
         self.discard(lease)
         self._open.add(lease)
 
-    def discard(self, lease: Lease) -> None:
+    def discard(self, lease: PrincipalLease) -> None:
         """Forget a lease, and the disconnections that no older one needs to know."""
         self._open.discard(lease)
         self._pending.pop(lease, None)
@@ -199,5 +199,5 @@ class Leases:
             del self._disconnected[target]
 
 
-def _find_targets(lease: Lease) -> tuple[Target, Target]:
+def _find_targets(lease: PrincipalLease) -> tuple[Target, Target]:
     return (None if lease.principal is None else lease.principal.id, None), (None, lease.connection_id)

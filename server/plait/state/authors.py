@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 from plait.errors import Conflict, NotFound
 from plait.state.budget import Budget
 from plait.state.log import ChangeLog
-from plait.state.undone import Step as Change
-from plait.state.undone import drop_undone, parse_taken_back
+from plait.state.undone import DecodedChange, drop_undone, parse_taken_back
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import PatchError, decode_ops, find, parse
 from plait_schemas.shape import Shape
@@ -57,7 +56,7 @@ async def find_authors(change_log: ChangeLog, version: int, pointer: str) -> lis
     return search.stretches()
 
 
-async def _read(change_log: ChangeLog, version: int) -> list[Change]:
+async def _read(change_log: ChangeLog, version: int) -> list[DecodedChange]:
     """Return the changes up to a version that are in reach, in order."""
     rows: list[ChangeRow] = []
     size, before = 0, version + 1
@@ -71,7 +70,7 @@ async def _read(change_log: ChangeLog, version: int) -> list[Change]:
             return drop_undone(await change_log.document(before - 1), rows, Budget())
         except (Conflict, NotFound, PatchError):
             pass  # It would take too long: a text that an undo restored counts as written by its author.
-    return [Change(row.version, row.source, decode_ops(row.ops)) for row in rows]
+    return [DecodedChange(row.version, row.source, decode_ops(row.ops)) for row in rows]
 
 
 class _Search:
@@ -104,7 +103,7 @@ class _Search:
                 found.append(each)
         return found
 
-    async def go_back(self, change: Change) -> None:
+    async def go_back(self, change: DecodedChange) -> None:
         """Go back to the version before a change."""
         taken = parse_taken_back(change.source)
         source = change.source if taken is None else taken.source

@@ -42,7 +42,7 @@ class Turns(Protocol):
         """Cut the running turns short, except turns in a task of `told`, which awaits the change and gets the error."""
 
 
-class Timer(Protocol):
+class DueTimes(Protocol):
     """Knows when the thread must be awake next."""
 
     # When the thread expires; None if it never does.
@@ -112,7 +112,7 @@ class CommitQueue:
         # The class and message of the error with which further changes are refused; None while they are accepted.
         self._refusal: tuple[type[PlaitError], str] | None = None
         # Tells when the thread must be awake.
-        self.timer: Timer | None = None
+        self.timer: DueTimes | None = None
         # The time that the store was told last; None if that is not known.
         self.due: int | None = 0
         # The last write of a thread that is being destroyed; it is already pending before it is submitted.

@@ -10,7 +10,7 @@ from msgspec import inspect
 from plait.errors import InvalidState
 from plait_schemas.patch import escape
 
-__all__ = ["Plan", "check_fields", "make_plan", "make_unknown_field_error"]
+__all__ = ["FieldPlan", "check_fields", "make_plan", "make_unknown_field_error"]
 
 # Longer names are not compared and are cut in messages; a message lists at most this many names.
 _LONG: Final = 64
@@ -31,7 +31,7 @@ def make_unknown_field_error(name: str, fields: Iterable[str], place: str = "") 
     return InvalidState(f"there is no field {name!r}{advice}", path=f"{place}/{escape(name)}")
 
 
-class Plan(Protocol):
+class FieldPlan(Protocol):
     """The places of a type's fields. A type without fields, or one that allows any, has no plan."""
 
     def matches(self, value: object) -> bool:
@@ -58,7 +58,7 @@ class Unknown:
         self.parts: list[str] = []
 
 
-def check_fields(plan: Plan | None, value: Any, path: str = "") -> None:
+def check_fields(plan: FieldPlan | None, value: Any, path: str = "") -> None:
     """Raise InvalidState when the JSON value at a path has an unknown field."""
     try:
         found = None if plan is None else plan.find(value)
@@ -80,9 +80,9 @@ class _Object:
         self._tag_field = tag_field
         self._tag = tag
         # The plans of those fields that have one.
-        self._members: list[tuple[str, Plan]] = []
+        self._members: list[tuple[str, FieldPlan]] = []
 
-    def add(self, field: str, plan: Plan | None) -> None:
+    def add(self, field: str, plan: FieldPlan | None) -> None:
         """Set the plan of a field."""
         if plan is not None:
             self._members.append((field, plan))
@@ -110,12 +110,12 @@ class _Object:
                     yield from plan.find_all(value[field], f"{place}/{escape(field)}")
 
 
-class _Row:
+class _Tuple:
     """A tuple of fixed length, a named tuple, or a Struct that is an array in JSON, whose first element is the tag."""
 
     __slots__ = ("_has_end", "_members", "_tag")
 
-    def __init__(self, members: list[Plan | None], *, has_end: bool, tag: str | int | None) -> None:
+    def __init__(self, members: list[FieldPlan | None], *, has_end: bool, tag: str | int | None) -> None:
         self._members = members
         # Whether msgspec drops elements after the last one.
         self._has_end = has_end
@@ -150,7 +150,7 @@ class _Members:
 
     __slots__ = ("_plan",)
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FieldPlan) -> None:
         self._plan = plan
 
     def matches(self, value: object) -> bool:
@@ -174,7 +174,7 @@ class _Elements:
 
     __slots__ = ("_plan",)
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FieldPlan) -> None:
         self._plan = plan
 
     def matches(self, value: object) -> bool:
@@ -198,7 +198,7 @@ class _Union:
 
     __slots__ = ("_plans",)
 
-    def __init__(self, plans: list[Plan]) -> None:
+    def __init__(self, plans: list[FieldPlan]) -> None:
         self._plans = plans
 
     def matches(self, value: object) -> bool:
@@ -218,7 +218,7 @@ class _Union:
 
 
 @lru_cache(maxsize=1024)
-def make_plan(type_: Any) -> Plan | None:
+def make_plan(type_: Any) -> FieldPlan | None:
     """Return the plan of a type, None if it has no fields to check."""
     try:
         return _make_type_plan(inspect.type_info(type_), {})
@@ -226,7 +226,7 @@ def make_plan(type_: Any) -> Plan | None:
         return None
 
 
-def _make_type_plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
+def _make_type_plan(info: inspect.Type, known: dict[int, FieldPlan]) -> FieldPlan | None:
     """Return the plan of a type; `known` has the plans of the enclosing types, for recursive types."""
     match info:
         case inspect.Metadata(type=type_):
@@ -240,7 +240,7 @@ def _make_type_plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
             return None if (plan := _make_type_plan(type_, known)) is None else _Elements(plan)
         case inspect.TupleType(item_types=types):
             members = [_make_type_plan(each, known) for each in types]
-            return _Row(members, has_end=False, tag=None) if any(members) else None
+            return _Tuple(members, has_end=False, tag=None) if any(members) else None
         case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
             return known[id(info)] if id(info) in known else _make_field_plan(info, known)
         case _:
@@ -249,12 +249,12 @@ def _make_type_plan(info: inspect.Type, known: dict[int, Plan]) -> Plan | None:
 
 def _make_field_plan(
     info: inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType,
-    known: dict[int, Plan],
-) -> Plan:
+    known: dict[int, FieldPlan],
+) -> FieldPlan:
     tag_field, tag = (info.tag_field, info.tag) if isinstance(info, inspect.StructType) else (None, None)
     if isinstance(info, inspect.NamedTupleType) or (isinstance(info, inspect.StructType) and info.array_like):
-        members: list[Plan | None] = [] if tag is None else [None]
-        plan: Plan = _Row(members, has_end=isinstance(info, inspect.StructType), tag=tag)
+        members: list[FieldPlan | None] = [] if tag is None else [None]
+        plan: FieldPlan = _Tuple(members, has_end=isinstance(info, inspect.StructType), tag=tag)
         known[id(info)] = plan
         members += (_make_type_plan(field.type, known) for field in info.fields)
     else:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, 
 import msgspec
 from msgspec import inspect
 
-from plait.state.fields import Plan, make_plan
+from plait.state.fields import FieldPlan, make_plan
 
 __all__ = ["NotTyped", "find_fields", "find_member_type", "is_any_text", "make_reader"]
 
@@ -29,7 +29,7 @@ _NO_STRINGS: Final = (inspect.NoneType, inspect.BoolType, inspect.IntType, inspe
 
 
 @lru_cache(maxsize=1024)
-def make_reader(type_: Any) -> tuple[Callable[[bytes], Any], Plan | None]:
+def make_reader(type_: Any) -> tuple[Callable[[bytes], Any], FieldPlan | None]:
     """Return the decoder of a type, and the plan that finds unknown fields in its JSON, None if it has no fields."""
     return msgspec.json.Decoder(type_).decode, make_plan(type_)
 

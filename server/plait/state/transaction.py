@@ -31,7 +31,7 @@ _LATE: Final = "a transaction was left after the one around it, with which its c
 Callback = Callable[[PlaitError | None], None]
 
 
-class Owner(Protocol):
+class TransactionOwner(Protocol):
     """The pipeline, as far as its transactions know it."""
 
     @property
@@ -46,7 +46,7 @@ class Owner(Protocol):
     def after(self, callback: Callback) -> None: ...
 
 
-def find_transaction(owner: Owner) -> "Transaction | None":
+def find_transaction(owner: TransactionOwner) -> "Transaction | None":
     """Return the transaction of a thread in whose block the calling code runs; it may have been rolled back."""
     found = _innermost.get()
     while found is not None and found.owner is not owner:
@@ -87,7 +87,7 @@ class Transaction:
         "owner",
     )
 
-    def __init__(self, owner: Owner, key: ThreadKey) -> None:
+    def __init__(self, owner: TransactionOwner, key: ThreadKey) -> None:
         self.owner = owner
         self._key = key
         self._outer: Transaction | None = None

@@ -8,14 +8,14 @@ from plait.store.protocol import ChangeRow
 from plait_schemas.inverse import invert
 from plait_schemas.patch import Op, Owned, compact
 
-__all__ = ["REDO", "UNDO", "Step", "TakenBack", "drop_undone", "parse_taken_back"]
+__all__ = ["REDO", "UNDO", "DecodedChange", "TakenBack", "drop_undone", "parse_taken_back"]
 
 UNDO: Final = "undo"
 REDO: Final = "redo"
 """The source of an undo or a redo begins with this word, before the undone versions and the source of these."""
 
 
-class Step(NamedTuple):
+class DecodedChange(NamedTuple):
     """A change, decoded."""
 
     version: int
@@ -42,14 +42,14 @@ def parse_taken_back(source: str) -> TakenBack | None:
     return TakenBack(int(first), int(last or first), whose, name == REDO)
 
 
-def drop_undone(document: Any, rows: Iterable[ChangeRow], budget: Budget) -> list[Step]:
+def drop_undone(document: Any, rows: Iterable[ChangeRow], budget: Budget) -> list[DecodedChange]:
     """Return the changes of a document without the undone ones and their undos; the others are rebased.
 
     Undos that were redone, and their redos, are left out, too. An undone change is kept, with its undo, if other
     changes depend on it, or if it was not undone completely. Raises PatchError, and Conflict when it would take too
     long.
     """
-    steps = [Step(row.version, row.source, budget.decode(row)) for row in rows]
+    steps = [DecodedChange(row.version, row.source, budget.decode(row)) for row in rows]
     needed: set[int] = set()
     while undone := _find_undone(steps, needed):
         walk = _Walk(document, undone, budget)
@@ -60,7 +60,7 @@ def drop_undone(document: Any, rows: Iterable[ChangeRow], budget: Budget) -> lis
     return steps
 
 
-def _find_undone(steps: Sequence[Step], needed: Collection[int]) -> dict[int, int]:
+def _find_undone(steps: Sequence[DecodedChange], needed: Collection[int]) -> dict[int, int]:
     """Return the changes to leave out, each with the version of its undo or redo; undos in `needed` do not count."""
     sources = {step.version: step.source for step in steps}
     taking = [
@@ -108,7 +108,7 @@ class _Walk:
         # the same place.
         self._inverses: list[_Inverse] = []
 
-    def take(self, step: Step) -> Step | None:
+    def take(self, step: DecodedChange) -> DecodedChange | None:
         """Apply the next change, and return it rebased over the undone ones; None if it is left out."""
         if step.version in self._undone:
             before, self._owned = self._document, {}  # The inverse may share parts with the document.
@@ -121,7 +121,7 @@ class _Walk:
             return self._keep(step)
         return None
 
-    def _keep(self, step: Step) -> Step:
+    def _keep(self, step: DecodedChange) -> DecodedChange:
         self._apply(step.ops)
         self._inverses, ops = self._bring_past(self._inverses, step.ops)
         return step._replace(ops=ops)

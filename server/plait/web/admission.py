@@ -18,7 +18,7 @@ from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
 from plait.parts.messages.part import Messages
 from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
-from plait.session.leases import Lease
+from plait.session.leases import PrincipalLease
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
@@ -32,7 +32,7 @@ from plait.web.context import (
     find_traceparent,
     with_token,
 )
-from plait.web.sockets.pending_join import OpenSocket, PendingJoin, Place
+from plait.web.sockets.pending_join import OpenSocket, PendingJoin, SocketResources
 from plait.web.sockets.socket import ABNORMAL
 from plait_schemas.codes import INTERNAL_ERROR
 from plait_schemas.messages import SUBPROTOCOL
@@ -52,11 +52,11 @@ class Admission:
     A client of the Cloudflare protocol is authenticated by its request, a native client by its join.
     """
 
-    def __init__(self, context: ServerContext, scope: Scope, key: ThreadKey, place: Place) -> None:
+    def __init__(self, context: ServerContext, scope: Scope, key: ThreadKey, resources: SocketResources) -> None:
         self._context = context
         self._key = key
-        self._place = place
-        self._lease = place.lease = Lease(context.leases)
+        self._resources = resources
+        self._lease = resources.lease = PrincipalLease(context.leases)
         self._request = as_get(scope)
         self._traceparent = find_traceparent(scope)
         self._is_native = SUBPROTOCOL in scope.get("subprotocols", ())
@@ -152,8 +152,8 @@ class Admission:
         pending.hand_over(joining)
 
     def _hold(self, connection: Connection) -> None:
-        """Have a connection closed when the rights of its client end, and its place kept until its turns have ended."""
-        self._place.connection = connection
+        """Have a connection closed when the rights of its client end, and its resources kept until its turns end."""
+        self._resources.connection = connection
         connection.traceparent, connection.lease = self._traceparent, self._lease
         self._lease.principal = connection.principal
         self._lease.open(partial(_close, connection), connection_id=connection.id)
@@ -172,24 +172,24 @@ class Admission:
         return actor.sockets.connection_id("cloudflare", rights.principal, given)
 
 
-async def join_in_task(join: Join, socket: OpenSocket, place: Place, context: ServerContext) -> None:
-    """Join a socket to its thread in this task, which `place` cancels if the peer disconnects."""
-    task = place.joining = asyncio.current_task()
+async def join_in_task(join: Join, socket: OpenSocket, resources: SocketResources, context: ServerContext) -> None:
+    """Join a socket to its thread in this task, which `resources` cancels if the peer disconnects."""
+    task = resources.joining = asyncio.current_task()
     assert task is not None
     try:
         await try_join(join, socket, context)
     except asyncio.CancelledError as error:
-        if place.joining is not None:
+        if resources.joining is not None:
             # The peer has not disconnected: `authenticate` has raised the error, or the server is stopping.
             socket.close(INTERNAL_ERROR, log_internal(error))
             raise
         if task.uncancel():
             raise
     else:
-        if place.joining is None:
+        if resources.joining is None:
             task.uncancel()  # The peer has disconnected, but `authenticate` has caught the cancellation.
     finally:
-        place.joining = None
+        resources.joining = None
 
 
 async def try_join(join: Join, socket: OpenSocket, context: ServerContext) -> None:

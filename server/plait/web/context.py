@@ -22,7 +22,7 @@ from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Una
 from plait.limits import Limits, TokenBucket, TokenBuckets, check_weight, count_extra_messages
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
-from plait.session.leases import Lease, Leases
+from plait.session.leases import Leases, PrincipalLease
 from plait.state.compatibility import Compatibility
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
@@ -37,7 +37,7 @@ from plait.web.sockets.pending_join import PendingJoin
 
 __all__ = [
     "THREAD",
-    "Requests",
+    "RequestLimiter",
     "ServerContext",
     "as_final_refusal",
     "as_get",
@@ -64,7 +64,7 @@ _LONGEST_TRACEPARENT: Final = 512
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
-class Requests:
+class RequestLimiter:
     """Limits the rate of requests by principal, or by address if there is none."""
 
     def __init__(self, limits: Limits) -> None:
@@ -94,9 +94,9 @@ class Requests:
         return buckets.bucket(find_party(request, principal), asyncio.get_running_loop().time())
 
 
-def find_lease(request: Request) -> Lease:
+def find_lease(request: Request) -> PrincipalLease:
     """Return the lease of a request, which ends with its answer."""
-    lease: Lease = request.scope[_LEASE]
+    lease: PrincipalLease = request.scope[_LEASE]
     return lease
 
 
@@ -143,7 +143,7 @@ class ServerContext:
         # The queue for costly work of all sockets and requests.
         self.scheduler = FairScheduler()
         self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
-        self.requests = Requests(self.limits)
+        self.requests = RequestLimiter(self.limits)
         # The open sockets and streams of principals.
         self.leases = Leases()
         self._shutdown_timeout = shutdown_timeout
@@ -161,7 +161,7 @@ class ServerContext:
         self.scheduler = FairScheduler()
 
     @contextmanager
-    def hold_lease(self, request: Request) -> Iterator[Lease]:
+    def hold_lease(self, request: Request) -> Iterator[PrincipalLease]:
         """Give a request a lease while the block runs."""
         lease = request.scope[_LEASE] = self.leases.begin()
         try:

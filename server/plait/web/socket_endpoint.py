@@ -22,7 +22,7 @@ from plait.web.relay.gateway import RelayedSocket
 from plait.web.relay.messages import SentScope
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
-from plait.web.sockets.pending_join import Place, run_unless_disconnected
+from plait.web.sockets.pending_join import SocketResources, run_unless_disconnected
 from plait.web.sockets.socket import Socket
 from plait.web.thread_urls import read_address
 from plait_schemas.messages import SUBPROTOCOL
@@ -83,7 +83,7 @@ class _Opening:
             if found is None:
                 leave()
             elif found.link is None:
-                await self._join(key, Place(leave))
+                await self._join(key, SocketResources(leave))
             else:
                 await self._relay(key, found.link, leave)
 
@@ -119,8 +119,8 @@ class _Opening:
 
     # A thread of this node
 
-    async def _join(self, key: ThreadKey, place: Place) -> None:
-        admission, rights, socket = Admission(self._context, self._scope, key, place), None, None
+    async def _join(self, key: ThreadKey, resources: SocketResources) -> None:
+        admission, rights, socket = Admission(self._context, self._scope, key, resources), None, None
         try:
             # A client of the Cloudflare protocol is checked before its socket is accepted.
             if self._subprotocol is None:
@@ -130,21 +130,21 @@ class _Opening:
         except Exception as error:
             await self._refuse(error)
         else:
-            socket = await self._accept(place.leave)
+            socket = await self._accept(resources.leave)
         finally:
             if socket is None:
-                place.leave()
+                resources.leave()
         if socket is None:
             return
         join = partial(admission.join, rights)
         if isinstance(socket, AsgiSocket):
             async with asyncio.TaskGroup() as group:
-                place.joining = group.create_task(try_join(join, socket, self._context))
+                resources.joining = group.create_task(try_join(join, socket, self._context))
                 await socket.run()
-            place.joining = None
+            resources.joining = None
         else:
             # Join in this task, so that the first frames are sent together with the answer to the request.
-            await join_in_task(join, socket, place, self._context)
+            await join_in_task(join, socket, resources, self._context)
 
     # A thread of another node
 

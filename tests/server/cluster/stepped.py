@@ -5,7 +5,7 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from plait.cluster.directory import FREE, NodeRecord, ShardRecord, View, merge_versions
+from plait.cluster.directory import FREE, DirectoryView, NodeRecord, ShardRecord, merge_versions
 from plait.errors import StoreError
 
 T = TypeVar("T")
@@ -34,9 +34,9 @@ class SteppedDirectory:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def read(self) -> View:
-        def work() -> View:
-            return View(list(self.nodes.values()), list(self.shards))
+    async def read(self) -> DirectoryView:
+        def work() -> DirectoryView:
+            return DirectoryView(list(self.nodes.values()), list(self.shards))
 
         return await self._call(work)
 

@@ -21,7 +21,7 @@ from plait.actor.thread import Thread
 from plait.errors import Indeterminate, PlaitError, StoreError, Unavailable
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.node.threads import Phase, Slot, Threads, start_task
+from plait.node.threads import Phase, Slot, ThreadTable, start_task
 from plait.store.protocol import ThreadKey
 
 NAMES = ("a", "b")
@@ -389,7 +389,7 @@ test_any_use_of_threads_in_any_order: Any = Machine.TestCase
 async def test_a_change_of_phase_that_no_thread_makes_is_a_programming_error(phase: Phase, next_phase: Phase) -> None:
     gate = asyncio.Event()
     tasks = [start_task(gate.wait(), "task") for _ in range(2)]
-    threads, slot = Threads(lambda _: None), Slot(ThreadKey("room", "one"))
+    threads, slot = ThreadTable(lambda _: None), Slot(ThreadKey("room", "one"))
 
     def move(to: Phase) -> None:
         if to is Phase.AWAKE:

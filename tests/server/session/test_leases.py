@@ -11,7 +11,7 @@ from plait.actor.connection import Principal
 from plait.clock import CLOCK
 from plait.errors import Unauthenticated
 from plait.session import leases as leases_module
-from plait.session.leases import Lease, Leases
+from plait.session.leases import Leases, PrincipalLease
 
 PATIENCE = 20.0
 
@@ -37,7 +37,9 @@ def clock() -> Iterator[WallClock]:
 class Opened:
     """Something that is open for a principal."""
 
-    def __init__(self, lease: Lease, user: str | None = "ada", *, left: float | None = None, id: str = "") -> None:
+    def __init__(
+        self, lease: PrincipalLease, user: str | None = "ada", *, left: float | None = None, id: str = ""
+    ) -> None:
         self.lease = lease
         self.closed: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         lease.principal = None if user is None else make_principal(user, left)

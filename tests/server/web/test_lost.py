@@ -11,7 +11,7 @@ from starlette.types import Message
 
 import plait
 from plait.cluster.gate import LeaseGate
-from plait.cluster.lease import Lease
+from plait.cluster.lease import NodeLease
 from plait.web.gated import GatedSend
 from plait.web.lost import ABORT
 
@@ -79,7 +79,7 @@ async def test_a_node_that_was_dead_says_what_is_known_of_a_request(
 ) -> None:
     gate, sent = LeaseGate(), Sent()
     send = GatedSend(gate, {"type": "http", "method": method}, sent.send)
-    lease = Lease(lambda: 0.0)
+    lease = NodeLease(lambda: 0.0)
     lease.extend(0.0)
     gate.follow(lease)
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -91,7 +91,7 @@ async def test_a_node_that_was_dead_says_what_is_known_of_a_request(
 
 async def test_an_answer_that_has_begun_when_its_node_was_dead_does_not_look_complete() -> None:
     gate, sent, closed = LeaseGate(), Sent(), []
-    lease = Lease(lambda: 0.0)
+    lease = NodeLease(lambda: 0.0)
     lease.extend(0.0)
     gate.follow(lease)
     scope = {"type": "http", "method": "GET", ABORT: lambda: closed.append(True)}

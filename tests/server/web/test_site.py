@@ -7,7 +7,7 @@ import pytest
 
 from plait import MemoryStore, Plait, Thread
 from plait.cluster.gate import LeaseGate
-from plait.cluster.lease import LEASE, Lease
+from plait.cluster.lease import LEASE, NodeLease
 from plait.cluster.owners import Workers
 from plait.errors import StoreError
 from plait.store.protocol import Unreachable
@@ -45,7 +45,7 @@ class Server:
         owners = Workers(0, 1, 1)
         owners.gate = self.gate = LeaseGate()
         self.app._context.owners = owners
-        self.lease = Lease(lambda: self.now)
+        self.lease = NodeLease(lambda: self.now)
         self.gate.follow(self.lease)
         self.lease.extend(self.now)
 
@@ -77,7 +77,7 @@ async def test_a_node_that_is_dead_is_ready_until_it_refuses_what_it_has_held() 
 async def test_a_node_that_has_not_joined_is_not_ready() -> None:
     server = Server()
     async with server.app:
-        server.gate.follow(Lease(lambda: server.now))
+        server.gate.follow(NodeLease(lambda: server.now))
         assert await server.ready() == 503
 
 

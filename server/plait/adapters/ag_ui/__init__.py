@@ -21,7 +21,7 @@ from plait.adapters.ag_ui.feed import FeedRun, feed_of
 from plait.adapters.ag_ui.messages import Added, has_messages, open_messages, read_added
 from plait.adapters.ag_ui.push import push_state
 from plait.adapters.ag_ui.run import EventRun, MessagesOpener
-from plait.adapters.ag_ui.viewer import Viewer
+from plait.adapters.ag_ui.viewer import RunViewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.app import Plait
@@ -56,7 +56,7 @@ def ask(context: Context[Any], *interrupts: Interrupt) -> None:
         run.asked += interrupts
 
 
-class _Exchange(Exchange):
+class _RunExchange(Exchange):
     """One request to an agent in one thread."""
 
     def __init__(
@@ -111,13 +111,13 @@ class AgUi:
             case _:
                 raise NotFound("the URLs of AG-UI are POST /{agent}/{name} and GET /{agent}/{name}/events")
 
-    def _find(self, request: Request, agent: str, name: str, principal: Principal | None) -> _Exchange:
+    def _find(self, request: Request, agent: str, name: str, principal: Principal | None) -> _RunExchange:
         found = self._app._runs.agents.get(agent)
         if found is None:
             raise NotFound(f"there is no agent {agent!r}")
-        return _Exchange(self._context, request, found, name, principal)
+        return _RunExchange(self._context, request, found, name, principal)
 
-    async def _run(self, exchange: _Exchange) -> Response:
+    async def _run(self, exchange: _RunExchange) -> Response:
         """Begin a run, and stream its events to the client that has requested it."""
         await exchange.check("call")
         await exchange.check("read")
@@ -155,7 +155,7 @@ class AgUi:
                 raise
         return _stream(viewer)
 
-    def _begin(self, exchange: _Exchange, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
+    def _begin(self, exchange: _RunExchange, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
         """Begin a run, which waits for its turn, and continues when its viewers disconnect."""
         method = exchange.agent.kind.method(f"run:{exchange.agent.name}")
         actor.turns.call(
@@ -168,7 +168,7 @@ class AgUi:
             by_client=True,
         )
 
-    async def _watch(self, exchange: _Exchange) -> Response:
+    async def _watch(self, exchange: _RunExchange) -> Response:
         """Stream the events of a run to another viewer, or to one that reconnects."""
         await exchange.check("read")
         id = exchange.request.headers.get("last-event-id")
@@ -177,7 +177,7 @@ class AgUi:
         with actor.usage.keep_awake():
             return _stream(await self._open(exchange, actor, cursor=cursor))
 
-    async def _interrupt(self, exchange: _Exchange) -> Response:
+    async def _interrupt(self, exchange: _RunExchange) -> Response:
         await exchange.check("call")
         message = read_interrupt(await exchange.body(), self._context.limits.depth)
         return JSONResponse({"interrupted": await self._app.interrupt(exchange.key, message)})
@@ -192,10 +192,10 @@ class AgUi:
         except (NotFound, ValueError, KeyError):
             return None
 
-    def _has_messages(self, exchange: _Exchange) -> bool:
+    def _has_messages(self, exchange: _RunExchange) -> bool:
         return has_messages(exchange.agent.kind.cls, self._messages)
 
-    async def _find_added(self, exchange: _Exchange, given: RunAgentInput) -> list[Added]:
+    async def _find_added(self, exchange: _RunExchange, given: RunAgentInput) -> list[Added]:
         """Return the messages that a client adds. Raises Forbidden and TooLarge."""
         context = self._context
         if not self._has_messages(exchange) or not given.messages or given.messages[-1].role not in ("user", "tool"):
@@ -205,7 +205,7 @@ class AgUi:
         with context.scheduler.measure():
             return read_added(given, context.limits.record)
 
-    def _find_opener(self, exchange: _Exchange, added: list[Added]) -> MessagesOpener | None:
+    def _find_opener(self, exchange: _RunExchange, added: list[Added]) -> MessagesOpener | None:
         """Return what adds messages when a run begins, and makes the frame with those of the thread."""
         if self._messages is None or not self._has_messages(exchange):
             return None
@@ -214,13 +214,13 @@ class AgUi:
 
     async def _open(
         self,
-        exchange: _Exchange,
+        exchange: _RunExchange,
         actor: Actor,
         *,
         run: FeedRun | None = None,
         has: Sequence[str] | None = None,
         cursor: Cursor | None = None,
-    ) -> Viewer:
+    ) -> RunViewer:
         """Return a viewer that has joined the thread; it counts as a socket of its address."""
         if (refusal := actor.sockets.find_refusal()) is not None:
             raise refusal
@@ -228,7 +228,7 @@ class AgUi:
         host = request.client.host if request.client else ""
         id, ended = f"http-{secrets.token_hex(8)}", partial(addresses.leave, host)
         may_open = await self._context.identity.may(exchange.principal, exchange.key, "messages")
-        viewer = Viewer(actor, feed_of(actor), id, exchange.principal, ended=ended, may_open=may_open, has=has)
+        viewer = RunViewer(actor, feed_of(actor), id, exchange.principal, ended=ended, may_open=may_open, has=has)
         addresses.enter(host)
         await viewer.open(request, run=run, cursor=cursor)
         lease = find_lease(request)
@@ -237,7 +237,7 @@ class AgUi:
         return viewer
 
 
-def _make_claim(exchange: _Exchange, body: bytes) -> tuple[object, ...]:
+def _make_claim(exchange: _RunExchange, body: bytes) -> tuple[object, ...]:
     """Return what a request that is sent again has in common with the first: user, agent and body."""
     user = None if exchange.principal is None else exchange.principal.id
     return user, exchange.agent.name, blake2b(body).digest()
@@ -247,7 +247,7 @@ def _read_ids(given: RunAgentInput) -> list[str]:
     return [each.id for each in given.messages]
 
 
-def _stream(viewer: Viewer) -> Response:
+def _stream(viewer: RunViewer) -> Response:
     ended = partial(viewer.close, 1000, "")
     return StreamedResponse(viewer.frames(), media_type="text/event-stream", ended=ended)
 

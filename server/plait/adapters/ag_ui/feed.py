@@ -13,7 +13,7 @@ from plait.adapters.ag_ui.events import Cursor, Opened, encode_delta
 from plait.errors import Conflict
 from plait.state.revision import Revision
 
-__all__ = ["Change", "Feed", "FeedRun", "RunEvent", "feed_of"]
+__all__ = ["EventFeed", "FeedChange", "FeedRun", "RunEvent", "feed_of"]
 
 # Bytes that an entry counts in addition to its frame.
 _ENTRY: Final = 200
@@ -43,7 +43,7 @@ class RunEvent(NamedTuple):
     of: Opened | None = None
 
 
-class Change:
+class FeedChange:
     """A change of the state during a run. The frames of old changes are dropped, as they may contain whole texts."""
 
     __slots__ = ("frame", "run", "version")
@@ -73,7 +73,7 @@ class _RunConflict(Conflict):
     status = 409  # No condition of the request has failed, as it has for a state.
 
 
-class Feed:
+class EventFeed:
     """The events of the last runs of a thread, up to a number of bytes; the oldest are dropped first."""
 
     def __init__(self, actor: Actor) -> None:
@@ -84,11 +84,11 @@ class Feed:
         # The run that has started and not ended, and all that wait or have events here, by their ids.
         self.run: FeedRun | None = None
         self.runs: dict[str, FeedRun] = {}
-        self._entries: deque[RunEvent | Change] = deque()
+        self._entries: deque[RunEvent | FeedChange] = deque()
         # The position of the first entry that is kept, and the bytes of all entries.
         self.first = 0
         self._size = 0
-        self._changes: deque[Change] = deque()
+        self._changes: deque[FeedChange] = deque()
         self._changes_size = 0
         # Called when an entry is added.
         self._viewers: set[Callable[[], None]] = set()
@@ -98,7 +98,7 @@ class Feed:
         """The position of the next entry."""
         return self.first + len(self._entries)
 
-    def entry(self, position: int) -> RunEvent | Change:
+    def entry(self, position: int) -> RunEvent | FeedChange:
         """Return the entry at a position, which must not have been dropped."""
         return self._entries[position - self.first]
 
@@ -134,7 +134,7 @@ class Feed:
             is_kept = cursor.feed == self.id and self.first <= cursor.position <= self.next
             return cursor.position if is_kept else None
         for index, entry in enumerate(self._entries, self.first + 1):
-            if isinstance(entry, Change) and entry.version == version:
+            if isinstance(entry, FeedChange) and entry.version == version:
                 return index
         return None
 
@@ -156,7 +156,7 @@ class Feed:
     def _put_change(self, revision: Revision) -> None:
         if self.run is None:
             return
-        change = Change(self.run, revision.version, encode_delta(self.actor.state.epoch, revision))
+        change = FeedChange(self.run, revision.version, encode_delta(self.actor.state.epoch, revision))
         self._append(change, 0)
         assert change.frame is not None
         self._changes.append(change)
@@ -167,7 +167,7 @@ class Feed:
             self._changes_size -= len(oldest.frame)
             oldest.frame = None
 
-    def _append(self, entry: RunEvent | Change, size: int) -> None:
+    def _append(self, entry: RunEvent | FeedChange, size: int) -> None:
         self._entries.append(entry)
         self._size += size + _ENTRY
         while self._size > self.actor.limits.write_buffer and len(self._entries) > 1:
@@ -185,10 +185,10 @@ def _measure(event: RunEvent) -> int:
     return len(event.frame) + (event.run.size if event.is_last else 0)
 
 
-_FEED: Final = PerActor(Feed)
+_FEED: Final = PerActor(EventFeed)
 
 
-def feed_of(actor: Any) -> Feed:
+def feed_of(actor: Any) -> EventFeed:
     """Return the feed of an awake thread."""
     assert isinstance(actor, Actor)
     return _FEED.of(actor)

@@ -17,7 +17,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
 from plait_schemas.codec import LARGE, encode_json
 
-__all__ = ["Added", "Snapshot", "has_messages", "open_messages", "read_added"]
+__all__ = ["Added", "MessagesSnapshot", "has_messages", "open_messages", "read_added"]
 
 # The newest messages, which clients are shown, and their bytes; at least one is shown.
 _SHOWN: Final = 100
@@ -48,7 +48,7 @@ class Added(NamedTuple):
     is_shown: bool
 
 
-class Snapshot(NamedTuple):
+class MessagesSnapshot(NamedTuple):
     """The messages of a thread when a run began, as the frame of MESSAGES_SNAPSHOT, and their ids."""
 
     frame: bytes
@@ -95,7 +95,7 @@ def read_added(given: RunAgentInput, most: int) -> list[Added]:
     return added
 
 
-async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> Snapshot:
+async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> MessagesSnapshot:
     """Add to the messages, in a run, what a client adds that is not stored, and return those that clients are shown.
 
     Raises InvalidArguments for the result of a call that is not stored.
@@ -163,7 +163,7 @@ def _make_id(*parts: Any) -> str:
     return f"ag-ui-{blake2b(encode_json(parts), digest_size=12).hexdigest()}"
 
 
-async def _make_snapshot(messages: ThreadMessages) -> Snapshot:
+async def _make_snapshot(messages: ThreadMessages) -> MessagesSnapshot:
     items, ids, size = list[bytes](), list[str](), 0
     before, has_more = None, True
     while has_more and len(ids) < _SHOWN and size < _SHOWN_BYTES:
@@ -181,7 +181,7 @@ async def _make_snapshot(messages: ThreadMessages) -> Snapshot:
             before = message.position
             ids.append(item["id"])
             items.append(data)
-    return Snapshot(_FRAME % b",".join(items[::-1]), ids[::-1])
+    return MessagesSnapshot(_FRAME % b",".join(items[::-1]), ids[::-1])
 
 
 def _show(message: Message) -> Item:

@@ -22,8 +22,8 @@ from ag_ui.core import (
 
 from plait.actor.thread import Thread
 from plait.adapters.ag_ui.events import EncodedEvent, Opened, encode, encode_custom
-from plait.adapters.ag_ui.feed import Feed, FeedRun, RunEvent
-from plait.adapters.ag_ui.messages import Snapshot
+from plait.adapters.ag_ui.feed import EventFeed, FeedRun, RunEvent
+from plait.adapters.ag_ui.messages import MessagesSnapshot
 from plait.agents.context import Context
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
@@ -42,7 +42,7 @@ _RESERVED: Final = frozenset(
 )
 
 
-MessagesOpener = Callable[[Thread[Any]], Awaitable[Snapshot]]
+MessagesOpener = Callable[[Thread[Any]], Awaitable[MessagesSnapshot]]
 """Returns a thread's messages in a run, with those that the run's client adds."""
 
 
@@ -50,14 +50,14 @@ class EventRun(FeedRun):
     """Turns what an agent yields and emits, and its outcome, into events."""
 
     def __init__(
-        self, feed: Feed, given: RunAgentInput, claim: object = None, opener: MessagesOpener | None = None
+        self, feed: EventFeed, given: RunAgentInput, claim: object = None, opener: MessagesOpener | None = None
     ) -> None:
         super().__init__(given.run_id, claim)
         self._feed = feed
         self._thread_id = given.thread_id
         # Called when the run begins, and what it returns: the messages of the thread.
         self._opener = opener
-        self.messages: Snapshot | None = None
+        self.messages: MessagesSnapshot | None = None
         # The interrupts that the client has to answer.
         self.asked: list[Interrupt] = []
         # The frame of the error with which the run was refused; only the viewer that has requested the run gets it.

@@ -13,13 +13,13 @@ from plait.actor.connection import Principal, Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import Frame
 from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
-from plait.adapters.ag_ui.feed import Change, Feed, FeedRun, RunEvent
+from plait.adapters.ag_ui.feed import EventFeed, FeedChange, FeedRun, RunEvent
 from plait.adapters.ag_ui.run import EventRun
 from plait.state.revision import Revision
-from plait.web.http.streamed import Lines
+from plait.web.http.streamed import ResponseLines
 from plait_schemas.codes import INTERNAL_ERROR
 
-__all__ = ["Viewer"]
+__all__ = ["RunViewer"]
 
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
@@ -30,7 +30,7 @@ _LOST: Final = b"id:\n" + encode(
 )
 
 
-class Viewer(Lines):
+class RunViewer(ResponseLines):
     """Follows one run in the feed of a thread: `run`, else that of its cursor, else the current or next one.
 
     It is a transport and a session of its connection to the thread.
@@ -39,7 +39,7 @@ class Viewer(Lines):
     def __init__(
         self,
         actor: Actor,
-        feed: Feed,
+        feed: EventFeed,
         id: str,
         principal: Principal | None,
         *,
@@ -173,8 +173,8 @@ class Viewer(Lines):
         if is_running and (not self._has_state or self._version < self._actor.state.durable.version):
             yield from self._snapshot()  # The feed does not have the changes that it has missed.
 
-    def _read(self, entry: RunEvent | Change) -> Iterator[bytes]:
-        if isinstance(entry, Change):
+    def _read(self, entry: RunEvent | FeedChange) -> Iterator[bytes]:
+        if isinstance(entry, FeedChange):
             if entry.run is self._run and self.connection.protocol_enabled:
                 yield from self._read_change(entry)
             return
@@ -190,7 +190,7 @@ class Viewer(Lines):
         elif self._knows(entry):
             yield self._with_id(entry.frame)
 
-    def _read_change(self, change: Change) -> Iterator[bytes]:
+    def _read_change(self, change: FeedChange) -> Iterator[bytes]:
         if change.version <= self._version and self._has_state:
             return
         if change.frame is None or change.version != self._version + 1 or not self._has_state:

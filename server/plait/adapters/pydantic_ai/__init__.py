@@ -11,14 +11,14 @@ from pydantic_core import to_jsonable_python
 
 from plait import Context, Interrupted, ThreadMessages, ThreadValues
 from plait.adapters.pydantic_ai.conversation import Conversation
-from plait.adapters.pydantic_ai.stored import KEY, MOST, Stored, check_most
+from plait.adapters.pydantic_ai.stored import KEY, MOST, StoredMessages, check_most
 
 __all__ = ["load_messages", "open_run", "run_agent", "save_messages"]
 
 
 async def load_messages(values: ThreadValues, *, key: str = KEY) -> list[ModelMessage]:
     """Return the messages that `save_messages` has stored, an empty list if there are none. Raises ValidationError."""
-    return await Stored(values, key, None).load()
+    return await StoredMessages(values, key, None).load()
 
 
 async def save_messages(
@@ -29,7 +29,7 @@ async def save_messages(
     If the values have less room, fewer are stored. `max_messages=None` stores all that fit.
     """
     check_most(max_messages)
-    await Stored(values, key, max_messages).save(messages)
+    await StoredMessages(values, key, max_messages).save(messages)
 
 
 @asynccontextmanager
@@ -117,7 +117,7 @@ def _find_history(values: ThreadValues | None, messages: ThreadMessages | None, 
         return Conversation(messages, most)
     if values is None or messages is not None:
         raise TypeError("the messages of an agent are in the values of a thread, or in its messages: pass one of them")
-    return Stored(values, key, most)
+    return StoredMessages(values, key, most)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRe
 
 from plait import ThreadValues, TooLarge
 
-__all__ = ["KEY", "MOST", "Stored", "check_most"]
+__all__ = ["KEY", "MOST", "StoredMessages", "check_most"]
 
 KEY: Final = "pydantic_ai"
 MOST: Final = 100
@@ -17,7 +17,7 @@ MOST: Final = 100
 _ANSWER: Final = 65_536
 
 
-class Stored:
+class StoredMessages:
     """The messages in a value; those of a run are stored when it has ended."""
 
     def __init__(self, values: ThreadValues, key: str, most: int | None) -> None:

@@ -15,10 +15,10 @@ from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome, tell_limit
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.messages import Call, Error, Result, encode
 
-__all__ = ["Calls"]
+__all__ = ["ClientCalls"]
 
 
-class Calls:
+class ClientCalls:
     """The running calls of one socket."""
 
     __slots__ = ("_actor", "_calls", "_connection", "_send", "_turns")

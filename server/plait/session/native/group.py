@@ -8,13 +8,13 @@ from plait.actor.transport import Frame, LinkedTransport, Multicast
 from plait.session.native.follower import PLAIT, ChangeFrame, Follower
 from plait.state.revision import Revision
 
-__all__ = ["Group"]
+__all__ = ["LinkGroup"]
 
 # Bytes that are cast before the transports count them, which ask the other node whether it has them.
 _UNCOUNTED: Final = 16 * 1024
 
 
-class Group:
+class LinkGroup:
     """Connections of one thread behind one link whose readers are up to date.
 
     A connection leaves before a change is held back from its reader: see `Connection.leave_group`.

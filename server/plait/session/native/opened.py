@@ -41,7 +41,7 @@ def find_messages(actor: Actor, part: str) -> ThreadMessages:
     return found.of(actor)
 
 
-class Viewer(Protocol):
+class PartViewer(Protocol):
     """Is told of the changes of a part."""
 
     def deliver(self, part: str, revision: int, frames: Sequence[Frame]) -> None:
@@ -49,7 +49,7 @@ class Viewer(Protocol):
         ...
 
 
-class Feed:
+class PartFeed:
     """Encodes the changes of one part of a thread once for all who view it."""
 
     __slots__ = ("_messages", "_part", "_stop", "_viewers")
@@ -57,16 +57,16 @@ class Feed:
     def __init__(self, part: str, messages: ThreadMessages) -> None:
         self._part = part
         self._messages = messages
-        self._viewers: dict[Viewer, None] = {}
+        self._viewers: dict[PartViewer, None] = {}
         self._stop: Callable[[], None] | None = None
 
-    def add(self, viewer: Viewer) -> None:
+    def add(self, viewer: PartViewer) -> None:
         """Tell a viewer of changes from now on."""
         self._viewers[viewer] = None
         if self._stop is None:
             self._stop = self._messages.feed.watch(self._hand_on)
 
-    def remove(self, viewer: Viewer) -> None:
+    def remove(self, viewer: PartViewer) -> None:
         """Tell a viewer of no more changes."""
         self._viewers.pop(viewer, None)
         if not self._viewers and self._stop is not None:
@@ -80,7 +80,7 @@ class Feed:
 
 
 # The feeds of a thread, by the names of its parts.
-_feeds: Final = PerActor[Actor, dict[str, Feed]](lambda _: {})
+_feeds: Final = PerActor[Actor, dict[str, PartFeed]](lambda _: {})
 
 
 class OpenedParts:
@@ -94,7 +94,7 @@ class OpenedParts:
         self._transport = transport
         # Sends the changes of the state.
         self._follower = follower
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, PartFeed] = {}
         # The parts with changes that a slow reader has missed, and their last revisions.
         self._missed: dict[str, int] = {}
         # The requests for pages, and the task that answers them.
@@ -168,7 +168,7 @@ class OpenedParts:
         if part not in self._feeds:
             feeds = _feeds.of(self._actor)
             if part not in feeds:
-                feeds[part] = Feed(part, found)
+                feeds[part] = PartFeed(part, found)
             self._feeds[part] = feeds[part]
             feeds[part].add(self)
 

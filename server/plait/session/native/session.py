@@ -10,9 +10,9 @@ from plait.actor.transport import Frame, LinkedTransport, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
 from plait.limits import check_weight
-from plait.session.native.calls import Calls
+from plait.session.native.calls import ClientCalls
 from plait.session.native.follower import Follower
-from plait.session.native.group import Group
+from plait.session.native.group import LinkGroup
 from plait.session.native.opened import OpenedParts
 from plait.session.native.pushes import Pushes
 from plait.session.native.sends import Sends
@@ -90,7 +90,7 @@ class PlaitSession:
         # Any JSON fits a plain state, so large values that are pushed to one stay JSON.
         self._decode = decode_partly if actor.kind.state_type.is_plain else decode_client
         self._follower = follower
-        self._calls = Calls(actor, connection, self.send)
+        self._calls = ClientCalls(actor, connection, self.send)
         self._messages = MessageOrder()
         # Made by the first frame for them.
         self._opened: OpenedParts | None = None
@@ -129,7 +129,7 @@ class PlaitSession:
         follower, connection = self._follower, self._connection
         follower.deliver(frame, revision, in_step=self._pushes.under_way > 0)
         if self._link is not None and not follower.is_slow and not connection.is_closed:
-            Group.enter(self._actor, connection, follower, self._link)
+            LinkGroup.enter(self._actor, connection, follower, self._link)
 
     def send(self, frame: Frame) -> None:
         """Send any other frame after the changes before it."""

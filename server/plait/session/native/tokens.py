@@ -7,7 +7,7 @@ from typing import Final
 from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.transport import Frame
 from plait.errors import PlaitError
-from plait.session.leases import Lease, find_seconds_left
+from plait.session.leases import PrincipalLease, find_seconds_left
 from plait_schemas.codes import FORBIDDEN
 from plait_schemas.messages import AuthExpiring, encode
 
@@ -33,7 +33,7 @@ class Tokens:
     def __init__(
         self,
         connection: Connection,
-        lease: Lease,
+        lease: PrincipalLease,
         send: Callable[[Frame], None],
         *,
         renew: Renew,

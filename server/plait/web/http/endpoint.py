@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from plait.cluster.gate import OPEN
 from plait.errors import PlaitError, Unauthenticated
 from plait.instruments.protocol import TRACE
-from plait.session.leases import Lease
+from plait.session.leases import PrincipalLease
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, error_body, error_response, find_traceparent
 from plait.web.gated import GatedSend
@@ -150,7 +150,7 @@ class Endpoint:
         return response
 
 
-async def _stream(response: Response, request: Request, send: Send, lease: Lease) -> None:
+async def _stream(response: Response, request: Request, send: Send, lease: PrincipalLease) -> None:
     """Send an answer of the app, up to the end of the lease."""
     task, has_begun = asyncio.current_task(), False
 

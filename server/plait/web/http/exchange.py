@@ -15,7 +15,7 @@ from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_lease, find_party
 from plait.web.fairness import LARGE
-from plait.web.http.streamed import Lines
+from plait.web.http.streamed import ResponseLines
 from plait.web.http.streamed_call import Encode, StreamedCall
 from plait.web.identity import Action
 
@@ -45,7 +45,7 @@ class Exchange:
         # Whether an agent of the thread has been called.
         self.has_called = False
         # The lines of a streamed answer.
-        self._lines = Lines(context.limits.write_buffer)
+        self._lines = ResponseLines(context.limits.write_buffer)
 
     @property
     def party(self) -> Hashable:

@@ -42,7 +42,7 @@ _PATIENCE: Final = 6
 _IDLE, _HEAD, _BODY = range(3)
 
 
-class _Refused(Exception):
+class _StopParsing(Exception):
     """Stops the parser."""
 
 
@@ -153,13 +153,13 @@ class HttpProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self._head_size += len(url)
         if self._head_size > _LARGEST_HEAD:
-            raise _Refused
+            raise _StopParsing
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_size += len(name) + len(value) + 4
         if self._head_size > _LARGEST_HEAD:
-            raise _Refused
+            raise _StopParsing
         if self._part != _HEAD:
             return  # ASGI does not support trailers.
         name = name.lower()
@@ -173,7 +173,7 @@ class HttpProtocol(HttpToolsProtocol):
         hosts = [value for name, value in self.headers if name == b"host"]
         self._has_bad_host = len(hosts) > 1 or (bool(hosts) and not _names_host(self.url, hosts[0]))
         if self._has_bad_host:
-            raise _Refused
+            raise _StopParsing
         self._part = _BODY
         self._overhead = 0
         super().on_headers_complete()

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.web.lost import abort
 
-__all__ = ["Lines", "ResponseAborted", "StreamedResponse"]
+__all__ = ["ResponseAborted", "ResponseLines", "StreamedResponse"]
 
 
 # No cache and no proxy holds the answer back.
@@ -50,7 +50,7 @@ class ResponseAborted(Exception):
     """Raised by the content of an answer that must not look complete."""
 
 
-class Lines(OneWay):
+class ResponseLines(OneWay):
     """Keeps the lines of an answer until they are read; is full if more than `limit` bytes wait."""
 
     def __init__(self, limit: int) -> None:

@@ -14,7 +14,7 @@ from plait.actor.connection import Connection
 from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Arguments, Method
 from plait.errors import CallFailed, PlaitError, Unauthenticated
-from plait.web.http.streamed import Lines, StreamedResponse
+from plait.web.http.streamed import ResponseLines, StreamedResponse
 
 __all__ = ["Encode", "StreamedCall"]
 
@@ -28,7 +28,7 @@ None aborts the response, if its format cannot express an error.
 class StreamedCall:
     """Calls a streaming method, and answers with its chunks; ends with an error if the client reads too slowly."""
 
-    def __init__(self, lines: Lines, encode: Encode, actor: Actor) -> None:
+    def __init__(self, lines: ResponseLines, encode: Encode, actor: Actor) -> None:
         self._lines = lines
         self._encode = encode
         self._actor = actor

@@ -16,7 +16,7 @@ from plait.actor.transport import Frame
 from plait.cluster.gate import OPEN, Gate
 from plait.cluster.owners import NodeId
 
-__all__ = ["AWAY", "LOST", "Link", "Opener", "Stream"]
+__all__ = ["AWAY", "LOST", "Link", "LinkStream", "Opener"]
 
 LOST: Final = 0
 """Either node: the stream has ended without its last message."""
@@ -43,7 +43,7 @@ _STREAMS: Final = 1 << 32
 _CLOSE_TIMEOUT: Final = 2.0
 
 
-class Stream(Protocol):
+class LinkStream(Protocol):
     """One socket, request or call on a link."""
 
     def receive(self, kind: int, data: bytes) -> None:
@@ -67,7 +67,7 @@ class Stream(Protocol):
         ...
 
 
-Opener = Callable[["Link", int, bytes], Stream | None]
+Opener = Callable[["Link", int, bytes], LinkStream | None]
 """Makes the other end of a stream from the link, the number of the stream, and its first message."""
 
 
@@ -93,7 +93,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # Done when the connection is lost.
         self._lost: asyncio.Future[None] = self._loop.create_future()
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, LinkStream] = {}
         self._last_number = 0
         self._input = bytearray()
         # The output of this iteration of the loop, written at its end: messages, and frames with the numbers of their
@@ -125,7 +125,7 @@ class Link(asyncio.Protocol):
         number: int = -1 if self._transport is None else self._transport.get_extra_info("socket").fileno()
         return number
 
-    def open(self, kind: int, data: bytes, stream: Stream) -> int:
+    def open(self, kind: int, data: bytes, stream: LinkStream) -> int:
         """Begin a stream with its first message, and return its number."""
         number = self._last_number
         while number in self._streams or number == self._last_number:
@@ -293,14 +293,14 @@ class Link(asyncio.Protocol):
                 except Exception as error:
                     self._fail(number, stream, error)
 
-    def _fail(self, number: int, stream: Stream, error: Exception) -> None:
+    def _fail(self, number: int, stream: LinkStream, error: Exception) -> None:
         """End a stream whose end here has raised an exception that is ours."""
         log_internal(error)
         self.forget(number)
         self.put(LOST, number)
         self._lose(stream)
 
-    def _lose(self, stream: Stream) -> None:
+    def _lose(self, stream: LinkStream) -> None:
         try:
             stream.lose()
         except Exception as error:  # The other streams must still be told.

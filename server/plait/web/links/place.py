@@ -10,7 +10,7 @@ from plait.cluster.directories import find_directory
 from plait.cluster.directory import NodeRecord
 from plait.cluster.member import SINGLE
 from plait.cluster.owners import ALONE, Owners, Worker, Workers
-from plait.cluster.place import Place
+from plait.cluster.place import NodeConfig
 from plait.settings import Settings
 from plait.store.protocol import Store
 from plait.store.urls import open_share, open_store
@@ -39,8 +39,8 @@ def find_place(
 
     `versions` are the `state_version` of each kind. Raises ValueError and StoreError.
     """
-    if (place := Place.from_environment()) is not None:
-        return _join_cluster(settings, given, place, worker, versions)
+    if (config := NodeConfig.from_environment()) is not None:
+        return _join_cluster(settings, given, config, worker, versions)
     if worker is not None:
         return _share_files(settings, given, worker)
     store = open_store(settings.store) if given is None else given
@@ -51,11 +51,11 @@ def find_place(
 
 
 def _join_cluster(
-    settings: Settings, given: Store | None, place: Place, worker: Worker | None, versions: Mapping[str, int]
+    settings: Settings, given: Store | None, config: NodeConfig, worker: Worker | None, versions: Mapping[str, int]
 ) -> FoundPlace:
     count = 1
     if worker is not None:
-        place, count = place.for_worker(worker.number), worker.count
+        config, count = config.for_worker(worker.number), worker.count
     store = open_store(settings.store) if given is None else given
     directory = find_directory(store) if store.is_shared else None
     if directory is None:
@@ -64,13 +64,13 @@ def _join_cluster(
             f"a cluster needs a store that all of its nodes use, such as postgresql://user@host/database or "
             f"nats://host/stream; {what} is for one machine"
         )
-    owners = ClusterOwners(NodeRecord("", place.name, place.address, versions=versions), directory, workers=count)
+    owners = ClusterOwners(NodeRecord("", config.name, config.address, versions=versions), directory, workers=count)
 
     def find_address(node: int | str) -> str | None:
         found = owners.find_node(node)
         return None if found is None else found.address
 
-    return FoundPlace(store, owners, Tcp(place, lambda: owners.node, find_address))
+    return FoundPlace(store, owners, Tcp(config, lambda: owners.node, find_address))
 
 
 def _share_files(settings: Settings, given: Store | None, worker: Worker) -> FoundPlace:

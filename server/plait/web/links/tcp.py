@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from plait.cluster.owners import NodeId
-from plait.cluster.place import Place, split_address
+from plait.cluster.place import NodeConfig, split_address
 from plait.web.links.link import Link
 
 __all__ = ["VERSION", "Tcp"]
@@ -49,13 +49,13 @@ class Tcp:
     """Links the nodes of a cluster. `find_address` returns where a node listens, `find_id` the id of this one."""
 
     def __init__(
-        self, place: Place, find_id: Callable[[], NodeId], find_address: Callable[[NodeId], str | None]
+        self, config: NodeConfig, find_id: Callable[[], NodeId], find_address: Callable[[NodeId], str | None]
     ) -> None:
-        self._place = place
+        self._config = config
         self._find_id = find_id
         self._find_address = find_address
-        self._server_tls = None if place.tls is None else place.tls.make_context(ssl.Purpose.CLIENT_AUTH)
-        self._client_tls = None if place.tls is None else place.tls.make_context(ssl.Purpose.SERVER_AUTH)
+        self._server_tls = None if config.tls is None else config.tls.make_context(ssl.Purpose.CLIENT_AUTH)
+        self._client_tls = None if config.tls is None else config.tls.make_context(ssl.Purpose.SERVER_AUTH)
         # The connections that were dialled, and whose greeting has not ended, the oldest first.
         self._greetings: dict[_Answer, None] = {}
         # The addresses that did not answer when they were dialled last.
@@ -72,14 +72,14 @@ class Tcp:
         def make() -> _Answer:
             if len(self._greetings) >= _MOST_GREETINGS:
                 next(iter(self._greetings)).give_up()
-            greeting = _Answer(self._place.secret, self._find_id, answer, self._greetings)
+            greeting = _Answer(self._config.secret, self._find_id, answer, self._greetings)
             self._greetings[greeting] = None
             return greeting
 
         return await asyncio.get_running_loop().create_server(
             make,
-            self._place.host,
-            self._place.port,
+            self._config.host,
+            self._config.port,
             ssl=self._server_tls,
             ssl_handshake_timeout=None if self._server_tls is None else _TIMEOUT,
             reuse_address=True,
@@ -107,7 +107,7 @@ class Tcp:
         host, port = split_address(address, "the address of a node")
         async with asyncio.timeout(_TIMEOUT):
             transport, dial = await asyncio.get_running_loop().create_connection(
-                lambda: _Dial(self._place.secret, str(self._find_id()), str(node), link),
+                lambda: _Dial(self._config.secret, str(self._find_id()), str(node), link),
                 host,
                 port,
                 ssl=self._client_tls,

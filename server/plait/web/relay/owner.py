@@ -52,8 +52,8 @@ class Owner:
             return None
         link.put(TAKEN, number)
         socket = RemoteSocket(link, number, self._context.scheduler, can_ping=sent.can_ping)
-        enter = Admission(self._context, scope, key, socket.place).enter
-        self._run(join_in_task(enter, socket, socket.place, self._context))
+        enter = Admission(self._context, scope, key, socket.resources).enter
+        self._run(join_in_task(enter, socket, socket.resources, self._context))
         return RemoteSocketStream(socket)
 
     def _open_request(self, link: Link, number: int, data: bytes) -> RemoteRequest | None:

@@ -29,8 +29,8 @@ from plait.web.relay.messages import (
     pack_close,
     unpack_close,
 )
-from plait.web.sockets.pending_join import Place
-from plait.web.sockets.reader import Reader
+from plait.web.sockets.pending_join import SocketResources
+from plait.web.sockets.reader import FrameReader
 from plait.web.sockets.socket import ABNORMAL, AT_ONCE
 from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
 
@@ -60,17 +60,17 @@ class RemoteSocket(LinkedTransport):
         "_receiver",
         "_unmarked",
         "can_ping",
-        "place",
+        "resources",
     )
 
     def __init__(self, link: Link, number: int, scheduler: FairScheduler, *, can_ping: bool) -> None:
         self._link = link
         self._number = number
         self.can_ping = can_ping
-        self.place = Place(self._finish)
+        self.resources = SocketResources(self._finish)
         self._messages = _Messages()
         disconnected = partial(self._end, ABNORMAL, "")
-        self._reader = Reader(
+        self._reader = FrameReader(
             self,
             self._messages,
             bucket=None,
@@ -194,7 +194,7 @@ class RemoteSocket(LinkedTransport):
     def leave(self) -> None:
         """Close the socket after its turns, as its gateway is shutting down."""
         self._reader.stop()
-        connection = self.place.connection
+        connection = self.resources.connection
         if connection is None:
             self.close(GOING_AWAY, _LEAVING)
         else:
@@ -205,7 +205,7 @@ class RemoteSocket(LinkedTransport):
     def disconnect(self) -> None:
         """End, as the peer has disconnected, or the link is lost."""
         self._reader.end()
-        self.place.leave()
+        self.resources.leave()
 
     # Inside
 
@@ -246,7 +246,7 @@ class RemoteSocket(LinkedTransport):
 
     def _leave_group(self) -> None:
         """Receive no changes together with others while the peer reads too slowly."""
-        if self.is_backed_up and (connection := self.place.connection) is not None:
+        if self.is_backed_up and (connection := self.resources.connection) is not None:
             connection.leave_group()
 
     def _tell_drained(self) -> None:

@@ -214,7 +214,7 @@ def _measure(size: int) -> int:
     return 6 + size + (0 if size < 126 else 2 if size < 65536 else 8)
 
 
-class Writer(Protocol):
+class BatchedSocket(Protocol):
     """A socket with frames to write."""
 
     def flush(self) -> None:
@@ -231,17 +231,17 @@ class WriteBatcher:
 
     def __init__(self, gate: Gate = OPEN) -> None:
         self.gate = gate
-        self._waiting: list[Writer] = []
+        self._waiting: list[BatchedSocket] = []
         # The sockets that had frames while the gate was closed.
-        self._held: dict[Writer, None] = {}
+        self._held: dict[BatchedSocket, None] = {}
 
-    def add(self, socket: Writer) -> None:
+    def add(self, socket: BatchedSocket) -> None:
         """Call `flush` of a socket at the end of this iteration of the loop."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.append(socket)
 
-    def hold(self, socket: Writer) -> None:
+    def hold(self, socket: BatchedSocket) -> None:
         """Call `flush` of a socket when the gate is open."""
         if not self._held:
             self.gate.call_when_open(self._release)

@@ -8,12 +8,12 @@ from starlette.types import Receive
 
 from plait.actor.connection import Connection
 from plait.actor.transport import Frame, Receiver, Transport
-from plait.session.leases import Lease
+from plait.session.leases import PrincipalLease
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY
 from plait_schemas.messages import Error, Join, decode_client, encode
 
-__all__ = ["OpenSocket", "PendingJoin", "Place", "run_unless_disconnected"]
+__all__ = ["OpenSocket", "PendingJoin", "SocketResources", "run_unless_disconnected"]
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ class OpenSocket(Transport, Protocol):
         ...
 
 
-class Place:
+class SocketResources:
     """The resources of a socket until its turns end; then `left` is called. Keeps no reference to the opening."""
 
     __slots__ = ("_left", "connection", "joining", "lease")
@@ -139,7 +139,7 @@ class Place:
         # The connection, after the socket has begun to join.
         self.connection: Connection | None = None
         # Closes the socket when the rights of its client end; set before it is checked.
-        self.lease: Lease | None = None
+        self.lease: PrincipalLease | None = None
         # The task that joins it, which is cancelled if the peer disconnects.
         self.joining: asyncio.Task[Any] | None = None
 

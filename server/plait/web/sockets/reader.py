@@ -11,7 +11,7 @@ from websockets.frames import Opcode
 from plait.limits import TokenBucket
 from plait.web.fairness import AT_ONCE, LARGE, FairScheduler, Ticket
 
-__all__ = ["Parser", "Peer", "Reader"]
+__all__ = ["FrameReader", "Parser", "Peer"]
 
 # Maximum number of frames of one peer that are handled in one iteration of the loop.
 _FRAMES: Final = 96
@@ -57,7 +57,7 @@ class Parser(Protocol):
         ...
 
 
-class Reader:
+class FrameReader:
     """Hands over the messages and control frames of one peer, and reads no more until they are handled.
 
     The caller gives the received data to the parser, and then calls `read`, or `read_soon`.

@@ -18,7 +18,7 @@ from plait.actor.transport import Frame, Receiver
 from plait.limits import TokenBucket
 from plait.web.fairness import FairScheduler, Ticket
 from plait.web.sockets.framing import FrameParser, WriteBatcher, is_utf8, serialize, serialize_pinged, shorten
-from plait.web.sockets.reader import Reader
+from plait.web.sockets.reader import FrameReader
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "AT_ONCE", "Socket"]
@@ -97,7 +97,7 @@ class Socket(asyncio.Protocol):
         self._shutdown = shutdown
         disconnected = partial(self._end, ABNORMAL, "")
         self._parser = FrameParser(self._protocol, max_size)
-        self._reader = Reader(
+        self._reader = FrameReader(
             transport,
             self._parser,
             bucket=bucket,

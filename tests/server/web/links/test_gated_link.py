@@ -5,7 +5,7 @@ import socket
 from typing import Any
 
 from plait.cluster.gate import LeaseGate
-from plait.cluster.lease import Lease
+from plait.cluster.lease import NodeLease
 from plait.web.links.link import Link
 
 KIND = 50
@@ -35,7 +35,7 @@ class Waiting:
 
 async def test_streams_wait_while_the_gate_is_closed() -> None:
     now = 1000.0
-    gate, lease = LeaseGate(), Lease(lambda: now)
+    gate, lease = LeaseGate(), NodeLease(lambda: now)
     gate.follow(lease)
     here, there = socket.socketpair()
     loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from plait.cluster.owners import NodeId
-from plait.cluster.place import Place
+from plait.cluster.place import NodeConfig
 from plait.web.links.link import Link
 from plait.web.links.tcp import VERSION, Tcp
 
@@ -22,7 +22,7 @@ class Listening:
     def __init__(self, secret: str = SECRET) -> None:
         self.answered: list[NodeId | None] = []
         self.port = 0
-        self.network = Tcp(Place("a", "127.0.0.1", 0, "127.0.0.1:1", secret), lambda: "a-1", lambda node: None)
+        self.network = Tcp(NodeConfig("a", "127.0.0.1", 0, "127.0.0.1:1", secret), lambda: "a-1", lambda node: None)
 
     def answer(self, node: NodeId | None) -> Link:
         self.answered.append(node)
@@ -30,7 +30,7 @@ class Listening:
 
     async def dial(self, secret: str = SECRET, node: str = "a-1") -> Link:
         """Dial it as the node `b-1`."""
-        other = Tcp(Place("b", "127.0.0.1", 0, "127.0.0.1:2", secret), lambda: "b-1", lambda _: self.address)
+        other = Tcp(NodeConfig("b", "127.0.0.1", 0, "127.0.0.1:2", secret), lambda: "b-1", lambda _: self.address)
         return await other.dial(node, lambda: Link({}, lambda link: None))
 
     @property

@@ -5,7 +5,7 @@ from tests.server.web.sockets.test_socket import Peer, Received, settled, texts
 
 from plait.actor.transport import Frame
 from plait.cluster.gate import LeaseGate
-from plait.cluster.lease import Lease
+from plait.cluster.lease import NodeLease
 
 MANY = 20_000
 
@@ -22,7 +22,7 @@ class Echo(Received):
 
 async def test_a_socket_is_not_read_while_its_answers_may_not_leave() -> None:
     now = 1000.0
-    gate, lease = LeaseGate(), Lease(lambda: now)
+    gate, lease = LeaseGate(), NodeLease(lambda: now)
     gate.follow(lease)
     echo = Echo()
     peer = echo.peer = Peer(session=echo, gate=gate)
@@ -44,7 +44,7 @@ async def test_a_socket_is_not_read_while_its_answers_may_not_leave() -> None:
 
 async def test_a_socket_that_its_receiver_has_paused_stays_so_when_the_gate_opens() -> None:
     now = 1000.0
-    gate, lease = LeaseGate(), Lease(lambda: now)
+    gate, lease = LeaseGate(), NodeLease(lambda: now)
     gate.follow(lease)
     echo = Echo()
     peer = echo.peer = Peer(session=echo, gate=gate)
