@@ -3,7 +3,7 @@
 set -euo pipefail
 
 packages=()
-command -v /usr/bin/chromium >/dev/null || packages+=(chromium)
+command -v /usr/bin/chromium-headless-shell /usr/bin/chromium >/dev/null || packages+=(chromium-headless-shell)
 command -v openssl >/dev/null || packages+=(openssl)
 command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)

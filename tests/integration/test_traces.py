@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from examples.board import PAGES, Board, BoardState
 from playwright.async_api import Page, async_playwright, expect
-from tests.integration.chromium import OPTIONS
+from tests.integration.chromium import OPTIONS, PROGRAM
 from tests.running import running
 from tests.server.instruments.test_otel import Traced
 
@@ -33,7 +33,7 @@ async def pages(traced: Traced) -> AsyncIterator[tuple[Page, Page]]:
     """Open a board in two browsers, of a server in this process."""
     app = Plait(Watched, store=MemoryStore(), static=PAGES, instruments=traced.instruments)
     async with running(app) as address, async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path="/usr/bin/chromium", args=OPTIONS)
+        chromium = await playwright.chromium.launch(executable_path=PROGRAM, args=OPTIONS)
         opened = []
         for _ in range(2):
             page = await (await chromium.new_context()).new_page()
