@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.proxy import Direction
-from tests.schedules import SEED
+from tests.schedules import SEED, TIMES
 from tests.workers.load import Load, Told
 
 __all__ = ["FAULTS", "Fault", "Hurt", "play"]
@@ -17,7 +17,7 @@ __all__ = ["FAULTS", "Fault", "Hurt", "play"]
 log = logging.getLogger(__name__)
 
 # Acknowledged changes and reads in each fault.
-LEAST: Final = 1000
+LEAST: Final = 1000 if TIMES > 1 else 400
 # Seconds: shorter than a lease, and longer than it takes the others to find a node dead and to take its threads.
 SHORT: Final = (0.3, 2.0)
 LONG: Final = (5.5, 7.0)
@@ -47,15 +47,21 @@ class Hurt(NamedTuple):
         wanted = self.told.acknowledged + count
         await self.load.until(lambda: self.told.acknowledged >= wanted)
 
+    async def until_each_acknowledges(self) -> None:
+        """Wait until one more change of each thread is acknowledged."""
+        before = {thread: len(acks) for thread, acks in self.told.acks.items()}
+        await self.load.until(lambda: all(len(self.told.acks[each]) > count for each, count in before.items()))
+
 
 Fault: TypeAlias = Callable[[Hurt], Awaitable[None]]
 """Hurts a cluster, and heals what it has hurt."""
 
 
 async def kill(hurt: Hurt) -> None:
-    """Kill a node, and start it again when the others own its threads."""
+    """Kill a node, and start it again when the others own its threads and answer for them."""
     await asyncio.to_thread(hurt.node.end, signal.SIGKILL)
     await hurt.cluster.until(lambda: not {hurt.name, ""} & set(hurt.cluster.owners()))
+    await hurt.until_each_acknowledges()
     await hurt.cluster.start(hurt.name)
 
 

@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 from tests.integration.socket_client import TIMEOUT, http
+from tests.schedules import TIMES
 
 from plait_client import CallError, Disconnected, Refused, Room, Unanswered, connect
 
 __all__ = ["Load", "Told", "check_changes", "check_stored"]
 
+# Seconds before a client continues after an answer: at full speed the clients take all processors, as in `make soak`.
+_PACE = 0.005 if TIMES == 1 else 0.0
 # Seconds before a reader asks again after there was no answer.
 _PAUSE = 0.05
 # Seconds after which a reader asks once more beside a question that is not answered, and the most open questions: a
@@ -197,6 +200,7 @@ class Load:
             else:
                 if epoch is not None and room.epoch == epoch:  # Otherwise it is not known which one has it.
                     self._told.ack(thread, writer, number, epoch, version)
+                await asyncio.sleep(_PACE)
 
     async def _fail(self, code: str) -> None:
         self._told.errors[code] += 1
@@ -223,6 +227,7 @@ class Load:
             await self._fail(error.code)
         else:
             self._told.read(thread, epoch, version, before, fence)
+            await asyncio.sleep(_PACE)
 
     async def _get(self, web: httpx.AsyncClient) -> None:
         thread = next(self._turns)
@@ -239,6 +244,7 @@ class Load:
         assert answer.status_code == 200, answer.text
         epoch, _, version = answer.headers["etag"].strip('"').partition(":")
         self._told.read(thread, epoch, int(version), before)
+        await asyncio.sleep(_PACE)
 
 
 def check_stored(path: Path, thread: str, told: Told, shown: dict[str, int]) -> None:

@@ -116,7 +116,7 @@ async def test_a_reload_loses_nothing_and_has_the_clients_join_again(tmp_path: P
 @pytest.mark.soak
 @pytest.mark.timeout(900 * TIMES)
 async def test_killed_workers_and_parents_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    chance, rounds = random.Random(SEED), min(schedules(6), MOST_SCHEDULES)
+    chance, rounds = random.Random(SEED), min(schedules(len(FAULTS)), MOST_SCHEDULES)
     log.warning("PLAIT_SEED=%d, %d schedules", SEED, rounds)
     with Group("tests.workers.apps:app", cwd=tmp_path, count=COUNT) as group:
         for schedule in range(rounds):
