@@ -133,7 +133,7 @@ class Cluster:
                 raise TimeoutError([node.log.read_text() for node in self.nodes.values()])
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def until_shared(self, least: int = 32) -> None:
+    async def until_shared(self, least: int = 8) -> None:
         """Wait until each node that runs owns some shards, and all of them own everything.
 
         It takes half a minute until each has its whole share.

@@ -16,10 +16,12 @@ async def test_no_store_is_copied_or_migrated_while_a_node_uses_it(postgres: Pos
             ("store", "copy", cluster.store, str(tmp_path / "copy.db")),
         )
         environment = {"PLAIT_STORE": cluster.store}
-        for command in commands:
-            code, text = await asyncio.to_thread(run_plait, *command, environment=environment, cwd=tmp_path)
-            assert code != 0, command
-            assert "in use by the node 'a'" in text, command
+        refused = await asyncio.gather(
+            *(asyncio.to_thread(run_plait, *command, environment=environment, cwd=tmp_path) for command in commands)
+        )
+        for code, text in refused:
+            assert code != 0, text
+            assert "in use by the node 'a'" in text
         await asyncio.to_thread(cluster.nodes["a"].end, signal.SIGKILL)
         for command in commands:
             code, text = await asyncio.to_thread(run_plait, *command, environment=environment, cwd=tmp_path)

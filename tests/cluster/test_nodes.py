@@ -73,18 +73,6 @@ async def test_clients_of_one_thread_at_two_nodes_see_each_other(engine: Engine,
     check_logs(cluster)
 
 
-async def test_a_killed_node_loses_nothing_and_another_answers_for_it(engine: Engine, tmp_path: Path) -> None:
-    async with open_cluster(engine, tmp_path) as cluster:
-        names = cluster.find_names("a", "kill", 2)
-        async with load(cluster, names) as told:
-            await asyncio.to_thread(cluster.nodes["a"].end, signal.SIGKILL)
-            await cluster.until(lambda: set(cluster.owners()) == {"b"})
-            await cluster.start("a")
-            await cluster.until_shared()
-        log.warning("%.2f s without an answer", told.outage)
-    check_logs(cluster)
-
-
 async def test_a_paused_node_shows_nothing_after_its_lease(engine: Engine, tmp_path: Path) -> None:
     async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "pause", 1)

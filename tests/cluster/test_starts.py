@@ -6,7 +6,6 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 from tests.cluster.engines import Engine
 from tests.cluster.nodes import open_cluster
-from tests.integration.socket_client import TIMEOUT, http
+from tests.commands import run_command
+from tests.integration.socket_client import http
 from tests.ports import hold_port
 from tests.postgres import Postgres, new_schema
 from tests.running import Process
@@ -27,15 +27,8 @@ TARGET = "tests.cluster.apps:app"
 
 def run_plait(*arguments: str, environment: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str]:
     """Run a command to its end; return its exit code, and what it has said."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "plait.cli", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(environment or {})},
-    )
+    path = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = run_command(arguments, cwd=cwd or Path.cwd(), environment={**os.environ, **path, **(environment or {})})
     return done.returncode, done.stdout + done.stderr
 
 
@@ -49,16 +42,15 @@ async def test_a_second_process_without_a_cluster_names_the_first_and_ends(engin
     first = Process(TARGET, cwd=tmp_path, environment={"PLAIT_STORE": store})
     with first:
         began = time.monotonic()
-        code, text = await asyncio.to_thread(serve, store)
-        assert code == 3
-        assert f"process {first.pid}" in text
-        assert "--cluster" in text
-        assert time.monotonic() - began >= 4
-        code, text = await asyncio.to_thread(
-            serve, store, "--cluster", "--node", "a", "--listen-nodes", "127.0.0.1:7946"
+        (alone, said), (node, said_by_node) = await asyncio.gather(
+            asyncio.to_thread(serve, store),
+            asyncio.to_thread(serve, store, "--cluster", "--node", "a", "--listen-nodes", "127.0.0.1:7946"),
         )
-        assert code == 3
-        assert f"process {first.pid}" in text
+        assert time.monotonic() - began >= 4
+        assert (alone, node) == (3, 3)
+        assert f"process {first.pid}" in said
+        assert f"process {first.pid}" in said_by_node
+        assert "--cluster" in said
         async with connect(f"ws://{first.address}/threads/ledger/one") as room:
             await room.update("/n", 1)
 
@@ -123,17 +115,15 @@ async def test_a_node_needs_a_name_of_its_own_and_a_shared_store(postgres: Postg
         assert expected in text
         assert "Traceback" not in text
     async with open_cluster(postgres, tmp_path, names=("a",)) as cluster:
-        held = hold_port()
-        port = held.getsockname()[1]
-        code, text = await asyncio.to_thread(
-            serve, cluster.store, "--cluster", "--node", "a", "--listen-nodes", f"127.0.0.1:{port}"
-        )
-        held.close()
-        assert code == 3
-        assert "the node 'a' is running already" in text
-        code, text = await asyncio.to_thread(serve, cluster.store)
-        assert code == 3
-        assert "--cluster" in text
+        with hold_port() as held:
+            address = f"127.0.0.1:{held.getsockname()[1]}"
+            (node, said_by_node), (alone, said) = await asyncio.gather(
+                asyncio.to_thread(serve, cluster.store, "--cluster", "--node", "a", "--listen-nodes", address),
+                asyncio.to_thread(serve, cluster.store),
+            )
+        assert (node, alone) == (3, 3)
+        assert "the node 'a' is running already" in said_by_node
+        assert "--cluster" in said
 
 
 async def test_status_tells_of_nodes_beats_shards_epochs_and_links(engine: Engine, tmp_path: Path) -> None:
