@@ -106,6 +106,6 @@ def _escape(value: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have each of several workers begin with tests that wait."""
+    """Have most of several workers begin with tests that wait."""
     if (worker := getattr(config, "workerinput", None)) is not None:
         items[:] = deal(items, worker["workercount"])

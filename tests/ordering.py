@@ -1,4 +1,4 @@
-"""The order in which many workers run tests: those that wait for others come first, so none of them is the last."""
+"""The order in which many workers run tests: those that wait come first, beside those that use the processors."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -68,7 +68,7 @@ WAITING: Final = (
 
 
 def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Return the items in an order in which each worker begins with some of those that wait.
+    """Return the items in an order in which most workers begin with tests that wait, and the others use the processors.
 
     xdist gives each worker an equal piece of the list; a worker that is done takes from the ends of the others.
     """
@@ -78,9 +78,10 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
         files.get(item.nodeid.partition("::")[0], others).append(item)
     # A file stays in one piece: its tests may share servers.
     pieces: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    waiting = workers - workers // 3
     for number, found in enumerate(found for found in files.values() if found):
-        turn, place = divmod(number, workers)
-        pieces[place if turn % 2 == 0 else -1 - place] += found
+        turn, place = divmod(number, waiting)
+        pieces[place if turn % 2 == 0 else waiting - 1 - place] += found
     rest: Iterator[pytest.Item] = iter(others)
     left = len(items)
     for number, piece in enumerate(pieces):
