@@ -21,8 +21,8 @@ from benchmarks.pushes import push
 from benchmarks.results import Result
 from benchmarks.servers import ROOT, Recipe, plait, serve
 from plait.cluster.directory import DirectoryView
+from plait.cluster.node_config import VARIABLES
 from plait.cluster.owners import Worker, Workers
-from plait.cluster.place import VARIABLES
 from plait.cluster.postgres import PostgresDirectory
 from plait.cluster.rendezvous import find_winner
 from plait.store.postgres.url import PostgresUrl

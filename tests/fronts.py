@@ -16,8 +16,8 @@ from tests.ports import hold_port
 
 from plait import Plait, ThreadKey
 from plait.cluster.gate import OPEN, Gate
+from plait.cluster.node_config import NodeConfig, split_address
 from plait.cluster.owners import NodeId, NotOwner
-from plait.cluster.place import NodeConfig, split_address
 from plait.web.context import ServerContext
 from plait.web.http.endpoint import Endpoint
 from plait.web.links.folder import Folder

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from plait.cli.main import cli
-from plait.cluster.place import NodeConfig
+from plait.cluster.node_config import NodeConfig
 from plait.settings import COMMAND_VARIABLES, Settings
 
 DEPLOY = Path(__file__).parents[1] / "deploy"

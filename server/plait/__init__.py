@@ -6,9 +6,9 @@ from plait.actor.events import Event
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
-from plait.agents.identity import ThreadIdProvider
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
+from plait.agents.thread_ids import ThreadIdProvider
 from plait.app import Plait
 from plait.errors import (
     Busy,
@@ -63,7 +63,7 @@ from plait.state.transaction import Transaction
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store, ThreadKey, ThreadRow
 from plait.store.sqlite import SqliteStore
-from plait.web.identity import Action
+from plait.web.authentication import Action
 
 __all__ = [
     "KV",

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from plait.actor.kind import Kind
 from plait.actor.loop_watcher import LoopWatcher
 from plait.actor.thread import Thread
-from plait.agents.identity import ThreadIdProvider, ThreadIds
+from plait.agents.thread_ids import ThreadIdProvider, ThreadIds
 from plait.cluster.cluster_owners import ClusterOwners
 from plait.cluster.owners import Worker, Workers
 from plait.errors import PlaitError, Unavailable, escape_traceback
@@ -44,9 +44,9 @@ from plait.store.copying import UNFINISHED, check_finished
 from plait.store.protocol import Store
 from plait.store.urls import open_shares
 from plait.web.addresses import Addresses
+from plait.web.authentication import Authenticate, Authorize, Identity
 from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
-from plait.web.identity import Authenticate, Authorize, Identity
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.links.calls import Calls
 from plait.web.links.folder import Folder

@@ -27,7 +27,7 @@ from tests.schedules import in_soak
 from tests.server.owning import submit
 
 from plait.cli.main import cli
-from plait.cluster.place import VARIABLES
+from plait.cluster.node_config import VARIABLES
 from plait.settings import COMMAND_VARIABLES
 from plait.state.history import replay_document
 from plait.store.protocol import Snapshot, ThreadKey, Write

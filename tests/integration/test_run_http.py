@@ -16,7 +16,7 @@ from tests.running import running
 from tests.told import INTERNAL, check_internal
 
 from plait import Limits, Principal, ThreadKey
-from plait.agents.identity import Signer
+from plait.agents.thread_ids import Signer
 
 pytestmark = pytest.mark.relayed
 

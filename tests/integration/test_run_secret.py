@@ -16,7 +16,7 @@ from tests.running import Process, running
 from tests.server.recorder import Recorder
 
 from plait import Plait, Thread
-from plait.agents.identity import Signer
+from plait.agents.thread_ids import Signer
 from plait.settings import SettingError, Settings
 
 APP = """

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait import Interrupted, Message, ThreadMessages, ThreadValues
-from plait.adapters.history import Fields, Format, call_tool, load_history, read_call
+from plait.adapters.message_history import Fields, Format, call_tool, load_history, read_call
 
 __all__ = ["load_state", "open_state", "save_state"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from plait import ThreadMessages, ThreadValues
-from plait.adapters.history import Fields, Format, call_tool, load_history, read_call
+from plait.adapters.message_history import Fields, Format, call_tool, load_history, read_call
 
 __all__ = ["ThreadSession"]
 

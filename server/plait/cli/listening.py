@@ -6,7 +6,7 @@ from pathlib import Path
 from socket import socket
 
 from plait.cli.options import fail
-from plait.cluster.place import join_address
+from plait.cluster.node_config import join_address
 from plait.web.serve import listen
 
 __all__ = ["bind", "check_tls"]

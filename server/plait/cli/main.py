@@ -17,7 +17,7 @@ from plait.cli.maintenance import back_up_store, check_store, restore_store
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.stores import store_commands
-from plait.cli.threads import threads
+from plait.cli.thread_commands import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
 from plait.spelling import count, hide_password
 from plait.state.history import History

@@ -17,8 +17,8 @@ from plait.cli.listening import bind, check_tls
 from plait.cli.loading import check_target, find_plaits, load
 from plait.cli.options import LoadError, Target, fail, give_up
 from plait.cli.watching import run_and_watch
+from plait.cluster.node_config import VARIABLES, NodeConfig, join_address
 from plait.cluster.owners import Worker
-from plait.cluster.place import VARIABLES, NodeConfig, join_address
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings

@@ -13,8 +13,8 @@ from plait.cluster.directory import Directory, DirectoryView, NodeRecord
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import LEASE, boot_time
 from plait.cluster.member import SINGLE, Member
-from plait.cluster.moves import NO_THREADS, Moves
 from plait.cluster.owners import NodeId, NotOwner
+from plait.cluster.shard_moves import NO_THREADS, Moves
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.store.protocol import ThreadKey, Unreachable
 from plait.store.shards import find_shard

@@ -26,9 +26,9 @@ from plait.session.leases import Leases, PrincipalLease
 from plait.state.compatibility import Compatibility
 from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
+from plait.web.authentication import Identity
 from plait.web.fairness import FairScheduler
 from plait.web.hosts import Hosts
-from plait.web.identity import Identity
 from plait.web.links.links import Links
 from plait.web.links.relays import Relays
 from plait.web.sockets.framing import WriteBatcher

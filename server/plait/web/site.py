@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from plait.agents.identity import HEADER, ThreadIds
+from plait.agents.thread_ids import HEADER, ThreadIds
 from plait.cluster.gate import OPEN
 from plait.errors import StoreError
 from plait.instruments.prometheus import Family, Metrics
@@ -29,7 +29,7 @@ from plait.web.context import ServerContext, error_body, error_response
 from plait.web.hosts import Hosts
 from plait.web.http.endpoint import Endpoint, PathRoute
 from plait.web.http.routes import ThreadRequests
-from plait.web.http.runs import RunRequests
+from plait.web.http.run_routes import RunRequests
 from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Site"]

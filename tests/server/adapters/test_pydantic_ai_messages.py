@@ -29,7 +29,7 @@ from pydantic_ai.models.test import TestModel
 
 from plait import Context, Interruption, Limits, Message, Messages, Plait, Thread, TooLarge
 from plait.adapters.pydantic_ai import open_run, run_agent
-from plait.adapters.pydantic_ai.format import read_messages, write_message
+from plait.adapters.pydantic_ai.message_format import read_messages, write_message
 from plait.parts.messages.frames import Chunk
 from plait.parts.messages.message import decode_message
 from plait_schemas.codec import encode_json

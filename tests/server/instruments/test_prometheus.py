@@ -20,7 +20,7 @@ from starlette.requests import Request
 from plait import MemoryStore, Plait, Thread, rpc
 from plait.instruments.prometheus import METRICS, Metrics
 from plait.settings import SettingError
-from plait.web.identity import Authenticate
+from plait.web.authentication import Authenticate
 
 PATH = "/threads/room/one"
 

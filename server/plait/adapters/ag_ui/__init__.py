@@ -16,11 +16,11 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal
 from plait.actor.kind import check_name
 from plait.adapters.ag_ui.body import read_input, read_last_text
-from plait.adapters.ag_ui.events import Cursor
-from plait.adapters.ag_ui.feed import FeedRun, feed_of
-from plait.adapters.ag_ui.messages import Added, has_messages, open_messages, read_added
+from plait.adapters.ag_ui.event_feed import FeedRun, feed_of
+from plait.adapters.ag_ui.event_frames import Cursor
+from plait.adapters.ag_ui.event_run import EventRun, MessagesOpener
 from plait.adapters.ag_ui.push import push_state
-from plait.adapters.ag_ui.run import EventRun, MessagesOpener
+from plait.adapters.ag_ui.shown_messages import Added, has_messages, open_messages, read_added
 from plait.adapters.ag_ui.viewer import RunViewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
@@ -30,7 +30,7 @@ from plait.store.protocol import ThreadKey
 from plait.web.context import ServerContext, find_lease
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.exchange import Exchange
-from plait.web.http.runs import read_interrupt
+from plait.web.http.run_routes import read_interrupt
 from plait.web.http.streamed import StreamedResponse
 from plait.web.thread_urls import split_path
 

@@ -6,7 +6,7 @@ from ag_ui.core import RunAgentInput
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.adapters.ag_ui.events import Cursor
+from plait.adapters.ag_ui.event_frames import Cursor
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.state.commit import Commit
 from plait.state.revision import Revision

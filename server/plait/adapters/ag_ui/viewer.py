@@ -12,9 +12,9 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import Frame
-from plait.adapters.ag_ui.events import Cursor, Opened, encode, encode_snapshot
-from plait.adapters.ag_ui.feed import EventFeed, FeedChange, FeedRun, RunEvent
-from plait.adapters.ag_ui.run import EventRun
+from plait.adapters.ag_ui.event_feed import EventFeed, FeedChange, FeedRun, RunEvent
+from plait.adapters.ag_ui.event_frames import Cursor, Opened, encode, encode_snapshot
+from plait.adapters.ag_ui.event_run import EventRun
 from plait.state.revision import Revision
 from plait.web.http.streamed import ResponseLines
 from plait_schemas.codes import INTERNAL_ERROR

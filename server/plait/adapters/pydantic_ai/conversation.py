@@ -9,8 +9,8 @@ from pydantic_ai import AgentRunEvents
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
 
 from plait import Message, MessageStream, ThreadMessages
-from plait.adapters.history import load_history
-from plait.adapters.pydantic_ai.format import NAME, read_messages, write_message
+from plait.adapters.message_history import load_history
+from plait.adapters.pydantic_ai.message_format import NAME, read_messages, write_message
 
 __all__ = ["Conversation"]
 

@@ -13,11 +13,11 @@ from plait.actor.rpc import Arguments, Method
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
+from plait.web.authentication import Action
 from plait.web.context import ServerContext, find_lease, find_party
 from plait.web.fairness import LARGE
 from plait.web.http.streamed import ResponseLines
 from plait.web.http.streamed_call import Encode, StreamedCall
-from plait.web.identity import Action
 
 __all__ = ["Exchange"]
 

@@ -18,7 +18,7 @@ from plait.web.context import ServerContext, find_lease
 from plait.web.http.endpoint import Headers
 from plait.web.http.exchange import Exchange
 from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
-from plait.web.http.runs import answer_json, interrupt, run_agent
+from plait.web.http.run_routes import answer_json, interrupt, run_agent
 from plait.web.thread_urls import read_address
 from plait_schemas.codec import NOT_JSON, encode_json
 

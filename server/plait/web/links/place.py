@@ -9,8 +9,8 @@ from plait.cluster.cluster_owners import ClusterOwners
 from plait.cluster.directories import find_directory
 from plait.cluster.directory import NodeRecord
 from plait.cluster.member import SINGLE
+from plait.cluster.node_config import NodeConfig
 from plait.cluster.owners import ALONE, Owners, Worker, Workers
-from plait.cluster.place import NodeConfig
 from plait.settings import Settings
 from plait.store.protocol import Store
 from plait.store.urls import open_share, open_store

@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from plait.cluster.node_config import NodeConfig, split_address
 from plait.cluster.owners import NodeId
-from plait.cluster.place import NodeConfig, split_address
 from plait.web.links.link import Link
 
 __all__ = ["VERSION", "Tcp"]

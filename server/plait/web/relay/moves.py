@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from plait.cluster.moves import Moves
 from plait.cluster.owners import NodeId
+from plait.cluster.shard_moves import Moves
 from plait.web.context import ServerContext
 
 __all__ = ["NodeMoves"]

@@ -29,8 +29,8 @@ from plait.web.relay.messages import (
     pack_close,
     unpack_close,
 )
+from plait.web.sockets.frame_reader import FrameReader
 from plait.web.sockets.pending_join import SocketResources
-from plait.web.sockets.reader import FrameReader
 from plait.web.sockets.socket import ABNORMAL, AT_ONCE
 from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
 

@@ -17,8 +17,8 @@ from plait.actor.logs import log_internal
 from plait.actor.transport import Frame, Receiver
 from plait.limits import TokenBucket
 from plait.web.fairness import FairScheduler, Ticket
+from plait.web.sockets.frame_reader import FrameReader
 from plait.web.sockets.framing import FrameParser, WriteBatcher, is_utf8, serialize, serialize_pinged, shorten
-from plait.web.sockets.reader import FrameReader
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "AT_ONCE", "Socket"]

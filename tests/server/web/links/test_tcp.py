@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from plait.cluster.node_config import NodeConfig
 from plait.cluster.owners import NodeId
-from plait.cluster.place import NodeConfig
 from plait.web.links.link import Link
 from plait.web.links.tcp import VERSION, Tcp
 

@@ -9,7 +9,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import PlainWire
 from plait.actor.per_actor import PerActor
 from plait.actor.transport import HIGH_WATER, Frame
-from plait.adapters.ag_ui.events import Cursor, Opened, encode_delta
+from plait.adapters.ag_ui.event_frames import Cursor, Opened, encode_delta
 from plait.errors import Conflict
 from plait.state.revision import Revision
 

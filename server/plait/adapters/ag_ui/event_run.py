@@ -21,9 +21,9 @@ from ag_ui.core import (
 )
 
 from plait.actor.thread import Thread
-from plait.adapters.ag_ui.events import EncodedEvent, Opened, encode, encode_custom
-from plait.adapters.ag_ui.feed import EventFeed, FeedRun, RunEvent
-from plait.adapters.ag_ui.messages import MessagesSnapshot
+from plait.adapters.ag_ui.event_feed import EventFeed, FeedRun, RunEvent
+from plait.adapters.ag_ui.event_frames import EncodedEvent, Opened, encode, encode_custom
+from plait.adapters.ag_ui.shown_messages import MessagesSnapshot
 from plait.agents.context import Context
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError

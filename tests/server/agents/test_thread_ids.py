@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from plait.agents.address import check_thread_id, make_thread_id
-from plait.agents.identity import Signer, ThreadIdProvider, ThreadIds
+from plait.agents.thread_ids import Signer, ThreadIdProvider, ThreadIds
 
 ID = "thrd_e58f7b31c9468657efc3cecb27ea2cd7"
 OTHER = "thrd_00000000000000000000000000000000"

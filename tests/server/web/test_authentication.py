@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from plait.actor.connection import Principal
 from plait.errors import Forbidden, Unauthenticated
 from plait.store.protocol import ThreadKey
-from plait.web.identity import Action, Identity
+from plait.web.authentication import Action, Identity
 
 KEY = ThreadKey("room", "one")
 ADA = Principal("ada")

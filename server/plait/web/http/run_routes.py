@@ -15,8 +15,8 @@ from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Arguments
 from plait.agents.address import session_name
 from plait.agents.agent import Agent
-from plait.agents.identity import ThreadIds
 from plait.agents.run import Interruption
+from plait.agents.thread_ids import ThreadIds
 from plait.errors import Busy, CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey

@@ -11,7 +11,7 @@ from ag_ui.core import Message as AgUiMessage
 from ag_ui.core import RunAgentInput
 from pydantic import TypeAdapter
 
-from plait.adapters.history import Fields, Format
+from plait.adapters.message_history import Fields, Format
 from plait.errors import InvalidArguments, TooLarge
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages

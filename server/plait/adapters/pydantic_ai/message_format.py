@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from plait import Message
-from plait.adapters.history import call_tool, read_call
+from plait.adapters.message_history import call_tool, read_call
 
 __all__ = ["NAME", "read_messages", "write_message"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.cluster.place import NodeConfig
+from plait.cluster.node_config import NodeConfig
 
 NODE = {"PLAIT_CLUSTER": "1", "PLAIT_NODE": "a", "PLAIT_LISTEN_NODES": "127.0.0.1:7946"}
 
