@@ -18,11 +18,11 @@ from plait import Plait, ThreadKey
 from plait.cluster.gate import OPEN, Gate
 from plait.cluster.node_config import NodeConfig, split_address
 from plait.cluster.owners import NodeId, NotOwner
-from plait.web.context import ServerContext
 from plait.web.http.endpoint import Endpoint
 from plait.web.links.folder import Folder
 from plait.web.links.links import Links, Network
 from plait.web.links.tcp import Tcp
+from plait.web.server_context import ServerContext
 from plait.web.site import Site
 from plait.web.socket_endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat

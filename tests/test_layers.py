@@ -88,13 +88,13 @@ ACTOR = (
 HIDDEN_CLASSES = {
     "ChangeLog",
     "Connections",
-    "History",
     "Hooks",
     "Mailbox",
     "Merger",
     "Pipeline",
     "PushLog",
     "Sockets",
+    "StateHistory",
     "Thread",
     "TurnRunner",
 }

@@ -53,9 +53,9 @@ from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
+from plait.state.change_log import Change
 from plait.state.commit import Commit
 from plait.state.edit import Edit
-from plait.state.log import Change
 from plait.state.migrations import migrate
 from plait.state.retention import Retention
 from plait.state.texts import Text

@@ -45,17 +45,17 @@ from plait.store.protocol import Store
 from plait.store.urls import open_shares
 from plait.web.addresses import Addresses
 from plait.web.authentication import Authenticate, Authorize, Identity
-from plait.web.context import ServerContext
 from plait.web.hosts import Hosts
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.links.calls import Calls
 from plait.web.links.folder import Folder
 from plait.web.links.link import Opener
 from plait.web.links.links import Links
-from plait.web.links.place import FoundPlace, find_place
+from plait.web.links.process_role import ProcessRole, find_role
 from plait.web.relay.measures import measure
 from plait.web.relay.moves import NodeMoves
 from plait.web.relay.owner import Owner
+from plait.web.server_context import ServerContext
 from plait.web.site import Site
 from plait.web.socket_endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
@@ -117,7 +117,7 @@ class Plait(AgentHost, ThreadHost):
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
         worker = Worker.from_environment()
-        self._store, owners, self._network = self._find_place(store, worker)
+        self._store, owners, self._network = self._find_role(store, worker)
         # The node of this process, if its store is shared.
         self._cluster = owners if isinstance(owners, ClusterOwners) else None
         # The streams that other nodes may open here, by the kind of their first message.
@@ -334,11 +334,11 @@ class Plait(AgentHost, ThreadHost):
         self._links.go_away()
         await self._context.shutdown()
 
-    def _find_place(self, store: str | Store, worker: Worker | None) -> FoundPlace:
+    def _find_role(self, store: str | Store, worker: Worker | None) -> ProcessRole:
         given = None if self.settings.store or isinstance(store, str) else store
         versions = {kind.name: kind.state_version for kind in self._kinds}
         with as_setting_error("store"):
-            return find_place(self.settings, given, worker, versions)
+            return find_role(self.settings, given, worker, versions)
 
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings

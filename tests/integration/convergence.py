@@ -16,7 +16,7 @@ from plait.actor.transport import Frame, OneWay, Receiver
 from plait.errors import StoreError
 from plait.limits import UNLIMITED
 from plait.node.node import Node
-from plait.state.history import replay_json
+from plait.state.state_history import replay_json
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey
 from plait_client.events import Acked, Nacked

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from plait.state.history import replay_json
+from plait.state.state_history import replay_json
 from plait.store.protocol import ChangeRow, ThreadKey
 from plait.store.sqlite import SqliteStore
 from plait_schemas.codec import decode_json

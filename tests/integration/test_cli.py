@@ -29,7 +29,7 @@ from tests.server.owning import submit
 from plait.cli.main import cli
 from plait.cluster.node_config import VARIABLES
 from plait.settings import COMMAND_VARIABLES
-from plait.state.history import replay_document
+from plait.state.state_history import replay_document
 from plait.store.protocol import Snapshot, ThreadKey, Write
 from plait.store.sqlite import SqliteStore
 

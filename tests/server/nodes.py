@@ -66,5 +66,5 @@ def make_node(
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, Worker(number, count, str(folder)).to_environment()))
         if store is not None:
-            stack.enter_context(patch("plait.web.links.place.open_share", lambda *_, **__: (store, count)))
+            stack.enter_context(patch("plait.web.links.process_role.open_share", lambda *_, **__: (store, count)))
         return make()

@@ -6,8 +6,8 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights, Wire
 from plait.actor.transport import Receiver, Transport
 from plait.errors import Unauthenticated
+from plait.session.cloudflare.cloudflare_session import CLOUDFLARE, CloudflareSession
 from plait.session.cloudflare.departures import Departures
-from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
 from plait.session.leases import Leases
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining

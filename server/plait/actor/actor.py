@@ -25,12 +25,12 @@ from plait.actor.usage import Usage
 from plait.errors import InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import Instruments
 from plait.limits import Limits
+from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
-from plait.state.history import History
-from plait.state.log import ChangeLog
 from plait.state.merger import Merger
 from plait.state.push_log import PushLog
-from plait.state.records import Records
+from plait.state.state_history import StateHistory
+from plait.state.thread_records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
 
 __all__ = ["TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "find_actor"]
@@ -297,9 +297,9 @@ class Actor:
 
     # Inside
 
-    def _make_history(self, stored: StoredThread | None, fence: int) -> History:
+    def _make_history(self, stored: StoredThread | None, fence: int) -> StateHistory:
         kind = self.kind
-        return History(
+        return StateHistory(
             self.key,
             kind.state_type,
             stored,
@@ -309,7 +309,7 @@ class Actor:
             on_stored=self.tell_created,
         )
 
-    def _make_state(self, history: History, stored: StoredThread | None) -> Merger:
+    def _make_state(self, history: StateHistory, stored: StoredThread | None) -> Merger:
         kind, thread = self.kind, self.thread
         return Merger(
             history,

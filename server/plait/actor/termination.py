@@ -8,7 +8,7 @@ from plait.clock import read_wall_clock
 from plait.errors import Terminated
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
-from plait.state.records import Records
+from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
 from plait.store.protocol import Record, RecordRange, ThreadKey
 from plait_schemas.codec import decode_json, encode_json

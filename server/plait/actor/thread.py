@@ -15,13 +15,13 @@ from plait.actor.turn import find_client_turn
 from plait.errors import InvalidState, Readonly
 from plait.limits import Limits
 from plait.state.authors import Stretch, find_authors
+from plait.state.change_log import Change, ChangeLog
 from plait.state.commit import Commit
 from plait.state.conflicts import Policy
 from plait.state.edit import Edit
-from plait.state.log import Change, ChangeLog
 from plait.state.pipeline import Pipeline
-from plait.state.records import Records
 from plait.state.retention import DEFAULT_RETENTION, Retention
+from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
 from plait.state.types import parse_json_error
 from plait.state.undo import redo, undo

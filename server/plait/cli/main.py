@@ -20,7 +20,7 @@ from plait.cli.stores import store_commands
 from plait.cli.thread_commands import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
 from plait.spelling import count, hide_password
-from plait.state.history import History
+from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.store.protocol import ThreadKey
 from plait.store.whole import WholeStore
@@ -52,7 +52,7 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
         if stored is None:
             shown = hide_password(store)
             fail(f"{shown} has no thread {key}; `plait threads {shown}` lists them")
-        data = History(key, StateType(Any), stored).durable.json
+        data = StateHistory(key, StateType(Any), stored).durable.json
         print(msgspec.json.format(data or b"null", indent=2).decode())
 
     show_store(show, store)

@@ -11,7 +11,7 @@ import msgspec
 from plait.agents.session_names import find_session
 from plait.errors import CorruptThread, NotFound, StoreError
 from plait.spelling import count
-from plait.state.history import replay_document, replay_json
+from plait.state.state_history import replay_document, replay_json
 from plait.store.backup import back_up, check_restore, restore
 from plait.store.deletion import delete_thread
 from plait.store.files import Files

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 from plait.errors import NotFound
 from plait.node.export_file import FORMAT, ExportWriter, Header
-from plait.state.history import replay_json
+from plait.state.state_history import replay_json
 from plait.store.protocol import INCOMPLETE, Store, ThreadKey
 
 __all__ = ["export_thread"]

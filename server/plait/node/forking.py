@@ -10,8 +10,8 @@ from plait.clock import read_wall_clock
 from plait.errors import InvalidState, NotFound
 from plait.limits import Limits
 from plait.node.filling import Filling
-from plait.state.history import replay_json
 from plait.state.migrations import migrate_state
+from plait.state.state_history import replay_json
 from plait.store.protocol import INCOMPLETE, Record, Store, StoredThread, ThreadKey, ThreadView
 
 __all__ = ["Fork"]

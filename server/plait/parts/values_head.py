@@ -13,7 +13,7 @@ from plait.parts.values_index import INDEX, METADATA, VALUES, decode_index, deco
 from plait.parts.values_ops import Op
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
-from plait.state.records import Records
+from plait.state.thread_records import Records
 from plait.store.protocol import Record
 
 __all__ = ["ValuesHead"]

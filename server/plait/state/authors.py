@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from plait.errors import Conflict, NotFound
 from plait.state.budget import Budget
-from plait.state.log import ChangeLog
+from plait.state.change_log import ChangeLog
 from plait.state.undone import DecodedChange, drop_undone, parse_taken_back
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import PatchError, decode_ops, find, parse

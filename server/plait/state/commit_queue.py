@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.commit import Commit, Maker
-from plait.state.history import History
 from plait.state.source import Source
+from plait.state.state_history import StateHistory
 from plait.store.protocol import Store, Write
 
 __all__ = ["CommitQueue", "Turns"]
@@ -84,7 +84,7 @@ class CommitQueue:
 
     def __init__(
         self,
-        history: History,
+        history: StateHistory,
         store: Store,
         *,
         on_commit: Callable[[Commit], None],

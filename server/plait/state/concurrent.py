@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from plait.errors import Conflict, NotFound
-from plait.state.history import History
-from plait.state.log import ChangeLog
+from plait.state.change_log import ChangeLog
+from plait.state.state_history import StateHistory
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import Op
 
@@ -52,7 +52,7 @@ class LoadedChanges(NamedTuple):
     rows: Sequence[ChangeRow] = ()
     document: Any = msgspec.UNSET
 
-    def since(self, history: History, version: int) -> list[ChangeRow] | None:
+    def since(self, history: StateHistory, version: int) -> list[ChangeRow] | None:
         """Return the changes after a version; None when some of them must be read first."""
         return history.since(version, history.current.version, self.rows)
 

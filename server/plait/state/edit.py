@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from plait.errors import Conflict, InvalidState
 from plait.state.budget import Budget
+from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
-from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.store.protocol import ChangeRow
 from plait_schemas.draft import Draft, NotFinite, draft, recorded

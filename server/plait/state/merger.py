@@ -17,11 +17,11 @@ from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.conflicts import Policy, Resolve, drop_known, may_meet, merge
-from plait.state.history import History
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
+from plait.state.state_history import StateHistory
 from plait.state.types import MOST_OPS, StateType
 from plait.store.protocol import ClientRow, Store
 from plait_schemas.codec import encode_json
@@ -67,7 +67,7 @@ class Merger(Pipeline):
 
     def __init__(
         self,
-        history: History,
+        history: StateHistory,
         state_type: StateType,
         store: Store,
         limits: Limits,

@@ -9,7 +9,7 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.errors import MigrationFailed, NewerState, PlaitError
-from plait.state.history import History, replay_document
+from plait.state.state_history import StateHistory, replay_document
 from plait.state.types import StateType, explain_invalid_state
 from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, ThreadRow, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
@@ -200,7 +200,7 @@ async def _migrate(
     stored = await store.load(key)
     if stored is None or (data := migrate_state(key, kind, stored)) is None:
         # Raises when the class has another type, but the same state_version.
-        History(key, kind.state_type, stored)
+        StateHistory(key, kind.state_type, stored)
         if stored is None or not (lost := find_lost(key, kind, stored)):
             return "current", None
         error = MigrationFailed(explain_lost(key, lost))

@@ -15,9 +15,9 @@ from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
-from plait.state.history import History
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
+from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
 from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_size, encode_value
 from plait.store.protocol import ClientRow, Record, Store
@@ -44,7 +44,7 @@ class Pipeline(CommitQueue):
 
     def __init__(
         self,
-        history: History,
+        history: StateHistory,
         state_type: StateType,
         store: Store,
         limits: Limits,

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from plait.errors import Conflict, NotFound
 from plait.state.budget import Budget
+from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
-from plait.state.log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.undone import REDO, UNDO, drop_undone, parse_taken_back
 from plait.store.protocol import ChangeRow

@@ -17,13 +17,13 @@ from plait.actor.connection import Connection, Rights
 from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
 from plait.parts.messages.part import Messages
-from plait.session.cloudflare.session import CLOUDFLARE, CloudflareSession
+from plait.session.cloudflare.cloudflare_session import CLOUDFLARE, CloudflareSession
 from plait.session.leases import PrincipalLease
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
 from plait.store.protocol import ThreadKey
-from plait.web.context import (
+from plait.web.server_context import (
     ServerContext,
     as_final_refusal,
     as_get,

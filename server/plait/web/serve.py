@@ -22,7 +22,7 @@ from plait.web.tls import TlsListener
 from plait.web.workers.control import Control
 
 try:
-    from plait.web.http.protocol import HttpProtocol
+    from plait.web.http.http_protocol import HttpProtocol
 except ModuleNotFoundError:  # httptools does not support Windows; uvicorn then uses h11, which has its own limits.
     HttpProtocol = None  # type: ignore[assignment, misc]
 

@@ -25,11 +25,11 @@ from plait.errors import StoreError
 from plait.instruments.prometheus import Family, Metrics
 from plait.settings import Settings, make_setting_error
 from plait.store.protocol import Store, Unreachable
-from plait.web.context import ServerContext, error_body, error_response
 from plait.web.hosts import Hosts
 from plait.web.http.endpoint import Endpoint, PathRoute
 from plait.web.http.routes import ThreadRequests
 from plait.web.http.run_routes import RunRequests
+from plait.web.server_context import ServerContext, error_body, error_response
 from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Site"]

@@ -15,11 +15,11 @@ from plait.cluster.gate import OPEN
 from plait.instruments.protocol import Instruments
 from plait.store.protocol import ThreadKey
 from plait.web.admission import Admission, close_refused, join_in_task, try_join
-from plait.web.context import ServerContext, as_get
 from plait.web.gated import GatedSend
 from plait.web.links.link import Link
 from plait.web.relay.gateway import RelayedSocket
 from plait.web.relay.messages import SentScope
+from plait.web.server_context import ServerContext, as_get
 from plait.web.sockets.asgi import AsgiSocket
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.pending_join import SocketResources, run_unless_disconnected

@@ -16,7 +16,7 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, InvalidState, NotFound, Readonly, Reject
 from plait.parts.values import Values
-from plait.state.log import Change
+from plait.state.change_log import Change
 from plait.state.retention import Retention
 from plait.store.protocol import ChangeRow
 from plait_schemas.patch import Op, apply

@@ -18,7 +18,7 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import CorruptThread, Reject, StoreError, Unavailable
 from plait.session.native.joining import Joining
-from plait.session.native.session import PlaitSession
+from plait.session.native.plait_session import PlaitSession
 from plait.session.native.tokens import Renew
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
 from plait_schemas.messages import SUBPROTOCOL, Join

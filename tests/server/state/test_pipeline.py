@@ -19,9 +19,9 @@ from plait.actor.connection import Connection, Source
 from plait.errors import Conflict, Fenced, Indeterminate, InvalidState, Reject, StoreError, TooLarge, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.state.commit import Commit
-from plait.state.history import History
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
+from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction
 from plait.state.types import StateType
 from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
@@ -43,7 +43,7 @@ class Bench:
         self.lose: Callable[[], None] = lambda: None
         self.refuses: Callable[[Any, Source], None] = lambda *_: None
         self.pipeline = Pipeline(
-            History(KEY, state_type, None, fence=claim_now(store, KEY)),
+            StateHistory(KEY, state_type, None, fence=claim_now(store, KEY)),
             state_type,
             store,
             limits,
@@ -61,7 +61,7 @@ class Bench:
     async def stored(self) -> Any:
         """Return the state that the thread has after a restart."""
         found = await self.store.load(KEY)
-        return None if found is None else History(KEY, StateType(Any), found).current.state
+        return None if found is None else StateHistory(KEY, StateType(Any), found).current.state
 
     def _validate(self, state: Any, source: Source) -> None:
         self.refuses(state, source)
@@ -393,7 +393,7 @@ async def test_whatever_clients_push_is_refused_or_is_read_back_and_never_breaks
 def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
     """Return the JSON of a state that is pushed to a thread without one, None if it is refused."""
     state_type = StateType(Any)
-    history = History(KEY, state_type, None)
+    history = StateHistory(KEY, state_type, None)
     try:
         state, data = state_type.from_json(data, limits)
         ops = history.diff(history.current, state, data, limits)
@@ -758,7 +758,7 @@ async def test_what_is_stored_may_have_fields_that_the_type_does_not_have_any_mo
         await submit(store, write)
         stored = await store.load(KEY)
         assert stored is not None
-        assert History(KEY, StateType(Contest), stored).current.state == Contest({"x": Member()}, None, "over")
+        assert StateHistory(KEY, StateType(Contest), stored).current.state == Contest({"x": Member()}, None, "over")
 
 
 @pytest.mark.parametrize(
@@ -1306,7 +1306,7 @@ async def test_a_thread_without_a_state_can_have_records_and_get_a_state_later()
         assert not b.pipeline.history.durable.has_state
         stored = await store.load(KEY)
         assert stored is not None
-        again = History(KEY, StateType(Any), stored)
+        again = StateHistory(KEY, StateType(Any), stored)
         assert (again.epoch, again.secret) == (b.pipeline.history.epoch, b.pipeline.history.secret)
         assert not again.current.has_state
         assert await outcome(b.pipeline.set(7, "server")) == 1
@@ -1494,5 +1494,5 @@ async def test_the_first_write_of_a_thread_has_the_time_and_the_user_also_after_
         assert before <= found.created_at <= time.time_ns() // 1000
         assert found.user == "ada"
         assert [(write.created_at > 0, write.user) for write in store.submitted[-2:]] == [(False, None)] * 2
-        history = History(KEY, StateType(Any), found)
+        history = StateHistory(KEY, StateType(Any), found)
         assert (history.created_at, history.user) == (found.created_at, "ada")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from plait.limits import DEFAULT_LIMITS
-from plait.state.history import History
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
+from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.store.protocol import Prune, ThreadKey
 
@@ -16,7 +16,7 @@ NUMBER = StateType(int)
 
 def first_prune(retention: Retention, changes: int) -> tuple[Prune, int]:
     """Return the prune of the first snapshot after this many changes, and the time of its change."""
-    history = History(ThreadKey("room", "one"), NUMBER, None, retention=retention)
+    history = StateHistory(ThreadKey("room", "one"), NUMBER, None, retention=retention)
     history.start(0, b"0")
     history.put(())
     for n in range(1, 10_000):

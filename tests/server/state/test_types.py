@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from plait import Plait, Thread
 from plait.errors import InvalidState, TooLarge
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
-from plait.state.history import History
 from plait.state.revision import Revision
+from plait.state.state_history import StateHistory
 from plait.state.types import UNDECODED, StateType
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import decode_json, encode_json
@@ -65,7 +65,7 @@ def set_state(type_: Any, value: object, limits: Limits = DEFAULT_LIMITS) -> tup
 
 
 def take(state_type: StateType, state: Any, data: bytes, limits: Limits) -> tuple[Any, bytes | None]:
-    history = History(KEY, state_type, None)
+    history = StateHistory(KEY, state_type, None)
     history.append(
         history.diff(history.current, state, data, limits), "server", Revision(state_type, json=data, tree=state)
     )

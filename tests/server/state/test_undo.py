@@ -20,10 +20,10 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, Readonly, Reject, StoreError
 from plait.limits import DEFAULT_LIMITS
-from plait.state.history import History
-from plait.state.log import ChangeLog
+from plait.state.change_log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import Retention
+from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.state.undo import redo, undo
 from plait.store.protocol import ChangeRow, RecordRange, StoredThread, ThreadKey
@@ -58,7 +58,7 @@ class SlowStore(TroubledStore):
 class Table:
     """A thread that several people change, by their ids."""
 
-    def __init__(self, store: SlowStore, type_: StateType, history: History) -> None:
+    def __init__(self, store: SlowStore, type_: StateType, history: StateHistory) -> None:
         self.store = store
         self._type = type_
         self.refuses: Callable[[Any], None] = lambda _: None
@@ -97,9 +97,9 @@ class Table:
         """Put the thread to sleep, and wake it with another type for its state."""
         await self.pipeline.wait_until_durable()
         self._type = StateType(type_)
-        self._begin(History(KEY, self._type, await self.store.load(KEY), fence=await self.store.claim(KEY)))
+        self._begin(StateHistory(KEY, self._type, await self.store.load(KEY), fence=await self.store.claim(KEY)))
 
-    def _begin(self, history: History) -> None:
+    def _begin(self, history: StateHistory) -> None:
         self.pipeline = Pipeline(
             history,
             self._type,
@@ -118,7 +118,7 @@ class Table:
 @asynccontextmanager
 async def table(initial: Any, *, retention: Retention = Retention()) -> AsyncIterator[Table]:  # noqa: B008
     async with SlowStore() as store:
-        made = Table(store, ANY, History(KEY, ANY, None, retention=retention, fence=await store.claim(KEY)))
+        made = Table(store, ANY, StateHistory(KEY, ANY, None, retention=retention, fence=await store.claim(KEY)))
         made.pipeline.start(initial)
         await made.pipeline.store_thread()
         yield made

@@ -13,7 +13,7 @@ from tests.schedules import play_seeds
 from tests.server.owning import own, owned, submit
 
 from plait.errors import Fenced, StoreError
-from plait.state.history import replay_json
+from plait.state.state_history import replay_json
 from plait.store.protocol import (
     KNOWN_CLIENTS,
     ChangeRow,

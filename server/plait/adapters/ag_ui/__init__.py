@@ -27,11 +27,11 @@ from plait.agents.context import Context, read_attributes
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, find_lease
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.exchange import Exchange
 from plait.web.http.run_routes import read_interrupt
 from plait.web.http.streamed import StreamedResponse
+from plait.web.server_context import ServerContext, find_lease
 from plait.web.thread_urls import split_path
 
 __all__ = ["AgUi", "ask", "emit"]

@@ -20,7 +20,7 @@ from plait.parts.messages.message import (
     read_position,
 )
 from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, LostStream, State
-from plait.state.records import Records
+from plait.state.thread_records import Records
 from plait.store.protocol import Record
 from plait_schemas.codec import decode_json
 

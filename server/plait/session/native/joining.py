@@ -10,7 +10,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.transport import Frame, Receiver, Transport
 from plait.session.native.follower import Follower
-from plait.session.native.session import PlaitSession
+from plait.session.native.plait_session import PlaitSession
 from plait.session.native.tokens import Tokens
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.missed import MissedChanges

@@ -16,11 +16,11 @@ from plait.errors import PlaitError, Unauthenticated
 from plait.instruments.protocol import TRACE
 from plait.session.leases import PrincipalLease
 from plait.store.protocol import ThreadKey
-from plait.web.context import ServerContext, error_body, error_response, find_traceparent
 from plait.web.gated import GatedSend
 from plait.web.http.request import LimitedRequest
 from plait.web.lost import SAFE, abort, make_lost
 from plait.web.relay.requests import SentRequest, relay_request
+from plait.web.server_context import ServerContext, error_body, error_response, find_traceparent
 
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
 

@@ -14,10 +14,10 @@ from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.authentication import Action
-from plait.web.context import ServerContext, find_lease, find_party
 from plait.web.fairness import LARGE
 from plait.web.http.streamed import ResponseLines
 from plait.web.http.streamed_call import Encode, StreamedCall
+from plait.web.server_context import ServerContext, find_lease, find_party
 
 __all__ = ["Exchange"]
 

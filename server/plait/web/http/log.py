@@ -14,8 +14,8 @@ from plait.errors import InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
 from plait.state.json_patch import to_json_patch
 from plait.web.addresses import Addresses
-from plait.web.context import find_lease
 from plait.web.http.streamed import StreamedResponse
+from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
 

@@ -14,11 +14,11 @@ from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.instruments.protocol import TRACE
 from plait.state.types import parse_json_error
-from plait.web.context import ServerContext, find_lease
 from plait.web.http.endpoint import Headers
 from plait.web.http.exchange import Exchange
 from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
 from plait.web.http.run_routes import answer_json, interrupt, run_agent
+from plait.web.server_context import ServerContext, find_lease
 from plait.web.thread_urls import read_address
 from plait_schemas.codec import NOT_JSON, encode_json
 

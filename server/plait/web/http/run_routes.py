@@ -20,11 +20,11 @@ from plait.agents.thread_ids import ThreadIds
 from plait.errors import Busy, CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
-from plait.web.context import THREAD, ServerContext, error_body
 from plait.web.fairness import LARGE
 from plait.web.http.endpoint import Headers
 from plait.web.http.exchange import Exchange
 from plait.web.http.streamed_call import Encode
+from plait.web.server_context import THREAD, ServerContext, error_body
 from plait.web.thread_urls import read_run
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, nests_deeper
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from plait.cluster.cluster_owners import ClusterOwners
-from plait.web.context import ServerContext
 from plait.web.relay.gateway import RelayedSocket
+from plait.web.server_context import ServerContext
 
 __all__ = ["measure"]
 

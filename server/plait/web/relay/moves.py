@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from plait.cluster.owners import NodeId
 from plait.cluster.shard_moves import Moves
-from plait.web.context import ServerContext
+from plait.web.server_context import ServerContext
 
 __all__ = ["NodeMoves"]
 

@@ -9,11 +9,11 @@ from starlette.types import ASGIApp
 from plait.cluster.owners import NotOwner
 from plait.store.protocol import ThreadKey
 from plait.web.admission import Admission, join_in_task
-from plait.web.context import THREAD, ServerContext
 from plait.web.links.link import Link, Opener
 from plait.web.relay.messages import NOT_OWNER, OPEN, REQUEST, TAKEN, SentScope, pack_owner
 from plait.web.relay.remote_request import RemoteRequest
 from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
+from plait.web.server_context import THREAD, ServerContext
 from plait.web.thread_urls import read_address
 
 __all__ = ["Owner"]

@@ -22,7 +22,7 @@ from tests.running import Process, running
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from plait import Limits, MemoryStore, Plait, Thread
-from plait.web.http.protocol import HttpProtocol
+from plait.web.http.http_protocol import HttpProtocol
 
 KIB = 1024
 HOST = b"Host: localhost\r\n"

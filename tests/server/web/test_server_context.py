@@ -3,7 +3,7 @@
 import pytest
 
 from plait.errors import Busy, PlaitError, StoreError, TooMany, Unavailable
-from plait.web.context import error_response
+from plait.web.server_context import error_response
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The place of a process: alone, a worker, or a node of a cluster."""
+"""The role of a process: alone, a worker, or a node of a cluster."""
 
 import os
 import socket
@@ -18,13 +18,13 @@ from plait.web.links.folder import Folder
 from plait.web.links.links import Network
 from plait.web.links.tcp import Tcp
 
-__all__ = ["FoundPlace", "find_place"]
+__all__ = ["ProcessRole", "find_role"]
 
 # Seconds besides the timeout of the shutdown for which a worker waits for its former process.
 _PATIENCE: Final = 30.0
 
 
-class FoundPlace(NamedTuple):
+class ProcessRole(NamedTuple):
     """The store of this process, who owns the threads in it, and how it reaches the others."""
 
     store: Store
@@ -32,10 +32,10 @@ class FoundPlace(NamedTuple):
     network: Network | None
 
 
-def find_place(
+def find_role(
     settings: Settings, given: Store | None, worker: Worker | None, versions: Mapping[str, int]
-) -> FoundPlace:
-    """Return the place of this process, as its environment says. `given` is a store that the app has made.
+) -> ProcessRole:
+    """Return the role of this process, as its environment says. `given` is a store that the app has made.
 
     `versions` are the `state_version` of each kind. Raises ValueError and StoreError.
     """
@@ -45,14 +45,14 @@ def find_place(
         return _share_files(settings, given, worker)
     store = open_store(settings.store) if given is None else given
     if not store.is_shared or (directory := find_directory(store)) is None:
-        return FoundPlace(store, ALONE, None)
+        return ProcessRole(store, ALONE, None)
     record = NodeRecord("", SINGLE, f"{socket.gethostname()}, process {os.getpid()}", versions=versions)
-    return FoundPlace(store, ClusterOwners(record, directory), None)
+    return ProcessRole(store, ClusterOwners(record, directory), None)
 
 
 def _join_cluster(
     settings: Settings, given: Store | None, config: NodeConfig, worker: Worker | None, versions: Mapping[str, int]
-) -> FoundPlace:
+) -> ProcessRole:
     count = 1
     if worker is not None:
         config, count = config.for_worker(worker.number), worker.count
@@ -70,10 +70,10 @@ def _join_cluster(
         found = owners.find_node(node)
         return None if found is None else found.address
 
-    return FoundPlace(store, owners, Tcp(config, lambda: owners.node, find_address))
+    return ProcessRole(store, owners, Tcp(config, lambda: owners.node, find_address))
 
 
-def _share_files(settings: Settings, given: Store | None, worker: Worker) -> FoundPlace:
+def _share_files(settings: Settings, given: Store | None, worker: Worker) -> ProcessRole:
     if given is not None:
         raise ValueError(
             f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
@@ -83,4 +83,4 @@ def _share_files(settings: Settings, given: Store | None, worker: Worker) -> Fou
     patience = _PATIENCE + 2 * settings.shutdown_timeout
     store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
     owners = Workers(worker.number, worker.count, files)
-    return FoundPlace(store, owners, Folder(worker.number, worker.folder))
+    return ProcessRole(store, owners, Folder(worker.number, worker.folder))

@@ -10,7 +10,7 @@ from plait.actor.transport import Frame, LinkedTransport, Transport
 from plait.errors import InvalidArguments, InvalidState, PlaitError, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
 from plait.limits import check_weight
-from plait.session.native.calls import ClientCalls
+from plait.session.native.client_calls import ClientCalls
 from plait.session.native.follower import Follower
 from plait.session.native.group import LinkGroup
 from plait.session.native.opened import OpenedParts

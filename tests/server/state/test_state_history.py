@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from plait.errors import CorruptThread
 from plait.limits import DEFAULT_LIMITS
-from plait.state.history import History, replay_json
 from plait.state.revision import Revision
+from plait.state.state_history import StateHistory, replay_json
 from plait.state.types import UNDECODED, StateType
 from plait.store.protocol import ChangeRow, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.patch import decode_ops
@@ -51,16 +51,16 @@ class Shelf:
         return StoredThread(self._epoch, to, self._snapshots.get(since), rows)
 
 
-def change(history: History, state_type: StateType, value: object) -> Write | None:
+def change(history: StateHistory, state_type: StateType, value: object) -> Write | None:
     """Change the state to `value` and return what is to be written, None if nothing has changed."""
     state, data = state_type.from_value(value, DEFAULT_LIMITS)
     ops = history.diff(history.current, state, data, DEFAULT_LIMITS)
     return history.append(ops, "server", Revision(state_type, json=data, tree=state)) if ops else None
 
 
-def begin(state_type: StateType, value: object) -> tuple[History, Shelf]:
+def begin(state_type: StateType, value: object) -> tuple[StateHistory, Shelf]:
     """Return a history that begins with `value`, and a shelf that it is on."""
-    history, shelf = History(KEY, state_type, None), Shelf()
+    history, shelf = StateHistory(KEY, state_type, None), Shelf()
     history.start(*state_type.from_value(value, DEFAULT_LIMITS))
     shelf.put(history.put(()))
     history.mark_durable(history.current)
@@ -135,7 +135,7 @@ def test_what_is_stored_replays_to_the_current_state_after_every_change(states: 
             history.mark_durable(history.current)
         assert history.current.state == value
         assert history.current.json is not None
-        again = History(KEY, state_type, shelf.stored())
+        again = StateHistory(KEY, state_type, shelf.stored())
         assert (again.epoch, again.current.version) == (history.epoch, history.current.version)
         assert again.current.state == value
         assert same_json(again.current.json, history.current.json, is_typed=states[0] is not Any)
@@ -169,7 +169,7 @@ def test_a_set_replays_whatever_order_its_members_have(states: list[list[int]]) 
             shelf.put(write)
             history.mark_durable(history.current)
             # A set is in another order in each process.
-            history = History(KEY, state_type, shelf.stored())
+            history = StateHistory(KEY, state_type, shelf.stored())
         assert history.current.state == value
 
 
@@ -207,7 +207,7 @@ def test_a_value_that_only_python_holds_equal_is_a_change(old: object, new: obje
     write = change(history, state_type, {"value": new})
     assert write is not None
     shelf.put(write)
-    assert History(KEY, state_type, shelf.stored()).current.json == msgspec.json.encode({"value": new})
+    assert StateHistory(KEY, state_type, shelf.stored()).current.json == msgspec.json.encode({"value": new})
 
 
 def test_a_state_that_was_changed_in_place_is_recorded() -> None:
@@ -219,7 +219,9 @@ def test_a_state_that_was_changed_in_place_is_recorded() -> None:
     write = change(history, state_type, state)
     assert write is not None
     shelf.put(write)
-    assert History(KEY, state_type, shelf.stored()).current.state == {"cards": [{"title": "two"}, {"title": "three"}]}
+    assert StateHistory(KEY, state_type, shelf.stored()).current.state == {
+        "cards": [{"title": "two"}, {"title": "three"}]
+    }
 
 
 @dataclass
@@ -238,18 +240,18 @@ def test_a_frozen_state_whose_parts_were_changed_in_place_is_recorded() -> None:
     write = change(history, state_type, history.current.state)
     assert write is not None
     shelf.put(write)
-    assert History(KEY, state_type, shelf.stored()).current.state == Outer(Inner([1, 2]))
+    assert StateHistory(KEY, state_type, shelf.stored()).current.state == Outer(Inner([1, 2]))
 
 
 def test_the_first_state_of_a_thread_without_one_is_version_1() -> None:
     state_type = StateType(Any)
-    history, shelf = History(KEY, state_type, None), Shelf()
+    history, shelf = StateHistory(KEY, state_type, None), Shelf()
     assert (history.current.version, history.current.state, history.current.json) == (0, None, None)
     write = change(history, state_type, None)
     assert write is not None
     assert (write.after, write.version, write.snapshots) == (None, 1, (Snapshot(1, b"null"),))
     shelf.put(write)
-    again = History(KEY, state_type, shelf.stored())
+    again = StateHistory(KEY, state_type, shelf.stored())
     assert (again.current.version, again.current.state, again.current.json) == (1, None, b"null")
 
 
@@ -290,7 +292,7 @@ def test_a_change_never_costs_much_more_than_the_state() -> None:
     assert history.current.json is not None
     assert len(write.changes[0].ops) <= len(history.current.json) + 100
     shelf.put(write)
-    assert History(KEY, state_type, shelf.stored()).current.state == history.current.state
+    assert StateHistory(KEY, state_type, shelf.stored()).current.state == history.current.state
 
 
 def test_the_log_since_the_last_snapshot_does_not_outgrow_the_state_by_far() -> None:
@@ -310,7 +312,7 @@ def test_a_woken_history_goes_on_counting_the_log() -> None:
     state_type = StateType(dict)
     history, shelf = begin(state_type, {"text": "x" * 10_000, "n": 0})
     for n in range(1, 1_000):
-        history = History(KEY, state_type, shelf.stored())
+        history = StateHistory(KEY, state_type, shelf.stored())
         write = change(history, state_type, {"text": "x" * 10_000, "n": n})
         assert write is not None
         shelf.put(write)
@@ -357,7 +359,7 @@ def test_a_rollback_goes_back_to_what_is_durable_and_counts_on_from_there() -> N
     assert again is not None
     shelf.put(again)
     assert [row.version for row in shelf.log] == [1, 2]
-    assert History(KEY, state_type, shelf.stored()).current.state == 4
+    assert StateHistory(KEY, state_type, shelf.stored()).current.state == 4
 
 
 def test_a_rollback_undoes_what_was_changed_in_place() -> None:
@@ -373,7 +375,7 @@ def test_a_rollback_undoes_what_was_changed_in_place() -> None:
 
 def test_after_a_rollback_of_the_beginning_the_next_write_begins_the_thread() -> None:
     state_type = StateType(int)
-    history = History(KEY, state_type, None)
+    history = StateHistory(KEY, state_type, None)
     history.start(5, b"5")
     assert history.put(()).after is None
     history.rollback()
@@ -399,7 +401,7 @@ def test_a_rollback_keeps_the_sum_of_the_log() -> None:
 # The last changes
 
 
-def change_many(history: History, numbers: Iterable[int], *, is_committed: bool = True) -> None:
+def change_many(history: StateHistory, numbers: Iterable[int], *, is_committed: bool = True) -> None:
     """Count a state of JSON up, each number a change."""
     for n in numbers:
         assert change(history, ANY, n) is not None
@@ -410,7 +412,7 @@ def change_many(history: History, numbers: Iterable[int], *, is_committed: bool 
 ANY = StateType(Any)
 
 
-def since(history: History, version: int, to: int) -> list[int] | None:
+def since(history: StateHistory, version: int, to: int) -> list[int] | None:
     rows = history.since(version, to)
     return None if rows is None else [row.version for row in rows]
 
@@ -435,7 +437,7 @@ def test_nothing_is_in_memory_of_a_thread_that_has_just_woken() -> None:
         write = change(history, ANY, n)
         assert write is not None
         shelf.put(write)
-    woken = History(KEY, ANY, shelf.stored())
+    woken = StateHistory(KEY, ANY, shelf.stored())
     assert since(woken, 3, 3) == []
     assert since(woken, 2, 3) is None
     change_many(woken, [4, 5])
@@ -557,8 +559,8 @@ def test_json_that_is_made_when_it_is_asked_for_is_what_was_stored_at_once(state
 def test_a_thread_keeps_its_epoch_and_a_fresh_one_has_its_own() -> None:
     state_type = StateType(int)
     history, shelf = begin(state_type, 0)
-    assert History(KEY, state_type, shelf.stored()).epoch == history.epoch
-    assert History(KEY, state_type, None).epoch != history.epoch
+    assert StateHistory(KEY, state_type, shelf.stored()).epoch == history.epoch
+    assert StateHistory(KEY, state_type, None).epoch != history.epoch
 
 
 # Corruption
@@ -594,12 +596,12 @@ def rows(*ops: bytes) -> Iterable[ChangeRow]:
 )
 def test_what_cannot_be_read_is_an_error_that_names_the_thread(snapshot: bytes | None, ops: list[bytes]) -> None:
     with pytest.raises(CorruptThread, match="room/one"):
-        History(KEY, StateType(Any), StoredThread("epoch", len(ops), snapshot, list(rows(*ops))))
+        StateHistory(KEY, StateType(Any), StoredThread("epoch", len(ops), snapshot, list(rows(*ops))))
 
 
 def test_what_is_stored_as_another_type_is_an_error_and_no_empty_state() -> None:
     with pytest.raises(CorruptThread, match="does not fit its class"):
-        History(KEY, StateType(Game), StoredThread("epoch", 0, b'{"players":[{"name":1}]}', []))
+        StateHistory(KEY, StateType(Game), StoredThread("epoch", 0, b'{"players":[{"name":1}]}', []))
 
 
 # What is kept in memory of the log
@@ -645,7 +647,7 @@ def test_an_edit_of_every_member_of_a_large_object_is_kept_as_the_whole_state_wh
 
 def test_an_idle_thread_keeps_its_last_change_neither_as_a_row_nor_in_what_it_compares_with() -> None:
     state = b'"%b"' % (b"x" * 100_000)
-    history = History(KEY, ANY, None)
+    history = StateHistory(KEY, ANY, None)
     tracemalloc.start()
     try:
         after = Revision(ANY, json=state)

@@ -9,8 +9,8 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from plait.errors import CorruptThread, NotFound, StoreError, operator_message
-from plait.state.history import History, replay_steps
 from plait.state.missed import MissedChanges
+from plait.state.state_history import StateHistory, replay_steps
 from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, decode_ops
@@ -60,7 +60,7 @@ class ChangeLog:
         self,
         key: ThreadKey,
         store: Store,
-        history: History,
+        history: StateHistory,
         *,
         on_error: Callable[[StoreError], None] = lambda _: None,
     ) -> None:

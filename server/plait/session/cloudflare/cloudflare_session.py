@@ -19,7 +19,7 @@ from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooLarge, TooMany
 from plait.instruments.protocol import tell_limit
 from plait.limits import check_weight
-from plait.session.cloudflare.calls import CloudflareCalls
+from plait.session.cloudflare.cloudflare_calls import CloudflareCalls
 from plait.session.cloudflare.departures import Departures
 from plait.session.cloudflare.seen import SeenTracker
 from plait.session.cloudflare.whole_states import WholeStates

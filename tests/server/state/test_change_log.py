@@ -11,10 +11,10 @@ from tests.server.owning import claim_now, submit
 
 from plait.errors import NotFound, StoreError
 from plait.limits import DEFAULT_LIMITS
-from plait.state.history import History
-from plait.state.log import ChangeLog
+from plait.state.change_log import ChangeLog
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
+from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.store.protocol import ChangeRow, ClientRow, RecordRange, Snapshot, StoredThread, ThreadKey, Write
 from plait_schemas.patch import Op
@@ -70,7 +70,7 @@ class Bench:
     """A thread whose state is a number, and its past."""
 
     def __init__(self, store: WatchedStore, stored: StoredThread | None, retention: Retention) -> None:
-        history = History(KEY, ANY, stored, retention=retention, fence=claim_now(store, KEY))
+        history = StateHistory(KEY, ANY, stored, retention=retention, fence=claim_now(store, KEY))
         self.store = store
         self.pipeline = Pipeline(
             history, ANY, store, DEFAULT_LIMITS, validate=None, on_commit=lambda _: None, on_lost=lambda _: None

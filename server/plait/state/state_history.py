@@ -19,7 +19,7 @@ from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
 from plait_schemas.text_patch import TextDiff
 
-__all__ = ["History", "replay_document", "replay_json", "replay_steps"]
+__all__ = ["StateHistory", "replay_document", "replay_json", "replay_steps"]
 
 _SMALL_LOG: Final = 4096
 _IN_LIST: Final = re.compile(r"/\d+(?:/|$)")
@@ -31,7 +31,7 @@ _RECENT_BYTES: Final = 64 * 1024
 _AT_ONCE: Final = 100
 
 
-class History:
+class StateHistory:
     """The current and the last durable revision of one thread, and its recent changes.
 
     `append` makes a revision the current one and returns the write for it; `mark_durable` or `rollback` follow when the
