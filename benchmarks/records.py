@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.contest import Effort
 from plait.store.protocol import ChangeRow, Record, ThreadKey, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 __all__ = ["SIZE", "Reading", "records"]
 

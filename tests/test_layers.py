@@ -31,7 +31,7 @@ LAYERS = (
 # Who may import what from outside, beside msgspec and the standard library, which are for all.
 OUTSIDE = {
     "ag_ui": ("plait.adapters.ag_ui",),
-    "aiosqlite": ("plait.store.sqlite",),
+    "aiosqlite": ("plait.store.sqlite.store",),
     "asyncpg": ("plait.store.postgres",),
     "cronsim": ("plait.parts.schedule.rules",),
     "cyclopts": ("plait.cli",),

@@ -62,7 +62,7 @@ from plait.state.texts import Text
 from plait.state.transaction import Transaction
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store, ThreadKey, ThreadRow
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 from plait.web.authentication import Action
 
 __all__ = [

@@ -10,7 +10,7 @@ import msgspec
 
 from plait.state.state_history import replay_json
 from plait.store.protocol import ChangeRow, ThreadKey
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 from plait_schemas.codec import decode_json
 from plait_schemas.patch import Op, apply, decode_ops
 

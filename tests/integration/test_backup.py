@@ -8,7 +8,7 @@ from tests.integration.socket_client import TIMEOUT, http
 from tests.running import Process
 
 from plait.cli.maintenance import back_up_store, restore_store
-from plait.store.files import Files
+from plait.store.sqlite.files import Files
 from plait_client import Refused, connect
 
 

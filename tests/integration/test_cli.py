@@ -31,7 +31,7 @@ from plait.cluster.node_config import VARIABLES
 from plait.settings import COMMAND_VARIABLES
 from plait.state.state_history import replay_document
 from plait.store.protocol import Snapshot, ThreadKey, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 GAME = """

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from tests.integration.socket_client import TIMEOUT, CallError, Client, Closed, connected, http
 from tests.running import Process, running
-from tests.server.store.test_sqlite import dump
+from tests.server.store.sqlite.test_store import dump
 from tests.told import INTERNAL
 
 from plait import Connection, MemoryStore, Plait, Source, SqliteStore, Thread, TurnTimeout, rpc

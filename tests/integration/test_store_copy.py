@@ -15,8 +15,8 @@ from tests.server.owning import submit
 from tests.server.store.contract import beginning, change, put
 from tests.server.store.test_copying import fill, fill_thread, read
 
-from plait.store.files import Files
 from plait.store.protocol import ThreadKey
+from plait.store.sqlite.files import Files
 from plait.store.urls import open_files, open_store
 
 KILLS = 10

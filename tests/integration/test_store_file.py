@@ -17,7 +17,7 @@ from tests.running import Process
 from tests.server.owning import submit
 
 from plait.store.protocol import Snapshot, ThreadKey, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 APPS = """
 from starlette.applications import Starlette

@@ -18,9 +18,9 @@ import pytest
 from tests.schedules import SEED, TIMES, schedules
 from tests.server.store.contract import change
 
-from plait.store import commits, removal
 from plait.store.protocol import Record, Snapshot, ThreadKey, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite import commits, removal
+from plait.store.sqlite.store import SqliteStore
 
 log = logging.getLogger(__name__)
 

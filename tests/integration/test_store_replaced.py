@@ -29,7 +29,7 @@ def read_state(folder: Path, file: str) -> object:
     return json.loads(done.stdout)
 
 
-# What else may happen to the file, and when, is in tests/server/store/test_identity.py.
+# What else may happen to the file, and when, is in tests/server/store/sqlite/test_file_identity.py.
 @pytest.mark.parametrize(
     ("command", "end"), [("cp copy.db plait.db", "stopped"), ("truncate --size 0 plait.db", "killed")]
 )

@@ -13,7 +13,7 @@ from plait.app import Plait
 from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.settings import SettingError, Settings, find_unknown_variables
 from plait.store.memory import MemoryStore
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 from plait.store.urls import open_store
 
 

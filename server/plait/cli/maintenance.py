@@ -12,15 +12,15 @@ from plait.agents.session_names import find_session
 from plait.errors import CorruptThread, NotFound, StoreError
 from plait.spelling import count
 from plait.state.state_history import replay_document, replay_json
-from plait.store.backup import back_up, check_restore, restore
 from plait.store.deletion import delete_thread
-from plait.store.files import Files
-from plait.store.inspection import Inspection
-from plait.store.lock import StoreLock
-from plait.store.place import Place
 from plait.store.protocol import Store, ThreadKey
 from plait.store.shards import find_file
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.backup import back_up, check_restore, restore
+from plait.store.sqlite.file_place import FilePlace
+from plait.store.sqlite.files import Files
+from plait.store.sqlite.inspection import Inspection
+from plait.store.sqlite.lock import StoreLock
+from plait.store.sqlite.store import SqliteStore
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
 
@@ -127,7 +127,7 @@ async def destroy_in_file(files: Files, key: ThreadKey) -> str:
     except StoreError:
         url = f"/threads/{quote(key.kind, safe='')}/{quote(key.name, safe='')}"
         raise StoreError(f"a server has {path} open: send it DELETE {url}, or stop it first") from None
-    return await destroy_thread(SqliteStore(path, place=Place(number, files.count)), key, str(path))
+    return await destroy_thread(SqliteStore(path, place=FilePlace(number, files.count)), key, str(path))
 
 
 async def destroy_thread(store: Store, key: ThreadKey, where: str) -> str:

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from plait.actor.client_types import NoTypes
 from plait.errors import PlaitError, operator_message
 from plait.spelling import hide_password
-from plait.store.files import Files
 from plait.store.nats.url import is_nats
+from plait.store.sqlite.files import Files
 from plait.store.urls import find_files, is_engine, open_engine, open_files
 from plait.store.whole import WholeStore
 

@@ -22,7 +22,7 @@ from plait.cluster.owners import Worker
 from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
-from plait.store.files import MOST_FILES
+from plait.store.sqlite.files import MOST_FILES
 from plait.web.serve import LogLevel, configure_logging, serve
 from plait.web.workers.control import LOADED, Control
 from plait.web.workers.parent import Parent

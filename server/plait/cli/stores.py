@@ -13,9 +13,9 @@ from plait.cluster.use import check_unused
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.spelling import count, hide_password
 from plait.store.copying import copy_store
-from plait.store.files import Files
-from plait.store.lock import StoreLock
-from plait.store.sqlite_errors import explain
+from plait.store.sqlite.failures import explain
+from plait.store.sqlite.files import Files
+from plait.store.sqlite.lock import StoreLock
 from plait.store.urls import open_files
 from plait.store.whole import WholeStore
 

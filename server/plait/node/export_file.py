@@ -13,7 +13,7 @@ from plait.errors import InvalidState
 from plait.limits import Limits
 from plait.state.types import parse_json_error
 from plait.store.protocol import Record
-from plait.store.records import check_record
+from plait.store.record_checks import check_record
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 
 __all__ = ["FORMAT", "LEFT_OUT", "ExportReader", "ExportWriter", "Header"]

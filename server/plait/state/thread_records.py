@@ -6,7 +6,7 @@ from plait.errors import StoreError
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.store.protocol import Record, Store, ThreadKey
-from plait.store.records import is_key
+from plait.store.record_checks import is_key
 
 __all__ = ["Records"]
 

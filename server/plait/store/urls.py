@@ -7,13 +7,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from plait.errors import StoreError
 from plait.spelling import hide_password
-from plait.store.files import MOST_FILES, Files
 from plait.store.memory import MemoryStore
 from plait.store.nats.url import NatsUrl, is_nats
 from plait.store.postgres.url import PostgresUrl, is_postgres
 from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
-from plait.store.sqlite import SqliteStore, Synchronous
+from plait.store.sqlite.files import MOST_FILES, Files
+from plait.store.sqlite.store import SqliteStore, Synchronous
 from plait.store.whole import WholeStore
 
 __all__ = ["find_files", "is_engine", "open_engine", "open_files", "open_share", "open_shares", "open_store"]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put
-from tests.server.store.test_sqlite import change_file, database
+from tests.server.store.sqlite.test_store import change_file, database
 
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
-from plait.store.checksums import checksum_change, checksum_snapshot
 from plait.store.protocol import ChangeRow, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.checksums import checksum_change, checksum_snapshot
+from plait.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

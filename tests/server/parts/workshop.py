@@ -15,7 +15,7 @@ from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 __all__ = ["PATIENCE", "SECOND", "SOON", "FlakyStore", "Workshop", "make_store", "open_workshop", "until"]
 

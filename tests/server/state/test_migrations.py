@@ -22,7 +22,7 @@ from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.state.migrations import migrate, migrate_state, store_migrated
 from plait.store.protocol import Snapshot, StoredThread, ThreadKey, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 from plait_schemas.patch import Op
 
 PATIENCE = 10.0

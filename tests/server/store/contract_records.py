@@ -13,7 +13,7 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, client_r
 from plait.errors import Fenced, StoreError, TooLarge
 from plait.limits import Limits
 from plait.store.protocol import Record, Store, StoredThread, ThreadKey, Write
-from plait.store.records import check_record
+from plait.store.record_checks import check_record
 
 
 def put_records(

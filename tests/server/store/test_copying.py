@@ -8,12 +8,12 @@ import pytest
 from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put
 from tests.server.store.contract_records import delete, put_records
-from tests.server.store.test_sqlite import change_file
+from tests.server.store.sqlite.test_store import change_file
 
 from plait.errors import StoreError
 from plait.store.copying import UNFINISHED, check_finished, copy_store
-from plait.store.files import Files
 from plait.store.protocol import Order, Prune, Snapshot, Store, ThreadKey, Write
+from plait.store.sqlite.files import Files
 from plait.store.urls import open_files
 from plait.store.whole import WholeStore
 

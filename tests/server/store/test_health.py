@@ -8,7 +8,7 @@ import pytest
 from plait.errors import Fenced, StoreError
 from plait.store.health import Health
 from plait.store.protocol import Unreachable
-from plait.store.sqlite_errors import is_trouble
+from plait.store.sqlite.failures import is_trouble
 
 
 def failure(cause: Exception) -> StoreError:

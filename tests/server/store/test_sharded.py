@@ -20,12 +20,12 @@ from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import StoreError
-from plait.store.files import Files
-from plait.store.lock import StoreLock
 from plait.store.protocol import Store, ThreadKey
 from plait.store.sharded import ShardedStore
 from plait.store.shards import SHARDS, find_file, find_shard
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.files import Files
+from plait.store.sqlite.lock import StoreLock
+from plait.store.sqlite.store import SqliteStore
 from plait.store.urls import open_files, open_share, open_shares, open_store
 
 THREADS = [ThreadKey("room", str(number)) for number in range(40)]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
-from tests.server.store.test_sqlite import database, make_file_of_format, run
-from tests.server.store.test_writer import WRITE_AND_DIE, log_of
+from tests.server.store.sqlite.test_file_writer import WRITE_AND_DIE, log_of
+from tests.server.store.sqlite.test_store import database, make_file_of_format, run
 
 from plait.errors import StoreError
-from plait.store.backup import back_up, restore
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.backup import back_up, restore
+from plait.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

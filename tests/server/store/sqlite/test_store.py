@@ -42,7 +42,7 @@ from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import CorruptThread, Fenced, StoreError
 from plait.store.protocol import Prune, ThreadKey
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ async def test_a_closed_store_is_all_in_its_one_file(path: Path, tmp_path: Path)
 async def test_a_loss_of_the_process_loses_nothing_that_was_acknowledged(path: Path) -> None:
     script = """
         import asyncio, os, sys
-        from plait.store.sqlite import SqliteStore
+        from plait.store.sqlite.store import SqliteStore
         from tests.server.owning import submit
         from tests.server.store.contract import beginning, change
 
@@ -245,7 +245,7 @@ def test_a_store_that_cannot_be_opened_leaves_nothing_behind(path: Path) -> None
     script = """
         import asyncio, sys
         from plait.errors import StoreError
-        from plait.store.sqlite import SqliteStore
+        from plait.store.sqlite.store import SqliteStore
 
         async def main():
             await SqliteStore(sys.argv[1], readonly=True).__aenter__()
@@ -327,7 +327,7 @@ async def test_the_lock_of_a_server_in_another_process_is_seen(path: Path) -> No
     script = """
         import asyncio, sys
         from plait.errors import StoreError
-        from plait.store.sqlite import SqliteStore
+        from plait.store.sqlite.store import SqliteStore
 
         async def main():
             async with SqliteStore(sys.argv[1]):
@@ -495,7 +495,7 @@ async def test_a_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> Non
         import asyncio, json, resource, signal, sys
         from plait.errors import Fenced, StoreError
         from plait.store.protocol import ThreadKey
-        from plait.store.sqlite import SqliteStore
+        from plait.store.sqlite.store import SqliteStore
         from tests.server.owning import submit
         from tests.server.store.contract import ROOM, beginning, change, versions
 

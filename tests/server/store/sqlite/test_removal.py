@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, listed, put, versions
 from tests.server.store.contract_records import delete, everything, put_records
-from tests.server.store.test_sqlite import run
+from tests.server.store.sqlite.test_store import run
 
 from plait.cli.maintenance import check_store
-from plait.store.backup import back_up, restore
 from plait.store.protocol import Store
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.backup import back_up, restore
+from plait.store.sqlite.store import SqliteStore
 
 FILL = """
     from tests.server.owning import submit
@@ -27,7 +27,7 @@ FILL = """
 """
 DELETE_AND_DIE = f"""
     import asyncio, os, sys
-    from plait.store.sqlite import SqliteStore
+    from plait.store.sqlite.store import SqliteStore
     {FILL}
 
     async def main():

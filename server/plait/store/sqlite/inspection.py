@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from plait.errors import PlaitError, StoreError, operator_message
-from plait.store import rows, schema
-from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
-from plait.store.identity import check_log
-from plait.store.place import ALONE, read_place
 from plait.store.protocol import StoredThread, ThreadKey
 from plait.store.shards import find_file
-from plait.store.sqlite_errors import explain
+from plait.store.sqlite import reads, schema
+from plait.store.sqlite.checksums import read_change, read_client, read_records, read_snapshot, read_thread
+from plait.store.sqlite.failures import explain
+from plait.store.sqlite.file_identity import check_log
+from plait.store.sqlite.file_place import ONLY_FILE, read_place
 
 __all__ = ["Inspection", "connect"]
 
@@ -57,7 +57,7 @@ class Inspection:
         decode: Callable[[ThreadKey, bytes], object],
     ) -> None:
         self._path = path
-        self._place = ALONE
+        self._place = ONLY_FILE
         self._replay = replay
         self._decode = decode
         self.threads = 0
@@ -71,7 +71,7 @@ class Inspection:
                 self._place = read_place(db)
                 ids = [id for (id,) in db.execute("SELECT id FROM threads NOT INDEXED ORDER BY id")]
                 for id in ids:
-                    with rows.read_transaction(db):
+                    with reads.read_transaction(db):
                         yield from self._inspect_thread(db, id)
                 for table in _COLUMNS:
                     yield from _find_strays(db, table)
@@ -107,7 +107,7 @@ class Inspection:
         if problems:
             return
         try:
-            stored = rows.load(db, key, None)
+            stored = reads.load(db, key, None)
             if stored is None:
                 yield f"{key} cannot be found by its name"
             else:

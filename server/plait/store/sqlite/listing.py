@@ -5,8 +5,8 @@ from contextlib import closing
 from typing import Final
 
 from plait.store.protocol import INCOMPLETE, DueThread, ThreadKey, ThreadQuery, ThreadRow
-from plait.store.rows import find_end, read_transaction
-from plait.store.schema import LAST_VERSION
+from plait.store.sqlite.reads import find_end, read_transaction
+from plait.store.sqlite.schema import LAST_VERSION
 
 __all__ = ["load_due", "load_threads"]
 

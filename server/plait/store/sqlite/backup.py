@@ -8,12 +8,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from plait.errors import StoreError
-from plait.store import schema
-from plait.store.identity import is_foreign_log, make_log_path, set_log_aside
-from plait.store.inspection import connect
-from plait.store.lock import StoreLock
-from plait.store.removal import remove_all
-from plait.store.sqlite_errors import explain
+from plait.store.sqlite import schema
+from plait.store.sqlite.failures import explain
+from plait.store.sqlite.file_identity import is_foreign_log, make_log_path, set_log_aside
+from plait.store.sqlite.inspection import connect
+from plait.store.sqlite.lock import StoreLock
+from plait.store.sqlite.removal import remove_all
 
 __all__ = ["back_up", "check_restore", "restore"]
 

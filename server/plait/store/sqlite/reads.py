@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Final
 
 from plait.errors import CorruptThread
-from plait.store.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.page import take_page
 from plait.store.protocol import (
     KNOWN_CLIENTS,
@@ -20,7 +19,8 @@ from plait.store.protocol import (
     ThreadHeader,
     ThreadKey,
 )
-from plait.store.schema import LAST_VERSION
+from plait.store.sqlite.checksums import read_change, read_client, read_records, read_snapshot, read_thread
+from plait.store.sqlite.schema import LAST_VERSION
 
 __all__ = [
     "SELECT_HEAD",

@@ -11,17 +11,17 @@ from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, outcomes, put, versions
 from tests.server.store.contract_due import due
 from tests.server.store.contract_records import delete, put_records
-from tests.server.store.test_sqlite import change_file, database, run
+from tests.server.store.sqlite.test_store import change_file, database, run
 
 from plait.errors import CorruptThread, Fenced, StoreError
 from plait.store.protocol import ThreadKey, Write
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 THIRD = ThreadKey("room", "three")
 
 WRITE_AND_DIE = """
     import asyncio, os, sys
-    from plait.store.sqlite import SqliteStore
+    from plait.store.sqlite.store import SqliteStore
     from tests.server.owning import submit
     from tests.server.store.contract import OTHER, ROOM, beginning, change
 

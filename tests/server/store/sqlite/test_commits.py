@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.server.store.contract import OTHER, ROOM, versions
-from tests.server.store.test_sqlite import run
+from tests.server.store.sqlite.test_store import run
 
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 # Fails as many syncs of a log as the file FAILING has bytes.
 FAILING_SYNC = r"""
@@ -42,7 +42,7 @@ int fsync(int fd) { return fails(fd) ? -1 : ((int (*)(int))dlsym(RTLD_NEXT, "fsy
 
 BEGIN = """
     import asyncio, os, pathlib, sys
-    from plait.store.sqlite import SqliteStore
+    from plait.store.sqlite.store import SqliteStore
     from tests.server.owning import submit
     from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, versions
 

@@ -11,10 +11,10 @@ import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store import listing, rows
-from plait.store.inspection import Inspection
 from plait.store.protocol import Record, RecordRange, ThreadKey, ThreadQuery
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite import listing, reads
+from plait.store.sqlite.inspection import Inspection
+from plait.store.sqlite.store import SqliteStore
 
 Read = Callable[[sqlite3.Connection], Any]
 
@@ -51,20 +51,20 @@ async def replace_thread(store: SqliteStore) -> None:
 @pytest.mark.parametrize(
     ("read", "statement", "expected"),
     [
-        (lambda db: rows.load_record(db, ROOM, "values", "mine"), "FROM records", b"1"),
-        (lambda db: rows.load_record(db, ROOM, "values", "hers"), "FROM records", None),
+        (lambda db: reads.load_record(db, ROOM, "values", "mine"), "FROM records", b"1"),
+        (lambda db: reads.load_record(db, ROOM, "values", "hers"), "FROM records", None),
         (
-            lambda db: rows.load_records(db, ROOM, RecordRange("values")),
+            lambda db: reads.load_records(db, ROOM, RecordRange("values")),
             "FROM records",
             [Record("values", "mine", b"1")],
         ),
         (
-            lambda db: rows.load(db, ROOM, None, [RecordRange("values")]).records,  # type: ignore[union-attr]
+            lambda db: reads.load(db, ROOM, None, [RecordRange("values")]).records,  # type: ignore[union-attr]
             "FROM records",
             ([Record("values", "mine", b"1")],),
         ),
-        (lambda db: rows.load_changes(db, ROOM, 0, 9, None), "FROM changes", list(change(1).changes)),
-        (lambda db: rows.load_changes_before(db, ROOM, 9, 9, None), "FROM changes", list(change(1).changes)),
+        (lambda db: reads.load_changes(db, ROOM, 0, 9, None), "FROM changes", list(change(1).changes)),
+        (lambda db: reads.load_changes_before(db, ROOM, 9, 9, None), "FROM changes", list(change(1).changes)),
         (
             lambda db: [(row.key, row.version) for row in listing.load_threads(db, ThreadQuery())],
             "WHERE t.id",

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
-from tests.server.store.test_sqlite import database, run
-from tests.server.store.test_writer import WRITE_AND_DIE, log_of
+from tests.server.store.sqlite.test_file_writer import WRITE_AND_DIE, log_of
+from tests.server.store.sqlite.test_store import database, run
 
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
-from plait.store.backup import back_up, restore
-from plait.store.identity import FileIdentity
-from plait.store.lock import NO_STAMP, FileStamp, read_log_identity
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.backup import back_up, restore
+from plait.store.sqlite.file_identity import FileIdentity
+from plait.store.sqlite.lock import NO_STAMP, FileStamp, read_log_identity
+from plait.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture
@@ -337,10 +337,10 @@ WRITE_UP_TO = """
     import asyncio, os, resource, signal, sys
     from pathlib import Path
     from plait.errors import StoreError
-    from plait.store.sqlite import SqliteStore
+    from plait.store.sqlite.store import SqliteStore
     from tests.server.owning import submit
     from tests.server.store.contract import ROOM, change
-    from tests.server.store.test_identity import has_part_of_its_log
+    from tests.server.store.sqlite.test_file_identity import has_part_of_its_log
 
     async def main():
         path, is_killed = Path(sys.argv[1]), sys.argv[2] == "killed"

@@ -10,15 +10,15 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
-from plait.store import schema
 from plait.store.batches import Group, Outcome
-from plait.store.commits import BatchResult, Heads, commit, refuse
-from plait.store.identity import FileIdentity, set_log_aside
-from plait.store.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
-from plait.store.place import Place
-from plait.store.removal import has_removed, remove_step
+from plait.store.sqlite import schema
+from plait.store.sqlite.commits import BatchResult, Heads, commit, refuse
+from plait.store.sqlite.file_identity import FileIdentity, set_log_aside
+from plait.store.sqlite.file_place import FilePlace
+from plait.store.sqlite.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
+from plait.store.sqlite.removal import has_removed, remove_step
 
-__all__ = ["Writer"]
+__all__ = ["FileWriter"]
 
 log = logging.getLogger("plait.store")
 
@@ -26,10 +26,10 @@ P = ParamSpec("P")
 T = TypeVar("T", LastWrite, LogIdentity)
 
 
-class Writer:
+class FileWriter:
     """Writes to one open store."""
 
-    def __init__(self, path: Path, place: Place, lock: StoreLock) -> None:
+    def __init__(self, path: Path, place: FilePlace, lock: StoreLock) -> None:
         self._path = path
         self._place = place
         self._lock = lock

@@ -9,9 +9,9 @@ from typing import Final, Self
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.place import ALONE, Place, read_place
 from plait.store.protocol import ThreadKey
 from plait.store.shards import find_file
+from plait.store.sqlite.file_place import ONLY_FILE, FilePlace, read_place
 
 __all__ = ["MOST_FILES", "Files", "check_creation", "load_place"]
 
@@ -59,9 +59,9 @@ class Files(msgspec.Struct, frozen=True):
         return all(_has_content(path) for path in self.paths)
 
     @property
-    def places(self) -> list[tuple[Path, Place]]:
+    def places(self) -> list[tuple[Path, FilePlace]]:
         """The paths and places of the files, the first one last, as that is the order in which they are made."""
-        return [(path, Place(number, self.count)) for number, path in reversed(list(enumerate(self.paths)))]
+        return [(path, FilePlace(number, self.count)) for number, path in reversed(list(enumerate(self.paths)))]
 
     def path_of(self, key: ThreadKey) -> Path:
         """Return the path of the file that keeps a thread."""
@@ -76,7 +76,7 @@ class Files(msgspec.Struct, frozen=True):
         return type(self)(path, self.count)
 
 
-def load_place(path: Path) -> Place | None:
+def load_place(path: Path) -> FilePlace | None:
     """Return the place of a file that a server may have open; None if there is no such file, or it is empty.
 
     A file that cannot be read, or has no place, is taken for a store's only one: opening it tells what is wrong.
@@ -89,10 +89,10 @@ def load_place(path: Path) -> Place | None:
     except FileNotFoundError:
         return None
     except (sqlite3.Error, OSError, UnicodeDecodeError):
-        return ALONE
+        return ONLY_FILE
 
 
-def check_creation(path: Path, place: Place) -> None:
+def check_creation(path: Path, place: FilePlace) -> None:
     """Check that an absent or empty file may be made at a place: its threads would look empty if it was lost.
 
     The files of a store are made from the last to the first, so a file is lost if one before it is there, or if a later

@@ -10,7 +10,7 @@ from typing import Final
 
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
-from plait.store.lock import NO_STAMP, FileStamp, LogIdentity, read_log_identity
+from plait.store.sqlite.lock import NO_STAMP, FileStamp, LogIdentity, read_log_identity
 
 __all__ = ["FileIdentity", "check_log", "is_foreign_log", "make_log_path", "set_log_aside"]
 

@@ -17,13 +17,8 @@ from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
-from plait.store import exporting, listing, rows, schema
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, Group, Outcome
-from plait.store.files import check_creation
-from plait.store.identity import check_log
-from plait.store.lock import StoreInUse, StoreLock
-from plait.store.place import ALONE, Place
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,
@@ -38,9 +33,14 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
-from plait.store.sqlite_errors import explain, is_trouble
+from plait.store.sqlite import exporting, listing, reads, schema
+from plait.store.sqlite.failures import explain, is_trouble
+from plait.store.sqlite.file_identity import check_log
+from plait.store.sqlite.file_place import ONLY_FILE, FilePlace
+from plait.store.sqlite.file_writer import FileWriter
+from plait.store.sqlite.files import check_creation
+from plait.store.sqlite.lock import StoreInUse, StoreLock
 from plait.store.whole import StoredSchema
-from plait.store.writer import Writer
 
 __all__ = ["SqliteStore", "Synchronous"]
 
@@ -90,7 +90,7 @@ class SqliteStore(EngineStore):
         synchronous: Synchronous = "FULL",
         readonly: bool = False,
         lock_timeout: float = 5.0,
-        place: Place = ALONE,
+        place: FilePlace = ONLY_FILE,
         patience: float = 0.0,
     ) -> None:
         self.path = Path(path)
@@ -105,7 +105,7 @@ class SqliteStore(EngineStore):
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
         # Runs in the writer's OS thread.
-        self._work: Writer | None = None
+        self._work: FileWriter | None = None
         self._saving_heads: asyncio.TimerHandle | None = None
         # Removes the rows of deleted threads.
         self._removing: asyncio.Task[None] | None = None
@@ -127,7 +127,7 @@ class SqliteStore(EngineStore):
             check_creation(self.path, self.place)
         check_log(self.path)
         if self._lock is not None:
-            self._work = Writer(self.path, self.place, self._lock)
+            self._work = FileWriter(self.path, self.place, self._lock)
             self._writer = await _connect(self.path, readonly=False, lock_timeout=self._lock_timeout)
             await self._writer.post(self._work.open, self._synchronous)
         self._reader = await _connect(self.path, readonly=True, lock_timeout=self._lock_timeout)
@@ -146,29 +146,29 @@ class SqliteStore(EngineStore):
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
     ) -> StoredThread | None:
-        return await self._read(key, rows.load, key, version, records)
+        return await self._read(key, reads.load, key, version, records)
 
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
-        return await self._read(key, rows.find, key)
+        return await self._read(key, reads.find, key)
 
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(key, rows.load_changes, key, after, limit, size)
+        return await self._read(key, reads.load_changes, key, after, limit, size)
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(key, rows.load_changes_before, key, version, limit, size)
+        return await self._read(key, reads.load_changes_before, key, version, limit, size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        return await self._read(key, rows.load_client, key, client)
+        return await self._read(key, reads.load_client, key, client)
 
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        return await self._read(key, rows.load_record, key, part, name)
+        return await self._read(key, reads.load_record, key, part, name)
 
     async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
-        return await self._read(key, rows.load_records, key, wanted)
+        return await self._read(key, reads.load_records, key, wanted)
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         step: exporting.Step | None = exporting.FIRST
@@ -187,7 +187,7 @@ class SqliteStore(EngineStore):
             stored = await reader.load(key)
 
             async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
-                return await reader._read(key, rows.load_page, key, after, limit, size)
+                return await reader._read(key, reads.load_page, key, after, limit, size)
 
             yield None if stored is None else ThreadView(stored, read)
 
@@ -203,16 +203,16 @@ class SqliteStore(EngineStore):
         return fence
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
-        return await self._read("a schema", rows.load_schema, kind, hash)
+        return await self._read("a schema", reads.load_schema, kind, hash)
 
     async def schemas(self) -> list[StoredSchema]:
-        return await self._read("the schemas", rows.load_schemas)
+        return await self._read("the schemas", reads.load_schemas)
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         if self._writer is None or self._work is None:
             raise StoreError("the store is closed")
         try:
-            await self._writer.post(self._work.write, rows.save_schema, kind, hash, schema)
+            await self._writer.post(self._work.write, reads.save_schema, kind, hash, schema)
         except sqlite3.Error as error:
             raise StoreError(f"a schema could not be written: {error}") from error
 

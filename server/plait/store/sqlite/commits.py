@@ -7,7 +7,10 @@ from typing import Final, NamedTuple
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
 from plait.store.batches import Group, Outcome
-from plait.store.checksums import (
+from plait.store.coalescing import coalesce
+from plait.store.outcomes import make_indeterminate, make_refusal
+from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
+from plait.store.sqlite.checksums import (
     Origin,
     checksum_change,
     checksum_client,
@@ -15,12 +18,9 @@ from plait.store.checksums import (
     checksum_snapshot,
     checksum_thread,
 )
-from plait.store.coalescing import coalesce
-from plait.store.outcomes import make_indeterminate, make_refusal
-from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
-from plait.store.removal import STEP, prune_log, remove_rows
-from plait.store.rows import SELECT_HEAD
-from plait.store.schema import rewrite_format
+from plait.store.sqlite.reads import SELECT_HEAD
+from plait.store.sqlite.removal import STEP, prune_log, remove_rows
+from plait.store.sqlite.schema import rewrite_format
 
 __all__ = ["BatchResult", "Head", "Heads", "commit", "refuse"]
 

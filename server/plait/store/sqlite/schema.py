@@ -8,8 +8,8 @@ from zlib import crc32
 
 from plait.errors import StoreError
 from plait.store.format import check_format
-from plait.store.lock import NO_STAMP, FileStamp, LastWrite
-from plait.store.place import Place, read_place
+from plait.store.sqlite.file_place import FilePlace, read_place
+from plait.store.sqlite.lock import NO_STAMP, FileStamp, LastWrite
 
 __all__ = [
     "LAST_VERSION",
@@ -83,7 +83,7 @@ INSERT INTO place VALUES (0, {number}, {count});
 """
 
 
-def prepare(db: sqlite3.Connection, synchronous: str, place: Place) -> None:
+def prepare(db: sqlite3.Connection, synchronous: str, place: FilePlace) -> None:
     """Create the tables in an empty file. Raises StoreError for a file that this plait did not write."""
     is_empty = db.execute("PRAGMA application_id").fetchone() == (0,) and db.execute(
         "SELECT count(*) FROM sqlite_schema"
@@ -114,7 +114,7 @@ def check(db: sqlite3.Connection) -> None:
     check_format(version, _FORMAT)
 
 
-def check_place(db: sqlite3.Connection, place: Place) -> None:
+def check_place(db: sqlite3.Connection, place: FilePlace) -> None:
     """Check that the file is at its place among the files of its store. Raises StoreError."""
     if (stored := read_place(db)) == place:
         return

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
 from tests.server.store.contract_records import put_records
-from tests.server.store.test_sqlite import change_file, database
+from tests.server.store.sqlite.test_store import change_file, database
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.checksums import (
+from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
+from plait.store.sqlite.checksums import (
     Origin,
     checksum_change,
     checksum_client,
@@ -21,8 +22,7 @@ from plait.store.checksums import (
     checksum_snapshot,
     checksum_thread,
 )
-from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
-from plait.store.sqlite import SqliteStore
+from plait.store.sqlite.store import SqliteStore
 
 OTHER_OPS = b'[{"op":"replace","path":"","value":9}]'
 
