@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
 
+import msgspec
+
 from plait.actor.connection import Connection
 from plait.actor.events import Events
 from plait.actor.logs import log_error
@@ -23,13 +25,9 @@ _MOST_IN_A_ROW: Final = 1000
 class _ChangeTurn(Turn):
     """One run of `on_state_changed`."""
 
-    __slots__ = ("has_changed", "row")
-
-    def __init__(self, name: str, work: Callable[[], Any], **options: Any) -> None:
-        super().__init__(name, work, **options)
-        # Whether this run has made a change, and the number of runs in the row that have; the row shares the list.
-        self.has_changed = False
-        self.row = [0]
+    # Whether this run has made a change, and the number of runs in the row that have; the row shares the list.
+    has_changed: bool = False
+    row: list[int] = msgspec.field(default_factory=lambda: [0])
 
 
 class Hooks:

@@ -8,10 +8,11 @@ from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
 from starlette.requests import Request
 
 from plait.actor.begun import Begun, keep_begun
-from plait.actor.connection import Connection, Party
+from plait.actor.connection import Connection, Lease, Party
 from plait.actor.outcome import Done
 from plait.actor.turn_task import TurnTask
 from plait.errors import Indeterminate, PlaitError, StoreError, Unauthenticated
@@ -79,103 +80,72 @@ class TurnOwner(Protocol):
         ...
 
 
-class Turn:
+class Turn(msgspec.Struct, eq=False, weakref=True):
     """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
 
     `connection` and `request` are its cause. With `by_client`, the turn does what a client asked for, and has only the
     rights of that client. `origin` is the client's turn that started this one, if there is one.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_callbacks",
-        "_is_counted",
-        "_undecided",
-        "actor",
-        "begun",
-        "by_client",
-        "connection",
-        "has_stored",
-        "hurry",
-        "is_abandoned",
-        "is_running",
-        "is_waiting",
-        "lease",
-        "loss",
-        "mailbox",
-        "name",
-        "on_abandon",
-        "origin",
-        "parent",
-        "party",
-        "request",
-        "sees_durable",
-        "since",
-        "size",
-        "task",
-        "trace",
-        "work",
-    )
+    # What it does, and why
+    name: str
+    work: Callable[[], Any]
+    actor: TurnOwner
+    connection: Connection | None = None
+    request: Request | None = None
+    by_client: bool = False
+    # The turn that waits for this one, if any.
+    parent: "Turn | None" = None
+    origin: "Turn | None" = None
+    # The trace of its cause; after it has begun, its own.
+    trace: object = None
 
-    def __init__(
-        self,
-        name: str,
-        work: Callable[[], Any],
-        *,
-        actor: TurnOwner,
-        connection: Connection | None = None,
-        request: Request | None = None,
-        by_client: bool = False,
-        parent: "Turn | None" = None,
-        origin: "Turn | None" = None,
-        trace: object = None,
-    ) -> None:
-        self.name = name
-        self.work = work
-        # Called in order when it has ended, and then removed.
-        self._callbacks: list[Done] = []
-        # The writes that its code has begun, before whose end it does not end.
-        self.begun: Sequence[Begun[Any]] = ()
-        self.actor = actor
-        self.connection = connection
-        self.request = request
-        self.by_client = by_client
-        # The turn does not begin after its rights have ended.
-        self.lease = connection.lease if by_client and connection is not None else None
-        self.origin = origin
-        # The turn that waits for this one, if any.
-        self.parent = parent
-        # The mailbox that this turn holds; None if it runs concurrently with other turns.
-        self.mailbox: object | None = None
-        self.is_running = False
-        # Whether the caller has stopped waiting, or has lost its rights: the turn is skipped if it has not begun.
-        self.is_abandoned = False
-        # Makes a streaming turn stop waiting for its reader; None for other turns.
-        self.hurry: Callable[[], None] | None = None
-        # For a turn that handles it itself: called when the caller has stopped waiting, with True if the caller's
-        # socket was closed.
-        self.on_abandon: Callable[[bool], None] | None = None
-        # Whether it waits in the queue of runs, before any code of the run.
-        self.is_waiting = False
-        # Whether the turn, or a turn that it has called, has made a change that is or may be durable; and the number of
-        # its changes and called turns without an outcome. The turns that wait for this one count it in `_undecided`.
-        self.has_stored = False
-        self._undecided = 0
-        self._is_counted = False
-        # Whether its code sees only durable states, as it decides what a client may do.
-        self.sees_durable = False
-        # The error if it was cut short: a change that it made or read is lost.
-        self.loss: PlaitError | None = None
-        # The connection, principal or address that is charged while it waits; None for turns of plait and server code.
-        self.party: Hashable | None = None
-        # The bytes that its connection is charged until it ends.
-        self.size = 0
-        # None before it starts, and after its end.
-        self.task: TurnTask | None = None
-        # The trace of its cause; after it has begun, its own.
-        self.trace = trace
-        # When it began to wait, for the instruments.
-        self.since = 0.0 if actor.instruments is NO_INSTRUMENTS else perf_counter()
+    # Before it begins
+    # The turn does not begin after its rights have ended.
+    lease: Lease | None = None
+    # The connection, principal or address that is charged while it waits; None for turns of plait and server code.
+    party: Hashable | None = None
+    # The bytes that its connection is charged until it ends.
+    size: int = 0
+    # When it began to wait, for the instruments.
+    since: float = 0.0
+    # Whether the caller has stopped waiting, or has lost its rights: the turn is skipped if it has not begun.
+    is_abandoned: bool = False
+    # Whether it waits in the queue of runs, before any code of the run.
+    is_waiting: bool = False
+
+    # While it runs
+    is_running: bool = False
+    # The mailbox that this turn holds; None if it runs concurrently with other turns.
+    mailbox: object | None = None
+    # None before it starts, and after its end.
+    task: TurnTask | None = None
+    # The writes that its code has begun, before whose end it does not end.
+    begun: Sequence[Begun[Any]] = ()
+    # Whether its code sees only durable states, as it decides what a client may do.
+    sees_durable: bool = False
+    # Makes a streaming turn stop waiting for its reader; None for other turns.
+    hurry: Callable[[], None] | None = None
+    # For a turn that handles it itself: called when the caller has stopped waiting, with True if the caller's socket
+    # was closed.
+    on_abandon: Callable[[bool], None] | None = None
+
+    # Its outcome
+    # Called in order when it has ended, and then removed.
+    _callbacks: list[Done] = []
+    # Whether the turn, or a turn that it has called, has made a change that is or may be durable; and the number of its
+    # changes and called turns without an outcome. The turns that wait for this one count it in `_undecided`.
+    has_stored: bool = False
+    _undecided: int = 0
+    _is_counted: bool = False
+    # The error if it was cut short: a change that it made or read is lost.
+    loss: PlaitError | None = None
+
+    def __post_init__(self) -> None:
+        if self.by_client and self.connection is not None:
+            self.lease = self.connection.lease
+        if self.actor.instruments is not NO_INSTRUMENTS:
+            self.since = perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""

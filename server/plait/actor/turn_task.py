@@ -5,22 +5,21 @@ import traceback
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from plait.errors import TurnTimeout
 
 __all__ = ["TurnTask"]
 
 
-class TurnTask:
+class TurnTask(msgspec.Struct, eq=False):
     """The task of a turn, from its start to its end: that of the mailbox, or its own."""
 
-    __slots__ = ("cancellations", "is_expired", "task")
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        # How often the turn has cancelled it.
-        self.cancellations = 0
-        # Whether the turn has run too long.
-        self.is_expired = False
+    task: asyncio.Task[Any]
+    # How often the turn has cancelled it.
+    cancellations: int = 0
+    # Whether the turn has run too long.
+    is_expired: bool = False
 
     def cancel(self) -> None:
         """Cancel the code of the turn, which may catch that."""

@@ -36,11 +36,11 @@ class Usage:
     a new thread.
     """
 
-    __slots__ = ("_active", "_actor", "holds", "last_used", "marked_until")
+    __slots__ = ("_actor", "active", "holds", "last_used", "marked_until")
 
     def __init__(self, actor: UsedActor, active: dict[Any, None], due: int | None) -> None:
         self._actor = actor
-        self._active = active
+        self.active = active
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = actor.loop.time()
         self.holds = 0
@@ -57,7 +57,7 @@ class Usage:
     def touch(self) -> None:
         """Reset the idle timer, as the thread is used."""
         self.last_used = self._actor.loop.time()
-        self._active[self._actor] = None
+        self.active[self._actor] = None
         if self.last_used >= self.marked_until:
             self._mark()
 
@@ -72,7 +72,7 @@ class Usage:
 
     def watch(self) -> None:
         """Make the node check the thread."""
-        self._active[self._actor] = None
+        self.active[self._actor] = None
 
     @contextmanager
     def keep_awake(self, *, is_used: bool = True) -> Iterator[None]:

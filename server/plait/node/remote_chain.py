@@ -55,10 +55,8 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
 class _RemoteTurn(Turn):
     """Stands for a turn of another process."""
 
-    __slots__ = ("number", "process")
-
-    process: str
-    number: int
+    process: str = ""
+    number: int = 0
 
 
 class _RemoteActor:
