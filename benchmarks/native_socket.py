@@ -7,7 +7,8 @@ import msgspec
 from benchmarks.message_socket import MessageSocket
 from benchmarks.protocols import NATIVE, join, native_call
 from plait_schemas.codec import decode_json
-from plait_schemas.messages import Error, Joined, Result, decode_server
+from plait_schemas.frames import decode_server
+from plait_schemas.messages import Error, Joined, Result
 from plait_schemas.patch import apply
 
 __all__ = ["NativeSocket"]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fuzz.running import Fuzzer, mutate
 from plait_schemas import cloudflare
 from plait_schemas.codec import NOT_JSON, check_json, decode_json, encode_json, nests_deeper, weigh
-from plait_schemas.messages import decode_broken, decode_client, decode_head, decode_partly
+from plait_schemas.frames import decode_broken, decode_client, decode_head, decode_partly
 
 __all__ = ["JSON"]
 

@@ -1,15 +1,12 @@
 """Every frame of the native protocol, `plait.v1`; docs/protocol.md describes their meaning and their order."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas import codec
-from plait_schemas.codec import NOT_JSON, complete_pairs, read_large
 from plait_schemas.conversation import Item
-from plait_schemas.patch import Op, read_op
+from plait_schemas.patch import Op
 
 __all__ = [
     "SUBPROTOCOL",
@@ -45,12 +42,6 @@ __all__ = [
     "Unopened",
     "Unsent",
     "Version",
-    "decode_broken",
-    "decode_client",
-    "decode_head",
-    "decode_partly",
-    "decode_server",
-    "encode",
 ]
 
 SUBPROTOCOL: Final = "plait.v1"
@@ -91,16 +82,6 @@ class Push(_Frame, frozen=True):
     ref: int
     base: Version
     ops: Sequence[Op]
-    made: Version | None = None
-    answered: int | None = None
-
-
-class _UndecodedPush(_Frame, frozen=True, tag="push"):
-    """A push with operations that are still JSON."""
-
-    ref: int
-    base: Version
-    ops: Sequence[msgspec.Raw]
     made: Version | None = None
     answered: int | None = None
 
@@ -396,72 +377,3 @@ ServerMessage = (
     | Sent
     | Unsent
 )
-
-_client: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
-_push: msgspec.json.Decoder[_UndecodedPush] = msgspec.json.Decoder(_UndecodedPush)
-_server: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
-_encoder = msgspec.json.Encoder()
-_HEAD: Final = re.compile(
-    rb'\s*\{\s*"type"\s*:\s*"(?:(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,|message"\s*,\s*"data"\s*:)'
-)
-
-
-def decode_client(data: bytes | str) -> ClientMessage:
-    """Decode a frame of a client. Raises one of NOT_JSON."""
-    return _client.decode(data)
-
-
-def decode_partly(data: bytes) -> ClientMessage:
-    """Decode a frame of a client; large values in the operations of a push stay JSON. Raises one of NOT_JSON."""
-    if len(data) < codec.LARGE:
-        return _client.decode(data)
-    try:
-        push = _push.decode(data)
-        if max(map(len, push.ops), default=0) >= codec.LARGE:
-            ops = [read_op(text, read_large) for text in push.ops]
-            return Push(push.ref, push.base, ops, push.made, push.answered)
-    except NOT_JSON:
-        pass  # It is another message, or the decoder of all messages says what is wrong.
-    return _client.decode(data)
-
-
-def decode_broken(data: bytes) -> ClientMessage | None:
-    """Decode a client's frame that has half of a surrogate pair, with U+FFFD in its place.
-
-    Returns None if that was not the reason why the frame could not be decoded.
-    """
-    completed = complete_pairs(data)
-    try:
-        return None if completed is None else _client.decode(completed)
-    except NOT_JSON:
-        return None
-
-
-def decode_head(data: bytes) -> ClientMessage | None:
-    """Return the push, call, send or message of a frame that is too deep or too heavy to decode, without its content.
-
-    Returns None for any other frame, and for one that does not begin with its type, and then its number or data.
-    """
-    found = _HEAD.match(data)
-    if found is None:
-        return None
-    if found[1] is None:
-        return Message(msgspec.Raw(b"null"))
-    ref = int(found[2])
-    match found[1]:
-        case b"push":
-            return Push(ref, ("", 0), ())
-        case b"call":
-            return Call(ref, "")
-        case _:
-            return Send(ref, "", "", "")
-
-
-def decode_server(data: bytes | str) -> ServerMessage:
-    """Decode a frame of a server. Raises one of NOT_JSON."""
-    return _server.decode(data)
-
-
-def encode(message: ClientMessage | ServerMessage) -> bytes:
-    """Return the text of a frame."""
-    return _encoder.encode(message)

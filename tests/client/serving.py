@@ -17,7 +17,8 @@ from websockets.typing import Subprotocol
 from plait_client.loop import LoopThread
 from plait_schemas import messages
 from plait_schemas.codec import decode_json
-from plait_schemas.messages import SUBPROTOCOL, ClientMessage, ServerMessage, decode_client, encode
+from plait_schemas.frames import decode_client, encode
+from plait_schemas.messages import SUBPROTOCOL, ClientMessage, ServerMessage
 
 __all__ = ["TIMEOUT", "Server", "serve"]
 

@@ -11,6 +11,7 @@ from plait_client.events import Acked, Nacked
 from plait_client.fold import Pending
 from plait_client.session import Session
 from plait_schemas import messages
+from plait_schemas.frames import decode_client, decode_server, encode
 from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op, PatchError, apply, decode_ops
 
@@ -145,7 +146,7 @@ class World:
 
     def deliver_up(self, member: Member) -> None:
         if member.link is not None and member.up:
-            self.peer.receive(member.link, messages.decode_client(messages.encode(member.up.popleft())))
+            self.peer.receive(member.link, decode_client(encode(member.up.popleft())))
 
     def deliver_down(self, member: Member) -> None:
         if member.link is not None and member.down:
@@ -174,7 +175,7 @@ class World:
 
 
 def _copy(frame: ServerMessage) -> ServerMessage:
-    return messages.decode_server(messages.encode(frame))
+    return decode_server(encode(frame))
 
 
 CHANGES = ("insert", "remove", "rename", "key", "unkey", "into", "n")

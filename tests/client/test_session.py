@@ -14,7 +14,8 @@ from plait_client.sending import CALLS_AT_ONCE
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json
-from plait_schemas.messages import UNANSWERED, decode_server
+from plait_schemas.frames import decode_server, encode
+from plait_schemas.messages import UNANSWERED
 from plait_schemas.patch import Op, PatchError, splice
 
 
@@ -49,7 +50,7 @@ def join(session: Session, version: int, **fields: Any) -> None:
 def take(session: Session) -> list[Any]:
     """Return the frames that are sent, without those that count messages."""
     frames = [frame for frame in session.take_frames() if not is_count(frame)]
-    return [frame if isinstance(frame, bytes) else decode_json(messages.encode(frame)) for frame in frames]
+    return [frame if isinstance(frame, bytes) else decode_json(encode(frame)) for frame in frames]
 
 
 def is_count(frame: object) -> bool:
@@ -431,14 +432,14 @@ def test_a_settled_push_of_the_largest_size_is_asked_about_in_a_frame_that_the_s
     set_n(session, "x" * 414)
     (first,) = session.take_frames()
     assert isinstance(first, messages.Push)
-    assert len(messages.encode(first)) == limit
+    assert len(encode(first)) == limit
     session.open()
     session.take_frames()
     join(session, 4, last_ref=1, state={"n": "x" * 414}, max_frame=limit)
     (again,) = session.take_frames()
     assert isinstance(again, messages.Push)
     assert (again.ref, again.made, again.ops) == (1, ("e", 3), [])
-    assert len(messages.encode(again)) <= limit
+    assert len(encode(again)) <= limit
 
 
 def test_a_settled_push_is_done_with_whatever_version_its_answer_names() -> None:
@@ -664,7 +665,7 @@ def test_thousands_of_letters_typed_offline_in_a_long_text_are_all_there_after_i
         session.receive(arrived.pop(0))
         frames = [frame for frame in session.take_frames() if isinstance(frame, messages.Push)]
         assert len(frames) <= UNANSWERED
-        assert sum(len(messages.encode(frame)) for frame in frames) < UNANSWERED * 250
+        assert sum(len(encode(frame)) for frame in frames) < UNANSWERED * 250
         for frame in frames:
             peer.push(link, frame)
             if frame.ref % 100 == 0:
@@ -792,7 +793,7 @@ def test_a_socket_that_is_closed_for_the_size_of_a_frame_before_the_join_was_not
 
 
 def push_frame(value: Any, ref: int = 1) -> bytes:
-    return messages.encode(messages.Push(ref, ("e", 3), ops=[Op("replace", "/n", value)]))
+    return encode(messages.Push(ref, ("e", 3), ops=[Op("replace", "/n", value)]))
 
 
 def refusals(session: Session) -> list[tuple[int, str]]:
@@ -804,7 +805,7 @@ def test_a_push_of_the_size_that_the_server_takes_is_sent_and_one_that_is_a_byte
     set_n(session, "éé")
     (sent,) = session.take_frames()
     assert not isinstance(sent, bytes)
-    assert messages.encode(sent) == push_frame("éé")
+    assert encode(sent) == push_frame("éé")
     receive(session, "nack", ref=1, code="rejected", message="no", version=3)
     session.take_events()
     set_n(session, "éé!")

@@ -12,6 +12,7 @@ from plait_client.events import Acked, Changed, Nacked, SessionEvent
 from plait_client.session import Session
 from plait_schemas import messages
 from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.frames import decode_server, encode
 from plait_schemas.patch import Op
 
 VECTORS = Path(__file__).parents[2] / "schemas" / "vectors"
@@ -53,7 +54,7 @@ class Replay:
         self.session.push(self.session.diff(self.session.shown, state))
 
     def do_receive(self, frame: Any) -> None:
-        self.session.receive(messages.decode_server(encode_json(frame)))
+        self.session.receive(decode_server(encode_json(frame)))
 
     def do_wait(self, seconds: float) -> None:
         self.now += seconds
@@ -132,7 +133,7 @@ def _expanded(value: Any) -> Any:
 def _written(frame: messages.ClientMessage | bytes, *, as_in: dict[str, Any]) -> Any:
     """Return a frame as a script has it: one push may stand there with its ref alone, whatever else it has."""
     assert not isinstance(frame, bytes)
-    written = decode_json(messages.encode(frame))
+    written = decode_json(encode(frame))
     return {name: written[name] for name in ("type", "ref")} if as_in.keys() == {"type", "ref"} else written
 
 

@@ -25,7 +25,8 @@ from plait_client.session import Session
 from plait_schemas.codec import decode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.diff import diff
-from plait_schemas.messages import SUBPROTOCOL, Join, Joined, decode_client, decode_server, encode
+from plait_schemas.frames import decode_client, decode_server, encode
+from plait_schemas.messages import SUBPROTOCOL, Join, Joined
 from plait_schemas.patch import Op, PatchError, apply
 
 __all__ = ["Member", "World", "decode"]

@@ -11,7 +11,8 @@ from tests.integration.convergence import Member, World
 from tests.integration.convergence_node import FOLDER, bundle_sessions
 
 from plait_schemas.codec import encode_json
-from plait_schemas.messages import ClientMessage, ServerMessage, decode_client, encode
+from plait_schemas.frames import decode_client, encode
+from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op
 
 __all__ = ["NodeMember", "NodeSessions", "node_sessions"]

@@ -9,6 +9,7 @@ import pytest
 
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.conversation import Item
+from plait_schemas.frames import decode_client, decode_server, encode
 from plait_schemas.messages import (
     Ack,
     Auth,
@@ -40,9 +41,6 @@ from plait_schemas.messages import (
     Snapshot,
     Unopened,
     Unsent,
-    decode_client,
-    decode_server,
-    encode,
 )
 from plait_schemas.patch import Op
 

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from plait_schemas.codes import BAD_FRAME, DESTROYED, FORBIDDEN, NOT_FOUND, OUTDATED, REPLACED, UNAUTHENTICATED
-from plait_schemas.messages import SUBPROTOCOL, UNANSWERED, ClientMessage, ServerMessage, decode_client, decode_server
-from plait_schemas.messages import encode as encode_frame
+from plait_schemas.frames import decode_client, decode_server
+from plait_schemas.frames import encode as encode_frame
+from plait_schemas.messages import SUBPROTOCOL, UNANSWERED, ClientMessage, ServerMessage
 from plait_schemas.patch import apply
 from plait_schemas.rebase import rebase
 

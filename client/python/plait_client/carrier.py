@@ -14,7 +14,8 @@ from plait_client.session import Session
 from plait_client.target import ABNORMAL, NotOpened, Target, no_token
 from plait_schemas import codes
 from plait_schemas.codec import NOT_JSON
-from plait_schemas.messages import SUBPROTOCOL, Ack, Joined, Result, decode_server, encode
+from plait_schemas.frames import decode_server, encode
+from plait_schemas.messages import SUBPROTOCOL, Ack, Joined, Result
 
 __all__ = ["Carrier"]
 

@@ -4,7 +4,8 @@ from math import inf
 from typing import Final, Generic, TypeVar
 
 from plait_client.errors import TooLarge
-from plait_schemas.messages import UNANSWERED, ClientMessage, Message, Ping, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import UNANSWERED, ClientMessage, Message, Ping
 
 __all__ = ["Latest", "Outbox", "Outgoing", "check_size", "is_too_large"]
 

@@ -16,7 +16,8 @@ from plait.session.native.follower import PLAIT, Follower
 from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
-from plait_schemas.messages import Version, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import Version
 
 __all__ = ["EventStream"]
 

@@ -13,7 +13,8 @@ from plait.actor.transport import Frame
 from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome, tell_limit
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
-from plait_schemas.messages import Call, Error, Result, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import Call, Error, Result
 
 __all__ = ["ClientCalls"]
 

@@ -13,7 +13,8 @@ from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
-from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Version, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Version
 
 __all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
 

@@ -16,7 +16,8 @@ from plait.session.receive_queue import ReceiveQueue
 from plait.state.missed import MissedChanges
 from plait.state.push_log import ClientPushes
 from plait.state.revision import Revision
-from plait_schemas.messages import SUBPROTOCOL, Join, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import SUBPROTOCOL, Join
 
 __all__ = ["Joining"]
 

@@ -21,7 +21,8 @@ from plait.parts.messages.part import Messages, ThreadMessages
 from plait.session.native.follower import Follower
 from plait_schemas import messages
 from plait_schemas.codec import encode_json
-from plait_schemas.messages import Open, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import Open
 
 __all__ = ["OpenedParts", "find_messages"]
 

@@ -23,7 +23,8 @@ from plait.state.revision import Revision
 from plait_schemas import messages
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, decode_json, nests_deeper
 from plait_schemas.codes import BAD_FRAME, TRY_AGAIN_LATER
-from plait_schemas.messages import Join, decode_broken, decode_client, decode_head, decode_partly, encode
+from plait_schemas.frames import decode_broken, decode_client, decode_head, decode_partly, encode
+from plait_schemas.messages import Join
 
 __all__ = ["PlaitSession"]
 

@@ -26,7 +26,8 @@ from plait.session.receive_queue import ReceiveQueue
 from plait.state.concurrent import ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.merger import AcceptedPush, Proposal
 from plait.state.push_log import MOST_PUSHES, ClientPushes
-from plait_schemas.messages import Nack, Push, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import Nack, Push
 from plait_schemas.patch import PatchError
 
 __all__ = ["Pushes"]

@@ -11,7 +11,8 @@ from plait.instruments.protocol import NO_INSTRUMENTS, tell_limit
 from plait.session.native.follower import Follower
 from plait.session.native.opened import find_messages
 from plait_schemas.codec import encode_json, nests_deeper
-from plait_schemas.messages import Send, Sent, Unsent, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import Send, Sent, Unsent
 
 __all__ = ["Sends"]
 

@@ -9,7 +9,8 @@ from plait.actor.transport import Frame
 from plait.errors import PlaitError
 from plait.session.leases import PrincipalLease, find_seconds_left
 from plait_schemas.codes import FORBIDDEN
-from plait_schemas.messages import AuthExpiring, encode
+from plait_schemas.frames import encode
+from plait_schemas.messages import AuthExpiring
 
 __all__ = ["Tokens"]
 

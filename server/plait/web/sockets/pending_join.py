@@ -11,7 +11,8 @@ from plait.actor.transport import Frame, Receiver, Transport
 from plait.session.leases import PrincipalLease
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY
-from plait_schemas.messages import Error, Join, decode_client, encode
+from plait_schemas.frames import decode_client, encode
+from plait_schemas.messages import Error, Join
 
 __all__ = ["OpenSocket", "PendingJoin", "SocketResources", "run_unless_disconnected"]
 

@@ -14,9 +14,10 @@ from tests.server.session.guests import Guest, Room, add, joined, put, remove
 
 from plait.actor.thread import Thread
 from plait.limits import Limits
-from plait_schemas import codec, messages
+from plait_schemas import codec
 from plait_schemas.codec import LARGE, NOT_JSON
-from plait_schemas.messages import Push, decode_client, decode_partly
+from plait_schemas.frames import decode_client, decode_partly, encode
+from plait_schemas.messages import Push
 from plait_schemas.patch import decode_ops, read_ops
 
 EVERYTHING, NOTHING = 2, 2**62
@@ -175,10 +176,10 @@ async def test_a_list_does_not_become_the_state_of_a_thread_of_dicts() -> None:
 def test_only_large_objects_and_arrays_of_pushes_stay_undecoded() -> None:
     large = [1] * LARGE
     pushed = Push(1, ("e", 0), decode_ops(codec.encode_json([add("/a", large), add("/b", 1), add("/c", "x" * LARGE)])))
-    found = decode_partly(messages.encode(pushed))
+    found = decode_partly(encode(pushed))
     assert isinstance(found, Push)
     assert [type(op.value).__name__ for op in found.ops] == ["Raw", "int", "str"]
-    assert messages.encode(found) == messages.encode(pushed)
+    assert encode(found) == encode(pushed)
 
 
 def send(guest: Guest, value: bytes) -> bytes:
