@@ -13,19 +13,17 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from plait_client.client_state import ClientState
 from plait_client.conversations import Conversations, PartChanged, PartFrame
 from plait_client.events import Changed, Dropped, Joined, Nacked, SessionEvent, apply_change
 from plait_client.fold import Pending
 from plait_client.keepalive import Heartbeat
 from plait_client.outbox import Outgoing
 from plait_client.presence import Presences
-from plait_client.pushes import Pushes
 from plait_client.sending import Sending, Unsent
 from plait_client.sent_messages import SentMessage
 from plait_schemas import codes, messages
 from plait_schemas.codec import encode_finite
-from plait_schemas.diff import diff
-from plait_schemas.elements import Keys
 from plait_schemas.messages import ServerMessage
 from plait_schemas.patch import Op, PatchError
 
@@ -42,7 +40,7 @@ Status = Literal["connecting", "online", "offline", "closed"]
 _Phase = Literal["idle", "joining", "joined", "stopped"]
 
 
-class Session:
+class Session(ClientState):
     """One client's conversation with one thread, over as many sockets as it takes.
 
     The carrier of the frames calls `open`, `lost`, `receive` and, when `due` has come, `tick`, and after each of
@@ -50,6 +48,7 @@ class Session:
     """
 
     def __init__(self, client: str, *, now: Callable[[], float], schema: str | None = None) -> None:
+        super().__init__(now)
         self.client: Final = client
         # The close code that ended it for good.
         self.stopped: int | None = None
@@ -61,7 +60,6 @@ class Session:
         self._schema = schema
         # The source of a change that does not name it.
         self._source = "server"
-        self._pushes = Pushes(now)
         self._sending = Sending(self._pushes, now)
         self._presences = Presences()
         self._heartbeat = Heartbeat(now)
@@ -74,7 +72,7 @@ class Session:
         self._out: list[Outgoing] = []
         self._events: list[SessionEvent] = []
 
-    # State and status
+    # Status
 
     @property
     def status(self) -> Status:
@@ -89,46 +87,6 @@ class Session:
     def needs_socket(self) -> bool:
         """Whether a new socket is to be opened, as there is none, or it is not to be used."""
         return self._phase == "idle"
-
-    @property
-    def shown(self) -> Any:
-        """The state as its user sees it, as JSON values that may not be changed; None when there is none."""
-        return self._pushes.fold.shown
-
-    @property
-    def confirmed(self) -> Any:
-        """The state as the server told it."""
-        return self._pushes.fold.confirmed
-
-    @property
-    def epoch(self) -> str | None:
-        """The epoch of the confirmed state; None before the first join."""
-        at = self._pushes.fold.at
-        return None if at is None else at[0]
-
-    @property
-    def version(self) -> int:
-        """The version of the confirmed state."""
-        at = self._pushes.fold.at
-        return 0 if at is None else at[1]
-
-    @property
-    def keys(self) -> Keys | None:
-        """Which members name the elements of lists, as the server has told it."""
-        return self._pushes.fold.keys
-
-    def diff(self, old: Any, new: Any) -> list[Op]:
-        """Return the operations that turn one state of the thread into another."""
-        return diff(old, new, self.keys)
-
-    def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
-        """Return what others may have done between two states of the thread, for `ops` to be rebased over."""
-        return self._pushes.fold.difference(before, after, ops)
-
-    @property
-    def pending(self) -> list[Pending]:
-        """The pushes without an answer whose fate is open; those that were answered for already are left out."""
-        return [push for push in self._pushes.all if not push.is_settled]
 
     @property
     def is_busy(self) -> bool:

@@ -1,0 +1,59 @@
+"""The state of a thread as one of its clients has it: confirmed by the server, and shown with the client's pushes."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from plait_client.fold import Pending
+from plait_client.pushes import Pushes
+from plait_schemas.diff import diff
+from plait_schemas.elements import Keys
+from plait_schemas.patch import Op
+
+__all__ = ["ClientState"]
+
+
+class ClientState:
+    """The state that the pushes of a session are made on."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._pushes = Pushes(now)
+
+    @property
+    def shown(self) -> Any:
+        """The state as its user sees it, as JSON values that may not be changed; None when there is none."""
+        return self._pushes.fold.shown
+
+    @property
+    def confirmed(self) -> Any:
+        """The state as the server told it."""
+        return self._pushes.fold.confirmed
+
+    @property
+    def epoch(self) -> str | None:
+        """The epoch of the confirmed state; None before the first join."""
+        at = self._pushes.fold.at
+        return None if at is None else at[0]
+
+    @property
+    def version(self) -> int:
+        """The version of the confirmed state."""
+        at = self._pushes.fold.at
+        return 0 if at is None else at[1]
+
+    @property
+    def keys(self) -> Keys | None:
+        """Which members name the elements of lists, as the server has told it."""
+        return self._pushes.fold.keys
+
+    def diff(self, old: Any, new: Any) -> list[Op]:
+        """Return the operations that turn one state of the thread into another."""
+        return diff(old, new, self.keys)
+
+    def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
+        """Return what others may have done between two states of the thread, for `ops` to be rebased over."""
+        return self._pushes.fold.difference(before, after, ops)
+
+    @property
+    def pending(self) -> list[Pending]:
+        """The pushes without an answer whose fate is open; those that were answered for already are left out."""
+        return [push for push in self._pushes.all if not push.is_settled]
