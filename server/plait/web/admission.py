@@ -5,7 +5,6 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,7 +15,6 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
-from plait.parts.messages.part import Messages
 from plait.session.cloudflare.cloudflare_session import CLOUDFLARE, CloudflareSession
 from plait.session.leases import PrincipalLease
 from plait.session.native.follower import PLAIT
@@ -101,7 +99,7 @@ class Admission:
         rights = Rights(
             principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
         )
-        if not _has_live_messages(self._context.node.kind(key.kind).cls):
+        if key.kind not in self._context.live_kinds:
             return rights
         return rights._replace(
             may_open=await identity.may(principal, key, "messages"), may_send=await identity.may(principal, key, "send")
@@ -222,8 +220,3 @@ async def _store(actor: Actor) -> None:
     """Store a new thread, as clients only see durable threads."""
     with actor.usage.keep_awake():
         await actor.state.store_thread()
-
-
-def _has_live_messages(cls: type[Any]) -> bool:
-    """Whether clients may open any part of a Thread class."""
-    return any(isinstance(each, Messages) and each.is_live for base in cls.__mro__ for each in vars(base).values())

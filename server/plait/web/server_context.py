@@ -21,6 +21,8 @@ from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets, check_weight, count_extra_messages
 from plait.node.node import Node
+from plait.parts.messages.part import Messages
+from plait.parts.part import find_parts
 from plait.session.cloudflare.departures import Departures
 from plait.session.leases import Leases, PrincipalLease
 from plait.state.compatibility import Compatibility
@@ -128,6 +130,8 @@ class ServerContext:
         self.hosts = hosts
         # Whether 404 answers list the kinds for every client, as in development.
         self.lists_kinds = False
+        # The kinds with messages that clients may open.
+        self.live_kinds = frozenset(name for name, kind in node.kinds.items() if _has_live_messages(kind.cls))
         self.compatibility = compatibility
         self.runs = runs
         # Which node owns each thread, and the links to the other nodes.
@@ -236,6 +240,10 @@ class ServerContext:
         await asyncio.gather(
             asyncio.shield(self.node.drain(self._shutdown_timeout)), self.relays.end(self._shutdown_timeout)
         )
+
+
+def _has_live_messages(cls: type[Any]) -> bool:
+    return any(isinstance(part, Messages) and part.is_live for part in find_parts(cls).values())
 
 
 def find_traceparent(scope: Scope) -> str | None:
