@@ -52,8 +52,7 @@ def check(data: bytes, chance: Random) -> None:
 
 
 def _parse(data: bytes, chance: Random, most: int) -> Found:
-    protocol, frames = _make_protocol(most), list[tuple[Opcode, bytes]]()
-    parser = FrameParser(protocol, most)
+    parser, frames = FrameParser(most), list[tuple[Opcode, bytes]]()
     size = chance.choice((1, 7, 100, 5_000, 1 << 30)) if len(data) < 10_000 else chance.choice((5_000, 70_000, 1 << 30))
     while data:
         parser.feed(data[:size])
@@ -61,7 +60,7 @@ def _parse(data: bytes, chance: Random, most: int) -> Found:
         while parser.parse():
             while parser.frames:
                 frames.append(parser.frames.pop())
-    return Found(frames, _find_code(protocol))
+    return Found(frames, _find_code(parser.protocol))
 
 
 def _parse_plainly(data: bytes, most: int) -> Found:

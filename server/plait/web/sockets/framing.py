@@ -1,6 +1,7 @@
 """Encodes and parses WebSocket frames, and has each socket write its frames once in an iteration of the loop."""
 
 import asyncio
+import logging
 from typing import Final, Protocol
 
 from websockets.frames import Frame as WebSocketFrame
@@ -17,6 +18,11 @@ except ImportError:  # It is not built for all platforms.
     from websockets.utils import apply_mask
 
 __all__ = ["FrameParser", "WriteBatcher", "is_utf8", "serialize", "serialize_pinged", "shorten"]
+
+
+# By default, websockets would log each socket that opens or closes.
+_protocol_log = logging.getLogger("plait.sockets.protocol")
+_protocol_log.setLevel(logging.WARNING)
 
 
 def serialize(data: bytes, first: int) -> bytes:
@@ -71,13 +77,15 @@ class FrameParser:
     """Parses received bytes into frames, and joins the fragments of a message.
 
     A frame is a message, a control frame, or an empty CONT for a fragment that is not the last. Pongs, and messages in
-    one frame of at most `max_size` bytes and 256 KiB, are taken directly; the protocol, which is slower, parses others.
+    one frame of at most `max_size` bytes and 256 KiB, are taken directly; websockets' protocol, which is slower, parses
+    others.
     """
 
     __slots__ = (
         "_at",
         "_begun",
         "_largest",
+        "_max_size",
         "_missing",
         "_opcode",
         "_pending",
@@ -88,8 +96,10 @@ class FrameParser:
         "has_replies",
     )
 
-    def __init__(self, protocol: ServerProtocol, max_size: int) -> None:
-        self._protocol = protocol
+    def __init__(self, max_size: int) -> None:
+        # None until it is needed.
+        self._protocol: ServerProtocol | None = None
+        self._max_size = max_size
         self._largest = min(max_size, _LARGEST_MESSAGE)
         # The received bytes, and how many of them have been parsed.
         self._unread: bytes | bytearray = b""
@@ -106,6 +116,13 @@ class FrameParser:
         # The fragments of an incomplete message, and its opcode; None if there is none.
         self._begun: bytearray | None = None
         self._opcode = Opcode.TEXT
+
+    @property
+    def protocol(self) -> ServerProtocol:
+        """The protocol, which also closes the connection."""
+        if self._protocol is None:
+            self._protocol = ServerProtocol(state=State.OPEN, max_size=self._max_size, logger=_protocol_log)
+        return self._protocol
 
     @property
     def is_waiting(self) -> bool:
@@ -133,7 +150,8 @@ class FrameParser:
         """Parse some of the bytes; the frames parsed before must have been taken."""
         if not self._unread or self._missing:
             return False
-        if not self._pending and self._begun is None and self._protocol.state is State.OPEN:
+        is_open = self._protocol is None or self._protocol.state is State.OPEN
+        if is_open and not self._pending and self._begun is None:
             self._take_frames()
         if not self.frames:
             if self._missing:
@@ -183,8 +201,8 @@ class FrameParser:
         self._unread, self._at = (self._unread, end) if end < len(self._unread) else (b"", 0)
         self._pending += len(data)
         self.has_replies = True
-        self._protocol.receive_data(data)
-        frames = [event for event in self._protocol.events_received() if isinstance(event, WebSocketFrame)]
+        self.protocol.receive_data(data)
+        frames = [event for event in self.protocol.events_received() if isinstance(event, WebSocketFrame)]
         for frame in frames:
             self._pending -= _measure(len(frame.data))
             if frame.opcode in _CONTROL or (frame.fin and self._begun is None):

@@ -1,17 +1,15 @@
-"""An open WebSocket: the transport of a connection, with websockets' Sans-I/O `ServerProtocol`.
+"""An open WebSocket: the transport of a connection.
 
 Frames to the peer are written directly to the asyncio transport, and encoded once for all sockets.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from websockets.frames import Opcode
 from websockets.protocol import State
-from websockets.server import ServerProtocol
 
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame, Receiver
@@ -22,10 +20,6 @@ from plait.web.sockets.framing import FrameParser, WriteBatcher, is_utf8, serial
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
 __all__ = ["ABNORMAL", "AT_ONCE", "Socket"]
-
-# By default, websockets would log each socket that opens or closes.
-_protocol_log = logging.getLogger("plait.sockets.protocol")
-_protocol_log.setLevel(logging.WARNING)
 
 _CLOSE_TIMEOUT: Final = 5.0
 AT_ONCE: Final = 256 * 1024
@@ -54,7 +48,6 @@ class Socket(asyncio.Protocol):
         "_out",
         "_out_size",
         "_parser",
-        "_protocol",
         "_reader",
         "_receiver",
         "_shutdown",
@@ -84,7 +77,6 @@ class Socket(asyncio.Protocol):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._protocol = ServerProtocol(state=State.OPEN, max_size=max_size, logger=_protocol_log)
         self._receiver: Receiver | None = None
         self._write_batcher = write_batcher
         # Frames to write at the end of this iteration of the loop; None if there are none.
@@ -96,7 +88,7 @@ class Socket(asyncio.Protocol):
         self._ended = ended
         self._shutdown = shutdown
         disconnected = partial(self._end, ABNORMAL, "")
-        self._parser = FrameParser(self._protocol, max_size)
+        self._parser = FrameParser(max_size)
         self._reader = FrameReader(
             transport,
             self._parser,
@@ -164,8 +156,8 @@ class Socket(asyncio.Protocol):
     def close(self, code: int, reason: str) -> None:
         if self._is_closing:
             return
-        if self._protocol.state is State.OPEN:
-            self._protocol.send_close(code, shorten(reason))
+        if self._parser.protocol.state is State.OPEN:
+            self._parser.protocol.send_close(code, shorten(reason))
         self._take_output()
         self.flush()
         self._abort_later()
@@ -258,7 +250,7 @@ class Socket(asyncio.Protocol):
             case Opcode.PONG:
                 receiver.pong(data)
             case Opcode.CLOSE:
-                close = self._protocol.close_rcvd
+                close = self._parser.protocol.close_rcvd
                 self._end(close.code if close else _NO_CODE, close.reason if close else "")
             case Opcode.PING:
                 self._write(serialize(data, _PONG))
@@ -270,10 +262,10 @@ class Socket(asyncio.Protocol):
         if not self._parser.has_replies:
             return True
         self._take_output()
-        if self._protocol.parser_exc is not None:
+        if self._parser.protocol.parser_exc is not None:
             self._reader.drop()
             self._fail()
-        elif self._protocol.close_rcvd is not None:
+        elif self._parser.protocol.close_rcvd is not None:
             self._reader.drop()
             self.flush()
             self._transport.close()
@@ -286,7 +278,7 @@ class Socket(asyncio.Protocol):
         """Close the socket of a peer that violates the WebSocket protocol or sends too large a message."""
         # Keep reading until the peer disconnects: closing a socket with unread data resets it, which may drop the
         # close frame.
-        close = self._protocol.close_sent
+        close = self._parser.protocol.close_sent
         if close is not None and close.code == _TOO_BIG:
             self.hit = "frame"
         self._end(close.code if close else ABNORMAL, close.reason if close else "")
@@ -330,7 +322,7 @@ class Socket(asyncio.Protocol):
     def drop_output(self) -> None:
         """Forget the waiting frames, but not a close frame, which is the last one."""
         if self._out is not None:
-            self._out = self._out[-1:] if self._protocol.close_sent is not None else []
+            self._out = self._out[-1:] if self._parser.protocol.close_sent is not None else []
             self._out_size = sum(map(len, self._out))
 
     def _write(self, data: bytes) -> None:
@@ -343,7 +335,7 @@ class Socket(asyncio.Protocol):
 
     def _take_output(self) -> None:
         """Send the protocol's close frame, but not its pongs: they are sent in the order of the frames."""
-        for data in self._protocol.data_to_send():
+        for data in self._parser.protocol.data_to_send():
             if data and data[0] != _PONG:
                 self._write(data)
 

@@ -6,8 +6,6 @@ import pytest
 from tests.schedules import play_seeds
 from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
-from websockets.protocol import State
-from websockets.server import ServerProtocol
 
 from plait.web.sockets.framing import FrameParser
 
@@ -20,14 +18,13 @@ class Peer:
     """A client whose bytes are parsed as they come, with the frames that were made of them."""
 
     def __init__(self, *, max_size: int = MOST) -> None:
-        self.protocol = ServerProtocol(state=State.OPEN, max_size=max_size)
-        self.incoming = FrameParser(self.protocol, max_size)
+        self.incoming = FrameParser(max_size)
         self.frames: Frames = []
 
     @property
     def refused(self) -> int | None:
-        close = self.protocol.close_sent
-        return None if self.protocol.parser_exc is None or close is None else close.code
+        close = self.incoming.protocol.close_sent
+        return None if self.incoming.protocol.parser_exc is None or close is None else close.code
 
     def send(self, data: bytes) -> None:
         self.incoming.feed(data)

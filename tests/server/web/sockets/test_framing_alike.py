@@ -98,8 +98,8 @@ def frames(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[bytes]:
 class Parsed:
     """What a parser makes of bytes."""
 
-    def __init__(self, max_size: int) -> None:
-        self.protocol = ServerProtocol(state=State.OPEN, max_size=max_size)
+    def __init__(self, protocol: ServerProtocol) -> None:
+        self.protocol = protocol
         self.frames = Frames()
 
     @property
@@ -113,8 +113,8 @@ class Parsed:
 
 def parse(pieces: Iterable[bytes], max_size: int) -> tuple[Any, ...]:
     """Return what the server's parser makes of bytes that come in pieces."""
-    parsed = Parsed(max_size)
-    parser = FrameParser(parsed.protocol, max_size)
+    parser = FrameParser(max_size)
+    parsed = Parsed(parser.protocol)
     for piece in pieces:
         parser.feed(piece)
         while parser.parse():
@@ -129,7 +129,7 @@ def parse(pieces: Iterable[bytes], max_size: int) -> tuple[Any, ...]:
 
 def parse_by_protocol(data: bytes, max_size: int) -> tuple[Any, ...]:
     """Return what websockets makes of bytes that come at once."""
-    parsed = Parsed(max_size)
+    parsed = Parsed(ServerProtocol(state=State.OPEN, max_size=max_size))
     parsed.protocol.receive_data(data)
     begun: list[WireFrame] = []
     for frame in parsed.protocol.events_received():
@@ -242,7 +242,7 @@ class Kept(Received):
 def test_the_beginning_of_a_message_takes_no_more_memory_than_its_bytes_however_few_come_at_a_time(step: int) -> None:
     size = 2**16
     data = encode(2, bytes(size))
-    parser = FrameParser(ServerProtocol(state=State.OPEN, max_size=size), size)
+    parser = FrameParser(size)
     pieces = [data[n : n + step] for n in range(0, len(data), step)]
     tracemalloc.start()
     try:
