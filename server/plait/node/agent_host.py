@@ -189,9 +189,9 @@ class AgentHost:
         """
         if action == "destroy" and not self._node.kind(key.kind).cls.clients_may_destroy:
             return False
-        if all(agent.kind.name != key.kind for agent in self._runs.agents.values()):
+        if not is_of_another(None if principal is None else principal.id, key.name):
             return True
-        return not is_of_another(None if principal is None else principal.id, key.name)
+        return all(agent.kind.name != key.kind for agent in self._runs.agents.values())
 
     def _find_thread(
         self, agent: Agent, thread: Target | None, user_id: str | None, session_id: str | None

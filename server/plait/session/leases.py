@@ -194,9 +194,10 @@ class Leases:
         """Forget a lease, and the disconnections that no older one needs to know."""
         self._open.discard(lease)
         self._pending.pop(lease, None)
-        oldest = next(iter(self._pending)).number if self._pending else math.inf
-        while self._disconnected and self._disconnected[target := next(iter(self._disconnected))] < oldest:
-            del self._disconnected[target]
+        if self._disconnected:
+            oldest = next(iter(self._pending)).number if self._pending else math.inf
+            while self._disconnected and self._disconnected[target := next(iter(self._disconnected))] < oldest:
+                del self._disconnected[target]
 
 
 def _find_targets(lease: PrincipalLease) -> tuple[Target, Target]:
