@@ -21,7 +21,7 @@ WEB: Final = Path(plait.__file__).parent / "web"
 # Every place of `web/` that makes one of the two errors, with what it knows of the request.
 PLACES: Final = {
     "lost.py:make_lost": "it has begun",
-    "context.py:as_refusal": "an error of `authenticate`, before a socket has begun",
+    "server_context.py:as_refusal": "an error of `authenticate`, before a socket has begun",
     "links/links.py:_make_away": "it has not begun, as there is no link",
     "links/calls.py:_Attempts.pause": "a call between threads: `may_repeat` knows",
     "links/calls.py:_Incoming.finish": "a call that its caller has cancelled",
