@@ -1,4 +1,4 @@
-"""The store of one engine: it opens and closes, owns threads, queues writes, and tells whether they fail."""
+"""The store of one engine: it opens and closes, owns threads, and tells whether writes fail."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,8 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from plait.errors import StoreError
-from plait.store.batches import Batches, Outcome
-from plait.store.health import Health
+from plait.store.batches import Batches
 from plait.store.protocol import (
     Order,
     Record,
@@ -16,28 +15,21 @@ from plait.store.protocol import (
     ThreadKey,
     ThreadQuery,
     ThreadRow,
-    Write,
 )
 
 __all__ = ["EngineStore"]
 
 
 class EngineStore:
-    """A store in one engine. A subclass opens, reads and closes the engine, and `batches` writes to it.
+    """A store in one engine. A subclass opens, reads and closes the engine.
 
-    Errors call the store `title`. `is_trouble` is that of its `Health`.
+    It also has `submit`, beside what carries out the `batches`, so that the way of a write is in one file. Errors call
+    the store `title`.
     """
 
-    def __init__(
-        self,
-        batches: Batches,
-        *,
-        title: str = "the store",
-        is_trouble: Callable[[BaseException], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, batches: Batches, *, title: str = "the store") -> None:
         self._batches = batches
         self._title = title
-        self._health = Health(is_trouble)
         self._on_claims_lost: Callable[[], None] | None = None
         # Whether the store is open, being opened or being closed.
         self._is_entered = False
@@ -85,20 +77,18 @@ class EngineStore:
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)
 
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
     async def check_writes(self) -> None:
         if not self._batches.is_open:
             raise StoreError("the store is closed")
-        is_in_trouble, now = self._health.trouble is not None, asyncio.get_running_loop().time()
+        health, now = self._batches.health, asyncio.get_running_loop().time()
+        is_in_trouble = health.trouble is not None
         if is_in_trouble:
-            if not self._health.should_try(now):
-                raise StoreError(f"the store cannot be written: {self._health.trouble}")
-            self._health.postpone(now)
+            if not health.should_try(now):
+                raise StoreError(f"the store cannot be written: {health.trouble}")
+            health.postpone(now)
         await self._probe(writes=is_in_trouble)
         if is_in_trouble:
-            self._health.record_success()
+            health.record_success()
 
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
@@ -158,11 +148,6 @@ class EngineStore:
         await self._batches.close()
         await self._close()
         self._is_entered = False
-
-    def _note(self, outcomes: Sequence[Outcome], sizes: Sequence[int]) -> None:
-        """Record which writes have failed."""
-        if self._health.trouble is not None or any(error for _, error in outcomes):
-            self._health.record(outcomes, sizes, asyncio.get_running_loop().time())
 
     def _lose_claims(self) -> None:
         """End all claims, as the engine may have lost durable writes."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
@@ -11,10 +10,12 @@ from itertools import count
 from typing import Final
 
 from plait.errors import Indeterminate, StoreError
-from plait.store.outcomes import make_fenced
+from plait.store.health import Health
+from plait.store.outcomes import Outcome, make_fenced
 from plait.store.protocol import ThreadKey, Unreachable, Write
+from plait.store.write_group import WriteGroup
 
-__all__ = ["Batches", "Group", "Outcome"]
+__all__ = ["Batches"]
 
 log = logging.getLogger("plait.store")
 
@@ -27,66 +28,6 @@ _LATE: Final = 0.002
 _PAUSE: Final = 0.00001
 
 
-class Group:
-    """The waiting writes of one thread, in order. Writes submitted without an `await` in between are a unit."""
-
-    __slots__ = ("futures", "sizes", "starts", "unit", "writes")
-
-    def __init__(self) -> None:
-        self.writes: list[Write] = []
-        self.futures: list[asyncio.Future[int]] = []
-        # The number of the last unit.
-        self.unit = -1
-        # By unit: the index of its first write, and its size in bytes.
-        self.starts: list[int] = []
-        self.sizes: list[int] = []
-
-    def add(self, write: Write, future: asyncio.Future[int], unit: int) -> int:
-        """Add a write of the unit with this number, and return its approximate size in bytes."""
-        size = 0
-        for row in write.changes:
-            size += len(row.ops)
-        for snapshot in write.snapshots:
-            size += len(snapshot.state)
-        for record in write.records:
-            size += len(record.key) + len(record.value or b"")
-        if unit == self.unit:
-            self.sizes[-1] += size
-        else:
-            self.unit = unit
-            self.starts.append(len(self.writes))
-            self.sizes.append(size)
-        self.writes.append(write)
-        self.futures.append(future)
-        return size
-
-    def split(self, units: int) -> tuple["Group", "Group"]:
-        """Return the first units as one group, and the others as another."""
-        at = self.starts[units]
-        first, rest = Group(), Group()
-        first.writes, rest.writes = self.writes[:at], self.writes[at:]
-        first.futures, rest.futures = self.futures[:at], self.futures[at:]
-        first.starts, rest.starts = self.starts[:units], [start - at for start in self.starts[units:]]
-        first.sizes, rest.sizes = self.sizes[:units], self.sizes[units:]
-        rest.unit = self.unit
-        return first, rest
-
-    def count_following(self, stored: tuple[str, int] | None) -> tuple[int, StoreError | None]:
-        """Return how many of the writes can follow the stored epoch and version, and why the next one cannot.
-
-        If a write of a unit cannot follow, none of the unit counts.
-        """
-        for index, write in enumerate(self.writes):
-            if (error := write.refusal(stored)) is not None:
-                return self.starts[bisect_right(self.starts, index) - 1], error
-            stored = None if write.is_deletion else (write.epoch, write.version)
-        return len(self.writes), None
-
-
-Outcome = tuple[int, StoreError | None]
-"""The number of durable writes of a group, and the error of the others."""
-
-
 NextFence = Callable[[ThreadKey], Awaitable[int]]
 """The engine's part of a claim, which returns a greater number each time."""
 
@@ -97,7 +38,7 @@ class Batches:
     `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
     are not known. `claim` and `release` are those of the Store protocol. The default of `next_fence` counts in this
     process, for a file that only one process opens. With `is_parallel`, each thread has batches of its own, which are
-    written at the same time as those of other threads.
+    written at the same time as those of other threads. `is_trouble` is that of `Health`.
     """
 
     __slots__ = (
@@ -115,31 +56,34 @@ class Batches:
         "_waiting",
         "_write",
         "_writing",
+        "health",
         "may_write",
     )
 
     def __init__(
         self,
-        write: Callable[[Sequence[Group]], asyncio.Future[Sequence[Outcome]]],
+        write: Callable[[Sequence[WriteGroup]], asyncio.Future[Sequence[Outcome]]],
         next_fence: NextFence | None = None,
         *,
         is_parallel: bool = False,
+        is_trouble: Callable[[BaseException], bool] = lambda _: False,
     ) -> None:
         self._write = write
+        self.health = Health(is_trouble)
         self._is_parallel = is_parallel
         # Whether this process may write now; None if it always may.
         self.may_write: Callable[[], bool] | None = None
         self._next_fence = next_fence or _count_fences()
         # The loop of the open store; None while it is closed.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[ThreadKey, Group] = {}
+        self._waiting: dict[ThreadKey, WriteGroup] = {}
         # Total size of the waiting writes.
         self._size = 0
         # The number of the current unit, and whether its end has been scheduled.
         self._unit = 0
         self._is_ending = False
         # The batch that is being written, and the time at which the last one began.
-        self._writing: dict[ThreadKey, Group] = {}
+        self._writing: dict[ThreadKey, WriteGroup] = {}
         self._began = 0.0
         # Whether the last batch had large units while others waited.
         self._had_large = False
@@ -178,7 +122,7 @@ class Batches:
         if write.fence != self._claims.get(key):
             self._refuse(write, future, make_fenced(key))
             return future
-        group = self._waiting.get(key) or Group()
+        group = self._waiting.get(key) or WriteGroup()
         self._size += group.add(write, future, self._unit)  # Raises TypeError for values of the wrong type.
         self._waiting[key] = group
         if not self._is_ending:
@@ -275,12 +219,12 @@ class Batches:
             _finish(self._batch_done)
             self._batch_done = None
 
-    def _start(self, batch: Mapping[ThreadKey, Group]) -> None:
+    def _start(self, batch: Mapping[ThreadKey, WriteGroup]) -> None:
         self._writing |= batch
         self._began = time.monotonic()
         self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
 
-    def _finish_batch(self, batch: Mapping[ThreadKey, Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
+    def _finish_batch(self, batch: Mapping[ThreadKey, WriteGroup], work: asyncio.Future[Sequence[Outcome]]) -> None:
         for key in batch:
             del self._writing[key]
         if (failure := work.exception()) is not None:
@@ -289,6 +233,9 @@ class Batches:
                 self._fail(key, group.futures, Indeterminate(f"{key}: it is not known whether the change was stored"))
         else:
             outcomes = work.result()
+            if self.health.trouble is not None or any(error for _, error in outcomes):
+                sizes = [len(group.writes) for group in batch.values()]
+                self.health.record(outcomes, sizes, asyncio.get_running_loop().time())
             count = sum([stored for stored, _ in outcomes])
             for (key, group), (stored, error) in zip(batch.items(), outcomes, strict=True):
                 for future in group.futures[:stored] if error is not None else group.futures:
@@ -322,7 +269,7 @@ class Batches:
             self._batch_done = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._batch_done)
 
-    def _take(self) -> Mapping[ThreadKey, Group]:
+    def _take(self) -> Mapping[ThreadKey, WriteGroup]:
         """Remove and return the writes of the next batch, whole units.
 
         If all of them are too large for one transaction, the batch has the small units, and one large unit of each
@@ -335,9 +282,9 @@ class Batches:
             return batch
         takes_large = not self._had_large or all(group.sizes[0] >= _LARGE for group in batch.values())
         self._had_large = takes_large
-        taken: dict[ThreadKey, Group] = {}
+        taken: dict[ThreadKey, WriteGroup] = {}
         # In the next batch, threads that have no large unit in this one come first.
-        rest, served = dict[ThreadKey, Group](), dict[ThreadKey, Group]()
+        rest, served = dict[ThreadKey, WriteGroup](), dict[ThreadKey, WriteGroup]()
         large = 0
         for key, group in batch.items():
             units, has_large = 0, False

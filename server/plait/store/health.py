@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from plait.errors import Fenced, StoreError
-from plait.store.batches import Outcome
+from plait.store.outcomes import FileLost, Outcome
 from plait.store.protocol import Unreachable
 
 __all__ = ["Health"]
@@ -22,7 +22,6 @@ _TRY_AFTER: Final = 5.0
 class Health:
     """Tracks failed writes, and logs them at most once a second, as every write fails when the disk is full.
 
-
     `is_trouble` tells of the cause of a failed write whether it concerns the whole store, not one write or thread.
     """
 
@@ -37,7 +36,11 @@ class Health:
 
     def record(self, outcomes: Sequence[Outcome], sizes: Sequence[int], now: float) -> None:
         """Record the outcomes of groups of writes of these sizes; `now` is the time of the loop's clock."""
-        failed = [(size - stored, error) for (stored, error), size in zip(outcomes, sizes, strict=True) if error]
+        failed = [
+            (size - stored, error)
+            for (stored, error), size in zip(outcomes, sizes, strict=True)
+            if error is not None and not isinstance(error, FileLost)
+        ]
         if failed:
             self._record_failures(failed, now, has_stored=any(stored for stored, _ in outcomes))
         elif self.trouble is not None:

@@ -10,8 +10,9 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.store.base import EngineStore
-from plait.store.batches import Batches, Group, Outcome
+from plait.store.batches import Batches
 from plait.store.coalescing import coalesce
+from plait.store.outcomes import Outcome
 from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
     CLIENT_DAYS,
@@ -32,6 +33,7 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
+from plait.store.write_group import WriteGroup
 
 __all__ = ["MemoryStore"]
 
@@ -217,12 +219,15 @@ class MemoryStore(EngineStore):
         rows = row.changes if row else []
         return rows, min(max(0, version - rows[0].version), len(rows)) if rows else 0
 
-    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
         done.set_result([self._apply(group) for group in batch])
         return done
 
-    def _apply(self, group: Group) -> Outcome:
+    def _apply(self, group: WriteGroup) -> Outcome:
         key = group.writes[0].key
         row = self._threads.get(key)
         count, error = group.count_following((row.epoch, row.version) if row else None)

@@ -3,7 +3,18 @@
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.protocol import ThreadKey, Unreachable
 
-__all__ = ["make_fenced", "make_indeterminate", "make_refusal"]
+__all__ = ["FileLost", "Outcome", "make_fenced", "make_indeterminate", "make_refusal"]
+
+Outcome = tuple[int, StoreError | None]
+"""The number of durable writes of a group, and the error of the others."""
+
+
+class FileLost(StoreError):
+    """The file of the store was deleted or replaced, which has been logged. Nothing more is stored in it."""
+
+    def __init__(self, message: str = "the store's file was deleted or replaced") -> None:
+        super().__init__(message)
+        self.is_logged = True
 
 
 def make_fenced(key: ThreadKey) -> Fenced:

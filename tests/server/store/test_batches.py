@@ -14,10 +14,12 @@ from tests.server.owning import submit
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.batches import Batches, Group, Outcome
+from plait.store.batches import Batches
 from plait.store.coalescing import coalesce
 from plait.store.memory import MemoryStore
+from plait.store.outcomes import Outcome
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Store, ThreadKey, Unreachable, Write
+from plait.store.write_group import WriteGroup
 
 MEGABYTE = 2**20
 
@@ -33,12 +35,12 @@ class Engine:
     def __init__(self) -> None:
         self.batches = Batches(self._write)
         self.batches.open()
-        self.written: list[Sequence[Group]] = []
+        self.written: list[Sequence[WriteGroup]] = []
         # Of writes that do not say who owns their thread, the engine is the owner.
         self._fences: dict[ThreadKey, int] = {}
         self._done: asyncio.Future[Sequence[Outcome]]
 
-    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         self.written.append(batch)
         self._done = asyncio.get_running_loop().create_future()
         return self._done
@@ -71,7 +73,7 @@ class Engine:
         return taken
 
 
-def read(batch: Sequence[Group]) -> list[tuple[str, int]]:
+def read(batch: Sequence[WriteGroup]) -> list[tuple[str, int]]:
     return [(write.key.name, write.version) for group in batch for write in group.writes]
 
 
@@ -411,7 +413,7 @@ async def test_when_all_claims_end_waiting_writes_are_refused_and_what_is_being_
     assert await engine.batches.claim(ROOM) > fence
 
 
-def written(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+def written(batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
     """Return the outcomes of a batch that is stored."""
     done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
     done.set_result([(len(group.writes), None) for group in batch])
@@ -422,9 +424,9 @@ def written(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
 
 
 async def test_in_parallel_each_thread_has_batches_of_its_own_and_only_its_own_writes_wait() -> None:
-    running: list[tuple[Sequence[Group], asyncio.Future[Sequence[Outcome]]]] = []
+    running: list[tuple[Sequence[WriteGroup], asyncio.Future[Sequence[Outcome]]]] = []
 
-    def begin(batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    def begin(batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         running.append((batch, asyncio.get_running_loop().create_future()))
         return running[-1][1]
 

@@ -11,7 +11,6 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
 from plait.store.nats.contents import Contents, Moved, read_head
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
@@ -19,8 +18,9 @@ from plait.store.nats.line import Disconnected, Lost, NotPermitted
 from plait.store.nats.planning import MOST_IN_HEAD, Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
-from plait.store.outcomes import make_fenced, make_indeterminate, make_refusal
+from plait.store.outcomes import Outcome, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey, Unreachable, Write
+from plait.store.write_group import WriteGroup
 
 __all__ = ["Committer"]
 
@@ -105,7 +105,7 @@ class Committer:
 
     # Writes
 
-    async def commit(self, group: Group) -> Outcome:
+    async def commit(self, group: WriteGroup) -> Outcome:
         """Write a group, and return its outcome."""
         key, fence = group.writes[0].key, group.writes[0].fence
         try:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
 from plait.store.base import EngineStore
-from plait.store.batches import Batches, Group, Outcome
+from plait.store.batches import Batches
 from plait.store.format import check_format
 from plait.store.nats.commits import Committer
 from plait.store.nats.connection import Connection
@@ -29,6 +29,7 @@ from plait.store.nats.upkeep import Upkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views
 from plait.store.nats.watch import Watch
+from plait.store.outcomes import Outcome
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,
@@ -45,6 +46,7 @@ from plait.store.protocol import (
     Write,
 )
 from plait.store.whole import StoredSchema
+from plait.store.write_group import WriteGroup
 
 __all__ = ["NatsStore"]
 
@@ -64,8 +66,8 @@ class NatsStore(EngineStore):
         self._most_in_head = most_in_head
         self._readonly = readonly
         self._subjects = Subjects(url.stream)
-        batches = Batches(self._write, self._next_fence, is_parallel=True)
-        super().__init__(batches, title=f"the store {url}", is_trouble=_is_trouble)
+        batches = Batches(self._write, self._next_fence, is_parallel=True, is_trouble=_is_trouble)
+        super().__init__(batches, title=f"the store {url}")
         # The most bytes of a message.
         self._max_payload = 0
         self._begin()
@@ -261,14 +263,15 @@ class NatsStore(EngineStore):
         self._committer.heads.clear()
         self._lose_claims()
 
-    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
 
-    async def _commit(self, batch: Sequence[Group]) -> Sequence[Outcome]:
+    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
         (group,) = batch
-        outcomes = [await self._committer.commit(group)]
-        self._note(outcomes, [len(group.writes)])
-        return outcomes
+        return [await self._committer.commit(group)]
 
     async def _close(self) -> None:
         await self._upkeep.stop()

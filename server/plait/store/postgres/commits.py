@@ -6,15 +6,15 @@ from typing import Final
 
 from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
-from plait.store.outcomes import make_fenced, make_indeterminate, make_refusal
+from plait.store.outcomes import Outcome, make_fenced, make_indeterminate, make_refusal
 from plait.store.postgres.connections import Writer
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost, was_sent
 from plait.store.postgres.heads import Head, Heads
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
 from plait.store.protocol import ThreadKey, Unreachable, Write
+from plait.store.write_group import WriteGroup
 
 __all__ = ["Committer"]
 
@@ -44,7 +44,7 @@ _NEXT_IDS: Final = "SELECT nextval('{ids}') FROM generate_series(1, $1)"
 class _Attempt:
     """The writes of one transaction, and the outcomes of its groups if it is stored."""
 
-    def __init__(self, groups: Mapping[int, Group]) -> None:
+    def __init__(self, groups: Mapping[int, WriteGroup]) -> None:
         # By number in the batch.
         self.groups = groups
         self.outcomes: dict[int, Outcome] = {}
@@ -72,7 +72,7 @@ class Committer:
         # Whether deleted threads have rows left.
         self.has_removed = False
 
-    async def commit(self, batch: Sequence[Group]) -> list[Outcome]:
+    async def commit(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
         """Write a batch and return the outcome of each group."""
         outcomes: dict[int, Outcome] = {}
         await self._write(dict(enumerate(batch)), outcomes)
@@ -80,7 +80,7 @@ class Committer:
 
     # Inside
 
-    async def _write(self, groups: Mapping[int, Group], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
+    async def _write(self, groups: Mapping[int, WriteGroup], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
         attempt, is_closed = _Attempt(groups), False
         try:
             async with self._writer.use() as db:
@@ -254,7 +254,7 @@ def _is_plain(write: Write) -> bool:
     )
 
 
-def _encode(group: Group) -> tuple[bytes, bytes]:
+def _encode(group: WriteGroup) -> tuple[bytes, bytes]:
     key = group.writes[0].key
     return key.kind.encode(), key.name.encode()
 
@@ -263,7 +263,7 @@ def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
     return make_indeterminate(key, cause, explain(cause))
 
 
-def _refuse(group: Group, cause: Exception) -> Outcome:
+def _refuse(group: WriteGroup, cause: Exception) -> Outcome:
     """Return the outcome of a group that is known not to be stored."""
     is_unreachable = isinstance(cause, Unreachable) or is_lost(cause)
     return 0, make_refusal(group.writes[0].key, cause, explain(cause), is_unreachable=is_unreachable)

@@ -17,7 +17,8 @@ import asyncpg
 
 from plait.errors import StoreError
 from plait.store.base import EngineStore
-from plait.store.batches import Batches, Group, Outcome
+from plait.store.batches import Batches
+from plait.store.outcomes import Outcome
 from plait.store.postgres import listing, reads
 from plait.store.postgres.commits import Committer
 from plait.store.postgres.connections import Readers, Writer
@@ -43,6 +44,7 @@ from plait.store.protocol import (
     Write,
 )
 from plait.store.whole import StoredSchema
+from plait.store.write_group import WriteGroup
 
 __all__ = ["PostgresStore"]
 
@@ -62,8 +64,8 @@ class PostgresStore(EngineStore):
         self._readonly = readonly
         self._tables = Tables(url)
         self._engine = Engine(url, self._on_loss)
-        batches = Batches(self._write, self._next_fence)
-        super().__init__(batches, title=f"the store {url}", is_trouble=_is_trouble)
+        batches = Batches(self._write, self._next_fence, is_trouble=_is_trouble)
+        super().__init__(batches, title=f"the store {url}")
         self._begin()
 
     def _begin(self) -> None:
@@ -239,12 +241,14 @@ class PostgresStore(EngineStore):
         self._committer.heads.clear()
         self._lose_claims()
 
-    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
 
-    async def _commit(self, batch: Sequence[Group]) -> Sequence[Outcome]:
+    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
         outcomes = await self._committer.commit(batch)
-        self._note(outcomes, [len(group.writes) for group in batch])
         self._upkeep.wake()
         return outcomes
 

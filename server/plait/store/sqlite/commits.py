@@ -6,9 +6,8 @@ from typing import Final, NamedTuple
 
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
-from plait.store.batches import Group, Outcome
 from plait.store.coalescing import coalesce
-from plait.store.outcomes import make_indeterminate, make_refusal
+from plait.store.outcomes import Outcome, make_indeterminate, make_refusal
 from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
 from plait.store.sqlite.checksums import (
     Origin,
@@ -21,6 +20,7 @@ from plait.store.sqlite.checksums import (
 from plait.store.sqlite.reads import SELECT_HEAD
 from plait.store.sqlite.removal import STEP, prune_log, remove_rows
 from plait.store.sqlite.schema import rewrite_format
+from plait.store.write_group import WriteGroup
 
 __all__ = ["BatchResult", "Head", "Heads", "commit", "refuse"]
 
@@ -87,7 +87,7 @@ class BatchResult:
         self.is_in_doubt = False
 
 
-def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Group]) -> BatchResult:
+def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[WriteGroup]) -> BatchResult:
     """Write a batch in one transaction."""
     if len(heads) > _HEADS_KEPT:
         heads.clear()
@@ -102,7 +102,9 @@ def commit(db: sqlite3.Connection, heads: Heads, batch: Sequence[Group]) -> Batc
     return result
 
 
-def _transact(db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, Group]], result: BatchResult) -> None:
+def _transact(
+    db: sqlite3.Connection, heads: Heads, groups: Sequence[tuple[int, WriteGroup]], result: BatchResult
+) -> None:
     try:
         if len(groups) == 1 and (head := _write_alone(db, heads, groups[0][1])) is not None:
             result.outcomes[groups[0][0]] = 1, None
@@ -164,7 +166,7 @@ def _overwrite(db: sqlite3.Connection) -> bool:
     return True
 
 
-def _write_alone(db: sqlite3.Connection, heads: Heads, group: Group) -> Head | None:
+def _write_alone(db: sqlite3.Connection, heads: Heads, group: WriteGroup) -> Head | None:
     """Write a group that is one change by the server to a cached thread, as a single statement without BEGIN.
 
     Returns None, and writes nothing, for any other group.
@@ -201,7 +203,7 @@ class _Transaction:
         self.changed: list[tuple[Head, int | None]] = []
         self.counter: int | None = None
 
-    def accept(self, group: Group) -> Outcome:
+    def accept(self, group: WriteGroup) -> Outcome:
         """Accept the writes of a thread that follow its stored version."""
         key, db = group.writes[0].key, self._db
         head = self._heads.get(key)

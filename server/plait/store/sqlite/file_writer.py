@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from plait.clock import read_wall_clock
-from plait.errors import StoreError
-from plait.store.batches import Group, Outcome
+from plait.store.outcomes import FileLost, Outcome
 from plait.store.sqlite import schema
 from plait.store.sqlite.commits import BatchResult, Heads, commit, refuse
 from plait.store.sqlite.file_identity import FileIdentity, set_log_aside
 from plait.store.sqlite.file_place import FilePlace
 from plait.store.sqlite.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
 from plait.store.sqlite.removal import has_removed, remove_step
+from plait.store.write_group import WriteGroup
 
 __all__ = ["FileWriter"]
 
@@ -85,7 +85,7 @@ class FileWriter:
             log.warning("%s cannot be written: %s", self._path, error)
         self._is_found(has_written=True)
 
-    def commit(self, db: sqlite3.Connection, batch: Sequence[Group]) -> Sequence[Outcome]:
+    def commit(self, db: sqlite3.Connection, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
         """Write a batch in one transaction and return the outcome of each group."""
         # Check before the commit, too: a refused write must not get into the log, which is copied on closing.
         if not self._is_found():
@@ -162,7 +162,7 @@ class FileWriter:
     def check_files(self, db: sqlite3.Connection, *, has_written: bool = True) -> None:
         """Raise StoreError if the files were deleted or replaced."""
         if not self._is_found(has_written=has_written):
-            raise StoreError(_LOST)
+            raise FileLost
 
     def write(
         self,
@@ -206,13 +206,8 @@ class FileWriter:
         except sqlite3.DatabaseError:  # The page of that thread is damaged; the write may still be there.
             return False
 
-    def _refuse(self, batch: Sequence[Group]) -> list[Outcome]:
-        refusals: list[Outcome] = []
-        for group in batch:
-            error = StoreError(f"{group.writes[0].key} could not be written: {_LOST}")
-            error.is_logged = True
-            refusals.append((0, error))
-        return refusals
+    def _refuse(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
+        return [(0, FileLost(f"{group.writes[0].key} could not be written: {FileLost()}")) for group in batch]
 
     def _record_last_write(self, result: BatchResult) -> None:
         if result.counter is not None:
@@ -243,6 +238,3 @@ def _has_content(path: str) -> bool:
         return os.stat(path).st_size > 0
     except OSError:
         return False
-
-
-_LOST = "the store's file was deleted or replaced"

@@ -18,7 +18,8 @@ import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
 from plait.store.base import EngineStore
-from plait.store.batches import Batches, Group, Outcome
+from plait.store.batches import Batches
+from plait.store.outcomes import Outcome
 from plait.store.protocol import (
     ChangeRow,
     ClientRow,
@@ -41,6 +42,7 @@ from plait.store.sqlite.file_writer import FileWriter
 from plait.store.sqlite.files import check_creation
 from plait.store.sqlite.lock import StoreInUse, StoreLock
 from plait.store.whole import StoredSchema
+from plait.store.write_group import WriteGroup
 
 __all__ = ["SqliteStore", "Synchronous"]
 
@@ -99,7 +101,7 @@ class SqliteStore(EngineStore):
         self._synchronous = synchronous
         self._readonly = readonly
         self._lock_timeout = lock_timeout
-        super().__init__(Batches(self._write), title=f"the store {path}", is_trouble=is_trouble)
+        super().__init__(Batches(self._write, is_trouble=is_trouble), title=f"the store {path}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock: StoreLock | None = None
         self._reader: _Connection | None = None
@@ -278,21 +280,21 @@ class SqliteStore(EngineStore):
             self._lock = None
         self._writer = self._reader = self._work = None
 
-    def _write(self, batch: Sequence[Group]) -> asyncio.Future[Sequence[Outcome]]:
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         """Pass a batch to the writer."""
         assert self._writer is not None
         assert self._work is not None
         work = self._writer.post(self._work.commit, batch)
-        work.add_done_callback(partial(self._on_written, batch))
+        work.add_done_callback(self._on_written)
         return work
 
-    def _on_written(self, batch: Sequence[Group], work: asyncio.Future[Sequence[Outcome]]) -> None:
+    def _on_written(self, work: asyncio.Future[Sequence[Outcome]]) -> None:
         if work.exception() is not None:
             return
         assert self._loop is not None
-        assert self._work is not None
-        if not self._work.is_lost:  # The loss has been logged.
-            self._note(work.result(), [len(group.writes) for group in batch])
         if self._saving_heads is None:
             self._saving_heads = self._loop.call_later(_SAVE_HEADS_AFTER, self._save_heads)
         self._begin_removal()
