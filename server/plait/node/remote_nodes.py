@@ -15,7 +15,7 @@ from plait.node.remote_chain import Chains
 from plait.node.remote_requests import Listed, ListThreads, ReadMetrics, Request, encode_envelope
 from plait.store.protocol import ThreadKey
 
-__all__ = ["HOLD", "Ask", "Peers", "RemoteNodes", "Settle", "To"]
+__all__ = ["Ask", "Peers", "RemoteNodes", "Settle", "To"]
 
 _REPORT_TIMEOUT: Final = 2.0
 # The number of threads that are listed at once.
@@ -25,10 +25,6 @@ _decode_listed: Final = msgspec.msgpack.Decoder(list[Listed]).decode
 
 Settle = Callable[[bool], None]
 """Called once, when it is known whether a call has stored something or may have."""
-
-
-HOLD: Final = 8.0
-"""Seconds that calls wait for a node that is away."""
 
 
 To = ThreadKey | NodeId
@@ -48,8 +44,6 @@ class Ask(NamedTuple):
     is_of_turn: bool
     # The pieces that follow it, which are read when the node has begun with it.
     upload: AsyncIterable[bytes] | None = None
-    # Seconds to wait for the node if it is away.
-    patience: float = HOLD
 
 
 class Peers(Protocol):
@@ -83,11 +77,10 @@ class RemoteNodes:
         *,
         reads: bool = False,
         upload: AsyncIterable[bytes] | None = None,
-        patience: float = HOLD,
     ) -> bytes:
         """Return the answer to a request; one that only `reads` is repeated if the node is lost."""
         peers = self._find_peers()
-        return await peers.call(self._make(to, request, reads=reads)._replace(upload=upload, patience=patience))
+        return await peers.call(self._make(to, request, reads=reads)._replace(upload=upload))
 
     async def ask_others(self, request: Request) -> list[bytes]:
         """Return the answers of all other nodes to a request that may be repeated.

@@ -125,7 +125,7 @@ class _Attempts:
         self._ask = ask
         self._settle: Settle | None = ask.settle
         self._clock = asyncio.get_running_loop().time
-        self._until = self._clock() + ask.patience
+        self._until = links.begin_hold()
         self._call: _Outgoing | None = None
         self._was_refused = False
 
