@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.server.rooms import open_house
 
 from plait.actor.rpc import rpc
@@ -40,7 +41,8 @@ class Stuck(Room):
         await asyncio.Event().wait()
 
 
-async def test_threads_that_never_start_or_stop_do_not_keep_their_shards() -> None:
+async def test_threads_that_never_start_or_stop_do_not_keep_their_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.node.moving._GRACE", SOON)
     for name in ("starts", "stops"):
         Stuck.stuck = asyncio.Event()
         async with open_house(Stuck) as house, asyncio.timeout(PATIENCE):
@@ -66,7 +68,10 @@ class Endless(Fork):
         await asyncio.Event().wait()
 
 
-async def test_a_thread_that_is_being_filled_moves_last_and_is_given_up_in_the_end() -> None:
+async def test_a_thread_that_is_being_filled_moves_last_and_is_given_up_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plait.node.moving._GRACE", SOON)
     async with open_house(Room) as house, asyncio.timeout(PATIENCE):
         await house.handle(Room, "one").set_state(1)
         key = ThreadKey("room", "two")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -152,6 +152,8 @@ async def test_after_a_failover_that_lost_writes_no_number_is_given_out_twice_an
 async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epochs() -> None:
     async with (
         failover("&standby=synchronous") as servers,
+        # The next standby is there until the store is closed, which writes.
+        AsyncExitStack() as stack,
         PostgresStore(PostgresUrl.parse(servers.url)) as store,
     ):
         (fence,) = await begin(store, ROOM)
@@ -160,15 +162,14 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epoch
         # The new primary has no standby, so that another failover would lose writes.
         with pytest.raises(StoreError, match="synchronous_standby_names is empty"):
             await store.load(ROOM)
-        with servers.standby.standby(servers.standby.folder.parent / "next") as standby:
-            wait_for_standby(servers.standby)
-            require_standby(servers.standby)
-            assert standby.port
-            await until(lambda: store._writer._connecting is None)
-            again, stored = await store.claim_and_load(ROOM)
-            assert stored is not None
-            assert (stored.version, stored.epoch, again >> 40) == (1, beginning().epoch, 2)
-            await store.submit(msgspec.structs.replace(change(2), fence=again))
+        stack.enter_context(servers.standby.standby(servers.standby.folder.parent / "next"))
+        wait_for_standby(servers.standby)
+        require_standby(servers.standby)
+        await until(lambda: store._writer._connecting is None)
+        again, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        assert (stored.version, stored.epoch, again >> 40) == (1, beginning().epoch, 2)
+        await store.submit(msgspec.structs.replace(change(2), fence=again))
 
 
 async def test_without_synchronous_commits_a_crash_is_a_loss_and_a_restart_is_not(own_postgres: Postgres) -> None:
