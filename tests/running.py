@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
+import uvicorn.server
 from tests.commands import Command
 from tests.fronts import Front, put_front
 from tests.ports import hold_port
@@ -19,6 +20,20 @@ from plait.web.serve import listen, make_http_protocol
 from plait.web.sockets.handshake import Handshake
 
 __all__ = ["Process", "begin", "running"]
+
+
+class _Quick:
+    """`asyncio` for uvicorn's server, which looks ten times a second for what it waits for, and here more often."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, delay: float) -> None:
+        """Sleep for a twentieth of the time."""
+        await asyncio.sleep(delay / 20)
+
+
+vars(uvicorn.server)["asyncio"] = _Quick()
 
 
 async def begin(app: Plait, cls: type[Thread[Any]], name: str = "one") -> None:
