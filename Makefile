@@ -4,7 +4,7 @@ PORT ?= 8000
 VENV := .venv$(if $(filter command% environment%,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 # Processes among which the tests are divided. Most of their time they wait, so there are more of them than processors.
-WORKERS ?= 4
+WORKERS ?= 6
 # How many times as many random schedules `make soak` plays.
 SOAK ?= 40
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.commands import Done, run_command
+from tests.schedules import TIMES
 from tests.server.owning import submit
 from tests.server.store.contract import beginning, change, put
 from tests.server.store.test_copying import fill, fill_thread, read
@@ -19,7 +20,7 @@ from plait.store.protocol import ThreadKey
 from plait.store.sqlite.files import Files
 from plait.store.urls import open_files, open_store
 
-KILLS = 10
+KILLS = 10 if TIMES > 1 else 5
 THREADS = 400
 
 
@@ -55,6 +56,7 @@ class Copying:
         return self._process.returncode < 0
 
 
+@pytest.mark.soak
 def test_a_copy_that_is_killed_again_and_again_goes_on_and_is_equal(tmp_path: Path) -> None:
     path, target = tmp_path / "game.db", tmp_path / "copy.db"
     asyncio.run(fill(path, 2, threads=THREADS))
