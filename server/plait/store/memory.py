@@ -10,7 +10,7 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.store.base import EngineStore
-from plait.store.batches import Batches
+from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome
 from plait.store.page import PLACES, take_page
@@ -33,7 +33,6 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
-from plait.store.write_group import WriteGroup
 
 __all__ = ["MemoryStore"]
 

@@ -14,12 +14,11 @@ from tests.server.owning import submit
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.batches import Batches
+from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.memory import MemoryStore
 from plait.store.outcomes import Outcome
 from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Store, ThreadKey, Unreachable, Write
-from plait.store.write_group import WriteGroup
 
 MEGABYTE = 2**20
 

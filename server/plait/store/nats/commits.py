@@ -11,6 +11,7 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
+from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.nats.contents import Contents, Moved, read_head
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, encode_rows, split_chunks
@@ -20,7 +21,6 @@ from plait.store.nats.pruning import find_floor
 from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
 from plait.store.outcomes import Outcome, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey, Unreachable, Write
-from plait.store.write_group import WriteGroup
 
 __all__ = ["Committer"]
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
 from plait.store.base import EngineStore
-from plait.store.batches import Batches
+from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
 from plait.store.nats.commits import Committer
 from plait.store.nats.connection import Connection
@@ -46,7 +46,6 @@ from plait.store.protocol import (
     Write,
 )
 from plait.store.whole import StoredSchema
-from plait.store.write_group import WriteGroup
 
 __all__ = ["NatsStore"]
 

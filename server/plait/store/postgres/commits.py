@@ -6,6 +6,7 @@ from typing import Final
 
 from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
+from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, make_fenced, make_indeterminate, make_refusal
 from plait.store.postgres.connections import Writer
@@ -14,7 +15,6 @@ from plait.store.postgres.heads import Head, Heads
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
 from plait.store.protocol import ThreadKey, Unreachable, Write
-from plait.store.write_group import WriteGroup
 
 __all__ = ["Committer"]
 

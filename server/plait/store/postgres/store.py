@@ -17,7 +17,7 @@ import asyncpg
 
 from plait.errors import StoreError
 from plait.store.base import EngineStore
-from plait.store.batches import Batches
+from plait.store.batches import Batches, WriteGroup
 from plait.store.outcomes import Outcome
 from plait.store.postgres import listing, reads
 from plait.store.postgres.commits import Committer
@@ -44,7 +44,6 @@ from plait.store.protocol import (
     Write,
 )
 from plait.store.whole import StoredSchema
-from plait.store.write_group import WriteGroup
 
 __all__ = ["PostgresStore"]
 

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
+from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, make_indeterminate, make_refusal
 from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
@@ -20,7 +21,6 @@ from plait.store.sqlite.checksums import (
 from plait.store.sqlite.reads import SELECT_HEAD
 from plait.store.sqlite.removal import STEP, prune_log, remove_rows
 from plait.store.sqlite.schema import rewrite_format
-from plait.store.write_group import WriteGroup
 
 __all__ = ["BatchResult", "Head", "Heads", "commit", "refuse"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from plait.clock import read_wall_clock
+from plait.store.batches import WriteGroup
 from plait.store.outcomes import FileLost, Outcome
 from plait.store.sqlite import schema
 from plait.store.sqlite.commits import BatchResult, Heads, commit, refuse
@@ -16,7 +17,6 @@ from plait.store.sqlite.file_identity import FileIdentity, set_log_aside
 from plait.store.sqlite.file_place import FilePlace
 from plait.store.sqlite.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
 from plait.store.sqlite.removal import has_removed, remove_step
-from plait.store.write_group import WriteGroup
 
 __all__ = ["FileWriter"]
 

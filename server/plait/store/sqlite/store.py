@@ -18,7 +18,7 @@ import aiosqlite
 
 from plait.errors import CorruptThread, StoreError
 from plait.store.base import EngineStore
-from plait.store.batches import Batches
+from plait.store.batches import Batches, WriteGroup
 from plait.store.outcomes import Outcome
 from plait.store.protocol import (
     ChangeRow,
@@ -42,7 +42,6 @@ from plait.store.sqlite.file_writer import FileWriter
 from plait.store.sqlite.files import check_creation
 from plait.store.sqlite.lock import StoreInUse, StoreLock
 from plait.store.whole import StoredSchema
-from plait.store.write_group import WriteGroup
 
 __all__ = ["SqliteStore", "Synchronous"]
 
