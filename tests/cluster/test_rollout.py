@@ -34,7 +34,8 @@ async def ask(cluster: Cluster, node: str, name: str, *, method: str = "GET", bo
     async with asyncio.timeout(TIMEOUT), http(cluster.nodes[node].address) as web:
         while True:
             answer = await web.request(method, f"/threads/doc/{name}", content=body)
-            if answer.status_code != 503:
+            # A state that may have been put, by an owner that was lost, can be put again.
+            if answer.status_code != 503 and b'"indeterminate"' not in answer.content:
                 return answer.status_code, answer.content
             await asyncio.sleep(0.05)
 
