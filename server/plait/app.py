@@ -154,7 +154,7 @@ class Plait(AgentHost, ThreadHost):
             await self._context.compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
             if self._cluster is not None:
                 await self._cluster.start(NodeMoves(self._context, self.settings.shutdown_timeout))
-            await self._node.remove_incomplete()
+            await self._node.transfers.remove_incomplete()
         except BaseException:
             if self._cluster is not None:
                 await self._cluster.stop()

@@ -14,7 +14,7 @@ from plait.cli.loading import load_plait
 from plait.cli.maintenance import describe_thread, destroy_in_file, destroy_thread
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, open_shared, show_store
 from plait.errors import NotFound, PlaitError, operator_message
-from plait.node.export import export_thread
+from plait.node.export_file import export_thread
 from plait.node.listing import INNER_KINDS
 from plait.spelling import hide_password
 from plait.store.memory import MemoryStore

@@ -13,6 +13,7 @@ from plait.node.own_threads import OwnThreads
 from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import ExportThread, ForkThread, ImportThread, Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
+from plait.node.transfers import Transfers
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Everywhere"]
@@ -21,8 +22,9 @@ __all__ = ["Everywhere"]
 class Everywhere:
     """Does what server code asks for with the threads of `node`, and asks `nodes` about all others."""
 
-    def __init__(self, node: OwnThreads, nodes: RemoteNodes) -> None:
+    def __init__(self, node: OwnThreads, transfers: Transfers, nodes: RemoteNodes) -> None:
         self._node = node
+        self._transfers = transfers
         self.nodes = nodes
 
     def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
@@ -44,9 +46,9 @@ class Everywhere:
         await self.find(self._node.find_any_kind(key.kind), key).call_thread("destroy")
 
     async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
-        """Iterate over the file of a thread, as `Node.export_thread` does."""
+        """Iterate over the file of a thread, as `Transfers.export_thread` does."""
         if self._is_here(key):
-            found = self._node.export_thread(key)
+            found = self._transfers.export_thread(key)
         else:
             found = self.nodes.stream(key, ExportThread(key), reads=True)
         async with aclosing(found):
@@ -54,19 +56,19 @@ class Everywhere:
                 yield lines
 
     async def import_thread(self, work: Import, *, replace: bool) -> None:
-        """Store an exported thread, as `Node.import_thread` does."""
+        """Store an exported thread, as `Transfers.import_thread` does."""
         if self._is_here(work.key):
-            await self._node.import_thread(work, replace=replace)
+            await self._transfers.import_thread(work, replace=replace)
         else:
             await self.nodes.ask(work.key, ImportThread(work.key, replace), upload=work.read_pieces())
 
     async def fork_thread(self, work: Fork, name: str, at: int | None) -> None:
-        """Fork a thread, as `Node.fork_thread` does. Raises ValueError if the two are kept by different processes."""
+        """Fork a thread, as `Transfers.fork_thread` does. Raises ValueError if different processes keep the two."""
         source, owners = ThreadKey(work.key.kind, name), self.nodes.owners
         if len(owners.keepers) > 1 and owners.find(work.key) != owners.find(source):
             raise ValueError(f"{source} and {work.key} belong to different processes: fork to another name")
         if self._is_here(work.key):
-            await self._node.fork_thread(work)
+            await self._transfers.fork_thread(work)
         else:
             await self.nodes.ask(work.key, ForkThread(work.key, name, at))
 

@@ -3,20 +3,21 @@
 import hashlib
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import IO, Final
 
 import msgspec
 
 from plait.agents.cut_off import MARK
-from plait.errors import InvalidState
+from plait.errors import InvalidState, NotFound
 from plait.limits import Limits
+from plait.state.state_history import replay_json
 from plait.state.types import parse_json_error
-from plait.store.protocol import Record
+from plait.store.protocol import INCOMPLETE, Record, Store, ThreadKey
 from plait.store.record_checks import check_record
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 
-__all__ = ["FORMAT", "LEFT_OUT", "ExportReader", "ExportWriter", "Header"]
+__all__ = ["FORMAT", "LEFT_OUT", "ExportReader", "ExportWriter", "Header", "export_thread"]
 
 FORMAT: Final = 2
 
@@ -104,6 +105,33 @@ def _encode(record: Record) -> _FileLine:
 
 def _make_line(state: bytes) -> bytes:
     return encode_json(decode_json(state)) if b"\n" in state or b"\r" in state else state
+
+
+async def export_thread(store: Store, key: ThreadKey) -> AsyncGenerator[bytes, None]:
+    """Yield the file of a thread, some lines at once, as the thread is stored when the first of them is read.
+
+    Raises NotFound, CorruptThread and StoreError.
+    """
+    async with store.view(key) as view:
+        if view is None or view.thread.due == INCOMPLETE:
+            raise NotFound(f"there is no thread {key}")
+        thread, writer = view.thread, ExportWriter()
+        header = Header(
+            format=FORMAT,
+            kind=key.kind,
+            name=key.name,
+            state_version=thread.state_version,
+            epoch=thread.epoch,
+            version=thread.version,
+            created_at=thread.created_at,
+            user=thread.user,
+        )
+        yield writer.begin(header, replay_json(key, thread) if thread.has_state else None)
+        after = ("", "")
+        while page := await view.records(after=after):
+            yield writer.encode(page)
+            after = page[-1].part, page[-1].key
+        yield writer.end()
 
 
 class ExportReader:

@@ -67,7 +67,7 @@ class Lifecycle:
         # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
         self._store = store
-        self._make_actor = make_actor
+        self.make_actor = make_actor
         self._alarms = alarms
         self._instruments = instruments
         # The parts of each kind, after a thread of the kind has woken.
@@ -139,7 +139,7 @@ class Lifecycle:
                 stored = await store_migrated(
                     self._store, key, stored, migrated, state_version=kind.state_version, fence=fence
                 )
-            actor = slot.actor = self._make_actor(key, kind, stored, fence)
+            actor = slot.actor = self.make_actor(key, kind, stored, fence)
             if stored is None:
                 await load_parts(parts, actor, ())
             else:

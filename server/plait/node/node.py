@@ -2,8 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from plait.actor.turn import current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, NotOwner, Owners
-from plait.errors import Conflict, CorruptThread, Destroyed, InvalidState, NotFound, TooMany, Unavailable
+from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
 from plait.kv.user_names import find_user
 from plait.limits import Limits
@@ -25,12 +24,7 @@ from plait.node.alarms import Alarms
 from plait.node.draining import drain
 from plait.node.endings import Endings
 from plait.node.everywhere import Everywhere
-from plait.node.export import export_thread
-from plait.node.filling import Filling
-from plait.node.fills import Fills
-from plait.node.forking import Fork
 from plait.node.handle import Handle
-from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle, Missing
 from plait.node.listing import list_own
 from plait.node.moving import Moving
@@ -40,6 +34,7 @@ from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import Listed, ListThreads
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
+from plait.node.transfers import Transfers
 from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
 
 __all__ = ["Node"]
@@ -81,30 +76,16 @@ class Node:
             store, self._make_actor, self._alarms, instruments, record_version=owners.record_version
         )
         self._threads = self._lifecycle.threads
-        self._fills = Fills(self._lifecycle, store, instruments, self.owns)
+        self.transfers = Transfers(self, self._lifecycle, store, self._runs.events, instruments)
         self._endings = Endings(self._lifecycle, self._all_kinds, store, self._runs.events, instruments)
         self.moving = Moving(self._lifecycle, self._runs)
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, self._alarms.look, interval=sweep_interval)
-        process = secrets.token_hex(8)
-        self._host = ActorHost(
-            store=store,
-            limits=limits,
-            failures=self.failures,
-            instruments=instruments,
-            runs=self._runs,
-            make_handle=self.handle,
-            destroy=self.destroy,
-            drop=self._lifecycle.drop,
-            active=self._sweeper.active,
-            process=process,
-            suspects=asyncio.Lock(),
-            timer_interval=timer_interval,
-        )
+        self._host = self._make_host(timer_interval)
         # The threads of all nodes, and the answers to the other nodes.
-        chains = Chains(process, instruments)
+        chains = Chains(self._host.process, instruments)
         self._owners = owners
-        self.everywhere = Everywhere(self, RemoteNodes(owners, chains))
-        self.calls = RemoteCalls(self, chains)
+        self.everywhere = Everywhere(self, self.transfers, RemoteNodes(owners, chains))
+        self.calls = RemoteCalls(self, self.transfers, chains)
         # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -181,7 +162,7 @@ class Node:
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
-            slot = self._find(key)
+            slot = self._threads.find_unfilled(key)
             if slot.phase is Phase.AWAKE and not slot.waiters:
                 return slot.use(is_used=is_used)
             caller = _find_in_call_chain(key)
@@ -196,9 +177,19 @@ class Node:
             if was_waking and error is not None and not (creates and isinstance(error, Missing)):
                 raise error
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether the calling code may wake threads: while the server shuts down, turns and runs that may still end."""
+        return self.is_serving or (self._loop is not None and self._runs.is_calling)
+
+    def check_may_begin(self, key: ThreadKey) -> None:
+        """Raise Unavailable if the calling code may not begin to use a thread that is asleep."""
+        self._check_serving()
+        self._owners.check(key)
+
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; wakes none. Raises NotFound for an unknown kind, Unavailable and StoreError."""
-        while (slot := self._find(key)).phase is Phase.ENDING:
+        while (slot := self._threads.find_unfilled(key)).phase is Phase.ENDING:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
             return slot.actor.state.is_stored
@@ -227,10 +218,9 @@ class Node:
         check_may_write(key)
         cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments, "server"))
         while (actor := self._threads.find_awake(key) or _find_in_call_chain(key)) is None:
-            slot = self._find(key)
+            slot = self._threads.find_unfilled(key)
             if slot.phase is Phase.ASLEEP:
-                self._check_serving()
-                self._owners.check(key)
+                self.check_may_begin(key)
                 if not await self._endings.destroy_sleeping(key, cause):
                     raise _make_missing(key)
                 return
@@ -244,40 +234,6 @@ class Node:
         """Iterate over the stored threads of this node."""
         return list_own(self._store, self.kinds, query)
 
-    async def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
-        """Yield the file of a thread of this node; it is not woken."""
-        if (actor := self._threads.find_awake(key)) is not None:
-            await actor.state.wait_until_durable()
-        with telling_store_errors(self.instruments):
-            async with aclosing(export_thread(self._store, key)) as found:
-                async for lines in found:
-                    yield lines
-
-    async def import_thread(self, work: Import, *, replace: bool) -> None:
-        """Store an exported thread that was checked; an awake thread of that name is stopped first if `replace` is set.
-
-        Raises Conflict, Unavailable, InvalidState and StoreError.
-        """
-        state = await work.check()
-        if state is not None:
-            self._validate(work, state)
-        try:
-            await self._fill(work, replace=replace)
-        except CorruptThread as error:
-            why = f"its records do not fit the parts of {work.kind.cls.__name__}"
-            raise InvalidState(f"this is not an exported thread: {why}") from error
-
-    async def fork_thread(self, work: Fork) -> None:
-        """Store a thread, after the changes so far, by another name; it is not woken.
-
-        Raises NotFound, Conflict, Unavailable, InvalidState and StoreError.
-        """
-        while (slot := self._find(work.source)).phase is Phase.ENDING:
-            await slot.wait()
-        if slot.actor is not None:
-            await slot.actor.state.wait_until_durable()
-        await self._fill(work, replace=False)
-
     def owns(self, key: ThreadKey) -> bool:
         """Whether this node owns a thread now."""
         return self._owners.find(key) == self._owners.node
@@ -286,17 +242,13 @@ class Node:
         """Whether this node owns a thread, or still has it awake for the turns that have begun."""
         return self.owns(key) or self._threads.find_awake(key) is not None
 
-    async def remove_incomplete(self) -> None:
-        """Remove what imports and forks have left that did not end before a crash, in threads that this node owns."""
-        await self._fills.remove_incomplete()
-
     # Moving to other nodes
 
     def gain(self) -> None:
         """Check newly owned threads: those that are due, have expired, or are incomplete."""
         if self.is_serving:
             self._alarms.read_again()
-            self.moving.keep(self.remove_incomplete())
+            self.moving.keep(self.transfers.remove_incomplete())
 
     def lose(self) -> None:
         """Drop all threads at once, as other nodes own them."""
@@ -343,42 +295,6 @@ class Node:
         slot = self._threads.find(key)
         return slot.has_woken or slot.phase is Phase.WAKING
 
-    async def _fill(self, work: Filling, *, replace: bool) -> None:
-        """Fill a thread, and stop it before if it is awake and may be replaced. Raises what `Lifecycle.fill` does."""
-        key = work.key
-        self._check_serving()
-        self._owners.check(key)
-        while (slot := self._threads.find(key)).phase is not Phase.ASLEEP:
-            if slot.phase is Phase.FILLING:
-                raise Conflict(f"a thread {key} is being imported or forked already")
-            if slot.phase is Phase.AWAKE and not slot.waiters and (actor := slot.actor) is not None:
-                if not replace and (actor.state.history.is_begun or not actor.is_unused):
-                    raise work.conflict()
-                self._lifecycle.evict(actor, Unavailable("the thread is replaced by an import"))
-            await slot.wait()
-        await self._fills.fill(work, replace=replace)
-        if self._runs.events.has("thread.created"):
-            (await self.actor(key)).tell_created()
-
-    def _validate(self, work: Import, state: Any) -> None:
-        """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""
-        actor = self._make_actor(work.key, work.kind, None, 0)
-        if work.kind.has_initial_state:
-            actor.state.start(work.kind.initial_state())
-        actor.state.validate(state, "server")
-
-    def _find(self, key: ThreadKey) -> Slot:
-        """Return the slot of a thread. Raises Unavailable while it is being filled."""
-        slot = self._threads.find(key)
-        if slot.phase is Phase.FILLING:
-            raise Unavailable(f"{key} is being imported or forked: try again when that is complete")
-        return slot
-
-    @property
-    def may_begin(self) -> bool:
-        """Whether the calling code may wake threads: while the server shuts down, turns and runs that may still end."""
-        return self.is_serving or (self._loop is not None and self._runs.is_calling)
-
     def _check_serving(self) -> None:
         if not self.may_begin:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
@@ -394,6 +310,22 @@ class Node:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
         self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates)
+
+    def _make_host(self, timer_interval: float) -> ActorHost:
+        return ActorHost(
+            store=self._store,
+            limits=self.limits,
+            failures=self.failures,
+            instruments=self.instruments,
+            runs=self._runs,
+            make_handle=self.handle,
+            destroy=self.destroy,
+            drop=self._lifecycle.drop,
+            active=self._sweeper.active,
+            process=secrets.token_hex(8),
+            suspects=asyncio.Lock(),
+            timer_interval=timer_interval,
+        )
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
         # The app's listeners get no events of threads that plait itself uses.

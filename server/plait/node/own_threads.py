@@ -1,11 +1,9 @@
 """The interface of a node that local and remote calls use."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from plait.actor.kind import Kind
-from plait.node.forking import Fork
-from plait.node.importing import Import
 from plait.node.local_thread import Waker
 from plait.node.remote_requests import Listed, ListThreads
 from plait.store.protocol import ThreadKey
@@ -31,16 +29,4 @@ class OwnThreads(Waker, Protocol):
 
     def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
         """Iterate over the stored threads of this node."""
-        ...
-
-    def export_thread(self, key: ThreadKey) -> AsyncGenerator[bytes]:
-        """Iterate over the file of a thread of this node."""
-        ...
-
-    async def fork_thread(self, work: Fork) -> None:
-        """Make a thread from another one."""
-        ...
-
-    async def import_thread(self, work: Import, *, replace: bool) -> None:
-        """Store an exported thread."""
         ...

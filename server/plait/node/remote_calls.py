@@ -45,6 +45,7 @@ from plait.node.remote_values import (
     decode_part_arguments,
     encode_result,
 )
+from plait.node.transfers import Transfers
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import decode_json
 
@@ -87,8 +88,9 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 class RemoteCalls:
     """Answers the requests of other nodes."""
 
-    def __init__(self, node: OwnThreads, chains: Chains) -> None:
+    def __init__(self, node: OwnThreads, transfers: Transfers, chains: Chains) -> None:
         self._node = node
+        self._transfers = transfers
         self._chains = chains
         # Returns the metrics of the process.
         self.read_metrics: Callable[[], bytes] = bytes
@@ -141,7 +143,8 @@ class RemoteCalls:
                 return b""
             case ForkThread():
                 kind, limits = self._node.find_any_kind(request.key.kind), self._node.limits
-                await self._node.fork_thread(Fork(kind, request.source, request.key.name, at=request.at, limits=limits))
+                work = Fork(kind, request.source, request.key.name, at=request.at, limits=limits)
+                await self._transfers.fork_thread(work)
                 return b""
             case ReadMetrics() | Disconnect():
                 return await self._ask_process(request)
@@ -212,7 +215,7 @@ class RemoteCalls:
     async def _export(self, key: ThreadKey, stream: CallStream) -> None:
         ahead = asyncio.Semaphore(_AHEAD)
         stream.on_read = ahead.release
-        async with aclosing(self._node.export_thread(key)) as found:
+        async with aclosing(self._transfers.export_thread(key)) as found:
             async for lines in found:
                 await ahead.acquire()
                 stream.put_chunk(lines)
@@ -225,7 +228,7 @@ class RemoteCalls:
                     written.write(data)
             kind = self._node.find_any_kind(request.key.kind)
             work = Import(file, kind, read_header(file), request.key.name, self._node.limits)
-            await self._node.import_thread(work, replace=request.replace)
+            await self._transfers.import_thread(work, replace=request.replace)
 
     async def _call_part(self, request: CallPart) -> bytes:
         thread, key = self._find(request.key), request.key

@@ -13,8 +13,8 @@ The phases of a thread:
 Who moves a thread from one phase to another:
 
     asleep   → waking    `Lifecycle.wake`, for a caller of `Node.actor`
-    asleep   → stopping  `Fills.remove_incomplete`
-    asleep   → filling   `Fills.fill`, for `Node.import_thread` and `Node.fork_thread`
+    asleep   → stopping  `Transfers.remove_incomplete`
+    asleep   → filling   `Transfers.import_thread` and `Transfers.fork_thread`
     asleep   → ending    `Endings.destroy_sleeping`, for `Node.destroy` and `Alarms`
     waking   → awake     the task, when `on_start` has returned
     awake    → stopping  `Lifecycle.stop`, for `Sweeper`, `Moving`, `Node.stop`; `Lifecycle.drop`, after a lost write
@@ -126,6 +126,13 @@ class ThreadTable:
     def find(self, key: ThreadKey) -> Slot:
         """Return the slot of a thread; that of a sleeping thread is not in the table until its phase changes."""
         return self._slots.get(key) or Slot(key)
+
+    def find_unfilled(self, key: ThreadKey) -> Slot:
+        """Return the slot of a thread. Raises Unavailable while it is being filled."""
+        slot = self.find(key)
+        if slot.phase is Phase.FILLING:
+            raise Unavailable(f"{key} is being imported or forked: try again when that is complete")
+        return slot
 
     def find_awake(self, key: ThreadKey) -> Actor | None:
         """Return the actor of a thread if it is awake."""

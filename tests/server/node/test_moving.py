@@ -76,7 +76,7 @@ async def test_a_thread_that_is_being_filled_moves_last_and_is_given_up_in_the_e
         await house.handle(Room, "one").set_state(1)
         key = ThreadKey("room", "two")
         fork = Endless(house.node.find_kind(Room), "one", "two", at=None, limits=house.node.limits)
-        forking = asyncio.create_task(house.node.fork_thread(fork))
+        forking = asyncio.create_task(house.node.transfers.fork_thread(fork))
         await fork.is_begun.wait()
         assert house.node.moving.find_busy() == {find_shard(key)}
         await house.node.moving.vacate(ALL, SOON)
