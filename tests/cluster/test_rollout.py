@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from tests.cluster.engines import Engine
@@ -69,20 +70,23 @@ async def test_older_code_does_not_get_the_shards_of_threads_that_newer_code_has
     for name in ("a", "b"):
         set_code(tmp_path, name, "old")
     async with open_cluster(postgres, tmp_path, target=TARGET) as cluster:
-        kept, odd = (cluster.find_names("b", prefix, 60, kind="doc") for prefix in ("kept", "odd"))
+        kept, odd, unused = ([f"{prefix}-{number}" for number in range(40)] for prefix in ("kept", "odd", "made"))
         for name in (*kept, *odd):
             body = f'{{"text":"{name.partition("-")[0]}"}}'.encode()
             assert (await ask(cluster, "a", name, method="PUT", body=body))[0] == 200
         await replace(cluster, tmp_path, "b", "new")
-        # It gets its shards a few at a time.
-        await cluster.until(lambda: all(owned_by_b(cluster, names) for names in (kept, odd)))
-        (migrated, *_), (failed, *_), (made,) = (
-            owned_by_b(cluster, names) for names in (kept, odd, cluster.find_names("b", "made", 1, kind="doc"))
-        )
+
+        def find_three() -> tuple[str, ...] | None:
+            """Return one name of each kind in shards of b, of which it gets a few at a time."""
+            owned = (owned_by_b(cluster, names) for names in (kept, odd, unused))
+            return next((three for three in product(*owned) if len(set(map(shard_of, three))) == 3), None)
+
+        await cluster.until(find_three)
+        migrated, failed, made = await asyncio.to_thread(find_three) or ()
         assert await ask(cluster, "a", migrated) == (200, b'{"text":["kept"]}')
         assert (await ask(cluster, "a", failed))[0] == 500
         assert (await ask(cluster, "a", made, method="PUT", body=b'{"text":["new"]}'))[0] == 200
-        newer = {find_shard(ThreadKey("doc", name)) for name in (migrated, made)}
+        newer = {shard_of(name) for name in (migrated, made)}
         recorded = {shard: each.versions for shard, each in enumerate(cluster.read().shards) if each.versions}
         assert recorded == {shard: {"doc": 2} for shard in newer}
         await asyncio.to_thread(cluster.nodes["b"].end)
@@ -93,10 +97,15 @@ async def test_older_code_does_not_get_the_shards_of_threads_that_newer_code_has
         assert await ask(cluster, "a", made) == (200, b'{"text":["new"]}')
 
 
+def shard_of(name: str) -> int:
+    """Return the shard of a document."""
+    return find_shard(ThreadKey("doc", name))
+
+
 def owned_by_b(cluster: Cluster, names: Sequence[str]) -> list[str]:
     """Return those of some threads that the node b owns."""
     owners = cluster.owners()
-    return [name for name in names if owners[find_shard(ThreadKey("doc", name))] == "b"]
+    return [name for name in names if owners[shard_of(name)] == "b"]
 
 
 async def test_a_dry_run_of_migrations_works_beside_a_live_cluster(engine: Engine, tmp_path: Path) -> None:
