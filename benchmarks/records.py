@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.contest import Effort
-from plait.store.protocol import ChangeRow, Record, ThreadKey, Write
+from plait.store.protocol import ChangeRow, Record, RecordRange, ThreadKey, Write
 from plait.store.sqlite.store import SqliteStore
 
 __all__ = ["SIZE", "Reading", "records"]
@@ -61,7 +61,9 @@ async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) ->
 
 async def _read(store: SqliteStore, limit: int) -> Sequence[Record]:
     found: list[Record] = []
-    while page := await store.records(KEY, "bench", prefix="b/", after=found[-1].key if found else "", limit=limit):
+    while page := await store.records(
+        KEY, RecordRange("bench", prefix="b/", after=found[-1].key if found else "", limit=limit)
+    ):
         found += page
     return found
 

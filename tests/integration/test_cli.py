@@ -30,7 +30,7 @@ from plait.cli.main import cli
 from plait.cluster.node_config import VARIABLES
 from plait.settings import COMMAND_VARIABLES
 from plait.state.state_history import replay_document
-from plait.store.protocol import Snapshot, ThreadKey, Write
+from plait.store.protocol import Snapshot, ThreadKey, ThreadQuery, Write
 from plait.store.sqlite.store import SqliteStore
 
 ROOT = Path(__file__).parents[2]
@@ -728,7 +728,7 @@ async def states(store: Path) -> dict[str, tuple[int, int, Any]]:
     """Return what is stored, by thread: its version, its state_version and its state."""
     found: dict[str, tuple[int, int, Any]] = {}
     async with SqliteStore(store, readonly=True) as opened:
-        for row in await opened.threads(limit=10_000):
+        for row in await opened.threads(ThreadQuery(limit=10_000)):
             each = await opened.load(row.key)
             assert each is not None
             found[str(row.key)] = each.version, each.state_version, replay_document(row.key, each)

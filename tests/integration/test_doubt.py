@@ -12,7 +12,7 @@ from tests.server.doubtful import DoubtfulStore
 
 from plait.errors import Indeterminate, PlaitError, StoreError
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.store.protocol import Record, RecordRange
 
 SEEDS = 100
 
@@ -73,7 +73,7 @@ async def play(seed: int) -> dict[str, int]:
     for (_, version), seen in world.seen.items():
         assert msgspec.json.decode(states[version]) == msgspec.json.decode(seen)
     await check_tokens(world, schedule)
-    kept = {record.key for record in await world.disk.records(world.key, "values", limit=100_000)}
+    kept = {record.key for record in await world.disk.records(world.key, RecordRange("values", limit=100_000))}
     for name, commit in schedule.commits:
         found = {f"{name}/a", f"{name}/b"} & kept
         assert len(found) != 1, f"{name} was stored in part"

@@ -12,7 +12,7 @@ from tests.postgres import Postgres, private_folder
 from tests.running import Process
 
 from plait.clock import read_wall_clock
-from plait.store.protocol import Record, Snapshot, Store, ThreadHeader, ThreadKey, Write
+from plait.store.protocol import Record, Snapshot, Store, ThreadHeader, ThreadKey, ThreadQuery, Write
 from plait.store.urls import open_store
 
 HOUR = 3600.0
@@ -88,7 +88,7 @@ async def find(url: str, key: ThreadKey) -> ThreadHeader | None:
 async def count(url: str, prefix: str) -> int:
     store = open_store(url)
     async with store.reader() as reader:  # type: ignore[attr-defined]
-        return len(await reader.threads(kind="draft", prefix=prefix))
+        return len(await reader.threads(ThreadQuery(kind="draft", prefix=prefix)))
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -17,7 +17,7 @@ from tests.schedules import SEED, TIMES, schedules
 
 from plait import Messages, Plait, SqliteStore, Thread, ThreadKey, Values, rpc
 from plait.cli.maintenance import check_store
-from plait.store.protocol import INCOMPLETE
+from plait.store.protocol import INCOMPLETE, RecordRange
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ async def check_box(app: Plait, key: ThreadKey, told: dict[str, int]) -> None:
         assert await box.values.get("number") == number
         assert found.messages[0].content == str(number)
     assert await box.values.size() == FORKED + bool(number)
-    rows = await app._store.records(key, "messages", prefix="m/", limit=10**6)
+    rows = await app._store.records(key, RecordRange("messages", prefix="m/", limit=10**6))
     assert len(rows) == number
 
 
@@ -158,7 +158,7 @@ async def check_crate(app: Plait, key: ThreadKey, told: dict[str, int]) -> None:
     # One more may be stored than was told.
     assert number >= told.get(f"crate/{key.name}", number)
     assert key.name in ("kept", str(number))
-    records = await app._store.records(key, "values", limit=IMPORTED + 1)
+    records = await app._store.records(key, RecordRange("values", limit=IMPORTED + 1))
     assert [each.value for each in records] == [str(number).encode()] * IMPORTED
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.schedules import SEED, TIMES, schedules
 from tests.server.store.contract import change
 
-from plait.store.protocol import Record, Snapshot, ThreadKey, Write
+from plait.store.protocol import Record, RecordRange, Snapshot, ThreadKey, Write
 from plait.store.sqlite import commits, removal
 from plait.store.sqlite.store import SqliteStore
 
@@ -128,7 +128,7 @@ async def check(store: SqliteStore, number: int, told: tuple[str, int]) -> tuple
     """Compare a thread with what was told of it, after which one unit more may have been stored; return what is."""
     key = make_key(number)
     stored = await store.load(key)
-    records = [*await store.records(key, "p"), *await store.records(key, "q")]
+    records = [*await store.records(key, RecordRange("p")), *await store.records(key, RecordRange("q"))]
     epoch, version = told
     if stored is None:
         assert records == []

@@ -12,15 +12,16 @@ from plait.actor.transport import Frame, Receiver
 from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
 from plait.store.protocol import (
+    ALL_THREADS,
     ChangeRow,
     ClientRow,
     DueThread,
-    Order,
     Record,
     RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
+    ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
@@ -264,21 +265,8 @@ class TroubledStore:
             await gate.wait()
         return data
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        return await self.inner.records(
-            key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
-        )
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        return await self.inner.records(key, wanted)
 
     def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
         return self.inner.view(key)
@@ -333,17 +321,8 @@ class TroubledStore:
             self.resume()
         return future
 
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
-        return await self.inner.threads(kind=kind, prefix=prefix, user=user, order=order, after=after, limit=limit)
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
+        return await self.inner.threads(query)
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         return await self.inner.due_threads(until=until, after=after, limit=limit)

@@ -18,7 +18,7 @@ from plait.node.export_file import export_thread
 from plait.node.listing import INNER_KINDS
 from plait.spelling import hide_password
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ThreadKey, ThreadRow
+from plait.store.protocol import ThreadKey, ThreadQuery, ThreadRow
 from plait.store.whole import WholeStore
 
 __all__ = ["threads"]
@@ -45,7 +45,7 @@ def list_threads(
     async def show(file: WholeStore) -> None:
         after: ThreadRow | None = None
         async with file as opened:
-            while rows := await opened.threads(kind=kind, prefix=prefix, after=after):
+            while rows := await opened.threads(ThreadQuery(kind=kind, prefix=prefix, after=after)):
                 for row in rows:
                     if all or kind in INNER_KINDS or row.key.kind not in INNER_KINDS:
                         times = f"{_format_time(row.created_at)}  {_format_time(row.changed_at)}"

@@ -17,7 +17,7 @@ from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
 from plait.parts.encoding import encode_named
-from plait.store.protocol import Store, ThreadKey, ThreadRow
+from plait.store.protocol import RecordRange, Store, ThreadKey, ThreadQuery, ThreadRow
 from plait_schemas.codec import decode_json
 
 __all__ = ["KV", "KVEntry", "KVStats"]
@@ -191,10 +191,10 @@ class KV:
 
     async def sweep(self) -> None:
         """Remove expired entries of the next namespaces. Raises StoreError."""
-        rows = await self._store.threads(kind=NAMESPACE, after=self._swept, limit=_PAGE)
+        rows = await self._store.threads(ThreadQuery(kind=NAMESPACE, after=self._swept, limit=_PAGE))
         self._swept = rows[-1] if len(rows) == _PAGE else None
         for row in rows:
-            due = await self._store.records(row.key, DUE, limit=1)
+            due = await self._store.records(row.key, RecordRange(DUE, limit=1))
             if due and read_due(due[0].key) <= read_wall_clock():
                 actor = await self._wake(row.key)
                 with actor.usage.keep_awake():

@@ -9,7 +9,7 @@ from typing import Final
 
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import PlaitError, StoreError, operator_message
-from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey
+from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey, ThreadQuery
 
 __all__ = ["Alarms"]
 
@@ -188,7 +188,7 @@ class Alarms:
         for kind in self._kinds:
             row, is_all = None, False
             while not is_all:
-                rows = await self._store.threads(kind=kind, order="changed", after=row, limit=_AT_ONCE)
+                rows = await self._store.threads(ThreadQuery(kind=kind, order="changed", after=row, limit=_AT_ONCE))
                 is_all = len(rows) < _AT_ONCE
                 for row in rows:
                     if is_all := row.changed_at <= read_wall_clock() + _AHEAD:

@@ -15,7 +15,7 @@ from plait.parts.part import find_parts
 from plait.parts.values import Values
 from plait.parts.values_index import METADATA
 from plait.store.page import PLACES
-from plait.store.protocol import Order, Store, ThreadKey
+from plait.store.protocol import Order, Store, ThreadKey, ThreadQuery
 
 __all__ = ["INNER_KINDS", "list_own", "merge_listings"]
 
@@ -42,7 +42,7 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
     while left is None or left > 0:
         size = _PAGE if left is None or wanted else min(left, _PAGE)
         rows = await store.threads(
-            kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size
+            ThreadQuery(kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size)
         )
         for row in rows:
             if row.key.kind in INNER_KINDS and not query.has_inner:

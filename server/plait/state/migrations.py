@@ -11,7 +11,7 @@ from plait.clock import read_wall_clock
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.state_history import StateHistory, replay_document
 from plait.state.types import StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, ThreadRow, Write
+from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.diff import diff
 
@@ -168,7 +168,7 @@ async def migrate_all(
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
     """Migrate every thread of a store, or with `dry_run` only try to; yield the outcome for each."""
     after: ThreadRow | None = None
-    while rows := await store.threads(after=after, limit=_AT_ONCE):
+    while rows := await store.threads(ThreadQuery(after=after, limit=_AT_ONCE)):
         keys = [row.key for row in rows]
         found = await asyncio.gather(*(_try(store, key, kinds.get(key.kind), dry_run=dry_run) for key in keys))
         for key, outcome in zip(keys, found, strict=True):

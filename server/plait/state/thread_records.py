@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from plait.errors import StoreError
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
-from plait.store.protocol import Record, Store, ThreadKey
+from plait.store.protocol import Record, RecordRange, Store, ThreadKey
 from plait.store.record_checks import is_key
 
 __all__ = ["Records"]
@@ -56,7 +56,8 @@ class Records:
         await self._pipeline.wait_until_stored()
         try:
             return await self._store.records(
-                self._key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
+                self._key,
+                RecordRange(part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size),
             )
         except StoreError as error:
             self._on_error(error)

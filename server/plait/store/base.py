@@ -8,13 +8,9 @@ from typing import Self
 from plait.errors import StoreError
 from plait.store.batches import Batches
 from plait.store.protocol import (
-    Order,
-    Record,
     RecordRange,
     StoredThread,
     ThreadKey,
-    ThreadQuery,
-    ThreadRow,
 )
 
 __all__ = ["EngineStore"]
@@ -95,32 +91,6 @@ class EngineStore:
     ) -> StoredThread | None:
         raise NotImplementedError
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        return await self._read_range(key, RecordRange(part, prefix, reverse, limit, after, before, size))
-
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
-        return await self._list(ThreadQuery(kind, prefix, user, order, after, limit))
-
     # For subclasses
 
     async def _open(self) -> None:
@@ -135,12 +105,6 @@ class EngineStore:
     def _explain(self, error: BaseException) -> str | None:
         """Return why the store cannot be opened; None if the error is another one, which is raised as it is."""
         return str(error) if isinstance(error, StoreError) else None
-
-    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
-        raise NotImplementedError
-
-    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
-        raise NotImplementedError
 
     # Inside
 

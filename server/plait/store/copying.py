@@ -10,7 +10,7 @@ import msgspec
 
 from plait.errors import StoreError
 from plait.store.deletion import delete_thread
-from plait.store.protocol import Record, Store, ThreadKey, ThreadRow, Write
+from plait.store.protocol import Record, Store, ThreadKey, ThreadQuery, ThreadRow, Write
 from plait.store.whole import WholeStore
 
 __all__ = ["UNFINISHED", "check_finished", "copy_store"]
@@ -62,7 +62,7 @@ async def _begin(target: WholeStore, name: str) -> None:
             other = (found or b"").decode(errors="replace")
             raise StoreError(f"the target has a part of a copy of {other}, not of {name}: name an empty one")
         return
-    if await target.threads(limit=1):
+    if await target.threads(ThreadQuery(limit=1)):
         raise StoreError("the target is not empty: name another one")
     fence = await target.claim(UNFINISHED)
     mark = Record(_PART, _SOURCE, name.encode())
@@ -72,7 +72,7 @@ async def _begin(target: WholeStore, name: str) -> None:
 
 async def _list(store: Store) -> AsyncIterator[ThreadKey]:
     after: ThreadRow | None = None
-    while rows := await store.threads(after=after, limit=_PAGE):
+    while rows := await store.threads(ThreadQuery(after=after, limit=_PAGE)):
         for row in rows:
             yield row.key
         after = rows[-1]

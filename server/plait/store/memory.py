@@ -15,6 +15,7 @@ from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome
 from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
+    ALL_THREADS,
     CLIENT_DAYS,
     DAY,
     INCOMPLETE,
@@ -158,7 +159,7 @@ class MemoryStore(EngineStore):
         row = self._threads.get(key)
         return row.records.get(part, {}).get(name) if row else None
 
-    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         row = self._threads.get(key)
         return self._records(row, wanted) if row else []
 
@@ -184,7 +185,7 @@ class MemoryStore(EngineStore):
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         self._schemas[kind, hash] = schema
 
-    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
         kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
         found = [
             ThreadRow(key, row.version, row.created_at, row.changed_at, row.user)

@@ -13,6 +13,7 @@ from plait.errors import Fenced, StoreError
 from plait_schemas.codec import encode_json
 
 __all__ = [
+    "ALL_THREADS",
     "CLIENT_DAYS",
     "DAY",
     "INCOMPLETE",
@@ -121,14 +122,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordRange(msgspec.Struct, frozen=True):
-    """The records of a part that are read with a thread, as `Store.records` returns them."""
+    """The records of a part whose keys begin with `prefix`, in the order of the keys' code points."""
 
     part: str
     prefix: str = ""
+    # The last records, in descending order.
     reverse: bool = False
     limit: int = 1000
+    # Only keys after and before these.
     after: str = ""
     before: str | None = None
+    # The last record is that at which the values reach this many bytes.
     size: int | None = None
 
 
@@ -230,14 +234,20 @@ Order = Literal["name", "created", "changed"]
 
 
 class ThreadQuery(msgspec.Struct, frozen=True):
-    """The threads that `Store.threads` lists, and their order."""
+    """The stored threads of a kind and of a user, if one is given, whose names begin with `prefix`, in an order."""
 
     kind: str | None = None
     prefix: str = ""
+    # The id of the user for whom they were created.
     user: str | None = None
     order: Order = "name"
+    # The last row of the page before.
     after: ThreadRow | None = None
     limit: int = 1000
+
+
+ALL_THREADS: Final = ThreadQuery()
+"""The first page of all threads, by kind and name."""
 
 
 class ThreadHeader(msgspec.Struct, frozen=True):
@@ -359,24 +369,8 @@ class Store(Protocol):
         """Return the value of a record; None if there is none. Raises CorruptThread when it is damaged."""
         ...
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        """Return the records of a part whose keys begin with `prefix`, in the order of the keys' code points.
-
-        Returns at most `limit` records, with keys after `after` and before `before`; with `reverse`, the last ones, in
-        descending order. With `size`, ends with the record at which the values reach this many bytes. Raises
-        CorruptThread when one of them is damaged.
-        """
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        """Return the records of a range. Raises CorruptThread when one of them is damaged."""
         ...
 
     def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
@@ -434,23 +428,10 @@ class Store(Protocol):
         """Store a JSON Schema, which is never deleted."""
         ...
 
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
-        """Return stored threads in an order, beginning after `after`, the last row of the page before.
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
+        """Return the stored threads of a query. A thread whose due time is INCOMPLETE is left out.
 
-        Threads whose due time is INCOMPLETE are left out.
-
-        With `kind`, only the threads of that kind. With `prefix`, only threads whose names begin with it. With `user`,
-        only those that were created for this user. In the order of changes, a thread that changes between two pages
-        may be missing.
+        In the order of changes, a thread that changes between two pages may be missing.
         """
         ...
 

@@ -11,15 +11,16 @@ from typing import Self
 from plait.errors import StoreError
 from plait.store.page import PLACES
 from plait.store.protocol import (
+    ALL_THREADS,
     ChangeRow,
     ClientRow,
     DueThread,
-    Order,
     Record,
     RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
+    ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
@@ -105,21 +106,8 @@ class ShardedStore:
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
         return await self._find(key).record(key, part, name)
 
-    async def records(
-        self,
-        key: ThreadKey,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        return await self._find(key).records(
-            key, part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size
-        )
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        return await self._find(key).records(key, wanted)
 
     def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
         return self._find(key).view(key)
@@ -167,21 +155,9 @@ class ShardedStore:
         for store in self._stores.values():
             await store.add_schema(kind, hash, schema)
 
-    async def threads(
-        self,
-        *,
-        kind: str | None = None,
-        prefix: str = "",
-        user: str | None = None,
-        order: Order = "name",
-        after: ThreadRow | None = None,
-        limit: int = 1000,
-    ) -> list[ThreadRow]:
-        pages = [
-            await store.threads(kind=kind, prefix=prefix, user=user, order=order, after=after, limit=limit)
-            for store in self._stores.values()
-        ]
-        return list(islice(merge(*pages, key=PLACES[order], reverse=order != "name"), limit))
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
+        pages = [await store.threads(query) for store in self._stores.values()]
+        return list(islice(merge(*pages, key=PLACES[query.order], reverse=query.order != "name"), query.limit))
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         pages: Iterable[list[DueThread]] = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import Context, Limits, MemoryStore, Plait, SqliteStore, StoreError, Thread, ThreadKey, Values
-from plait.store.protocol import Record
+from plait.store.protocol import Record, RecordRange
 
 __all__ = ["Conversation", "CountingMemory", "Lab", "make_store", "open_lab"]
 
@@ -48,10 +48,10 @@ class CountingMemory(_Counting, MemoryStore):
             await self.count()
         return await super().record(key, part, name)
 
-    async def records(self, key: ThreadKey, part: str, **options: Any) -> list[Record]:
-        if part == "values":
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        if wanted.part == "values":
             await self.count()
-        return await super().records(key, part, **options)
+        return await super().records(key, wanted)
 
 
 class CountingSqlite(_Counting, SqliteStore):
@@ -62,10 +62,10 @@ class CountingSqlite(_Counting, SqliteStore):
             await self.count()
         return await super().record(key, part, name)
 
-    async def records(self, key: ThreadKey, part: str, **options: Any) -> list[Record]:
-        if part == "values":
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        if wanted.part == "values":
             await self.count()
-        return await super().records(key, part, **options)
+        return await super().records(key, wanted)
 
 
 def make_store(kind: str, folder: Path) -> CountingMemory | CountingSqlite:

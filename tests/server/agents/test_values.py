@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import Context, CorruptThread, Destroyed, StoreError, ThreadKey, TooLarge, Unavailable
-from plait.store.protocol import Record
+from plait.store.protocol import Record, RecordRange
 
 LIMIT = 1_048_576
 
@@ -146,7 +146,7 @@ async def test_damaged_values_fail_the_run_and_are_never_overwritten(lab: Lab) -
     damaged = Record("values", "head/keys/0", b'{"a":')
 
     async def stored() -> Any:
-        return (await lab.store.records(ThreadKey("conversation", "one"), "values"))[0].value
+        return (await lab.store.records(ThreadKey("conversation", "one"), RecordRange("values")))[0].value
 
     async def read(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.get("a")

@@ -8,7 +8,7 @@ import pytest
 from tests.server.agents.lab import Conversation, Lab
 
 from plait import Context, StoreError, ThreadKey
-from plait.store.protocol import Record
+from plait.store.protocol import Record, RecordRange
 
 
 def hold_reads(lab: Lab) -> tuple[asyncio.Event, asyncio.Event]:
@@ -16,9 +16,9 @@ def hold_reads(lab: Lab) -> tuple[asyncio.Event, asyncio.Event]:
     has_read, may_return = asyncio.Event(), asyncio.Event()
     read = lab.store.records
 
-    async def hold(key: ThreadKey, part: str, **options: Any) -> list[Record]:
-        found = await read(key, part, **options)
-        if part == "values":
+    async def hold(key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        found = await read(key, wanted)
+        if wanted.part == "values":
             has_read.set()
             await may_return.wait()
         return found
@@ -457,10 +457,12 @@ async def test_the_next_push_joins_the_pieces_of_pushes_that_each_followed_a_wak
         await lab.sleep()
         await (await lab.thread()).values.push("log", number)
     key = ThreadKey("conversation", "one")
-    assert len(await lab.store.records(key, "values", prefix="value/1/")) == 5
+    assert len(await lab.store.records(key, RecordRange("values", prefix="value/1/"))) == 5
     assert (await lab.values())["log"] == list(range(5))
     await (await lab.thread()).values.push("log", 5)
-    assert [record.value for record in await lab.store.records(key, "values", prefix="value/1/")] == [b"[0,1,2,3,4,5]"]
+    assert [record.value for record in await lab.store.records(key, RecordRange("values", prefix="value/1/"))] == [
+        b"[0,1,2,3,4,5]"
+    ]
 
 
 async def test_a_thread_that_wakes_reads_a_list_of_many_small_pieces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,6 +471,6 @@ async def test_a_thread_that_wakes_reads_a_list_of_many_small_pieces(lab: Lab, m
         await (await lab.thread()).values.push("log", number)
         await lab.sleep()
     await (await lab.thread()).values.push("log", 65)
-    records = await lab.store.records(ThreadKey("conversation", "one"), "values", prefix="value/")
+    records = await lab.store.records(ThreadKey("conversation", "one"), RecordRange("values", prefix="value/"))
     assert len(records) == 1
     assert (await lab.values())["log"] == list(range(66))

@@ -17,7 +17,7 @@ from plait.kv.kv import KV, KVStats
 from plait.kv.namespace import Namespace
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.store.protocol import Record, Store, ThreadKey
+from plait.store.protocol import Record, RecordRange, Store, ThreadKey
 
 ODD_KEYS = [
     "a b",
@@ -62,7 +62,9 @@ async def open_kv(store: Store, limits: Limits = DEFAULT_LIMITS) -> AsyncIterato
 async def count_records(store: Store, namespace: str) -> int:
     """Return how many records a namespace has in the store."""
     parts = ("entries", "index", "due")
-    return sum([len(await store.records(ThreadKey("plait-kv", namespace), part, limit=10_000)) for part in parts])
+    return sum(
+        [len(await store.records(ThreadKey("plait-kv", namespace), RecordRange(part, limit=10_000))) for part in parts]
+    )
 
 
 # Entries
@@ -197,11 +199,11 @@ async def test_an_entry_expires_after_its_ttl_and_leaves_the_store_when_met(stor
         clock.move(0.1)
         assert not (await kv.get("ns", "short")).exists
         assert await kv.keys("ns") == ["long", "never"]
-        assert len(await store.records(ThreadKey("plait-kv", "ns"), "entries")) == 4
+        assert len(await store.records(ThreadKey("plait-kv", "ns"), RecordRange("entries"))) == 4
         clock.move(3600)
         assert await kv.stats("ns") == KVStats(1, 1)
         await kv.get("ns", "never")
-        assert len(await store.records(ThreadKey("plait-kv", "ns"), "entries")) == 2
+        assert len(await store.records(ThreadKey("plait-kv", "ns"), RecordRange("entries"))) == 2
         clock.move(10**9)
         assert (await kv.get("ns", "never")).data == 3
 
@@ -330,7 +332,7 @@ async def test_an_expired_entry_that_is_set_during_a_sweep_is_not_removed(clock:
         await kv.sweep()
         assert store.after_read is None
         assert (await kv.get("ns", "key")).data == "new"
-        assert len(await store.records(ThreadKey("plait-kv", "ns"), "due")) == 1
+        assert len(await store.records(ThreadKey("plait-kv", "ns"), RecordRange("due"))) == 1
 
 
 # Limits and errors

@@ -15,7 +15,7 @@ from plait.node.alarms import Alarms
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import DueThread, ThreadKey
+from plait.store.protocol import DueThread, ThreadKey, ThreadQuery
 
 HOUR = 3600.0
 
@@ -428,7 +428,7 @@ class Board:
         found = [each for each in self.due if each.due <= until and (after is None or each > after)]
         return found[:limit]
 
-    async def threads(self, **_: Any) -> list[Any]:
+    async def threads(self, _: ThreadQuery) -> list[Any]:
         return []
 
     async def wake(self, key: ThreadKey) -> bool:

@@ -39,7 +39,7 @@ from plait import (
     migrate,
 )
 from plait.cli.maintenance import describe_thread
-from plait.store.protocol import INCOMPLETE, Record, Snapshot, Write
+from plait.store.protocol import INCOMPLETE, Record, RecordRange, Snapshot, Write
 
 PATIENCE = 10.0
 
@@ -499,7 +499,7 @@ async def test_values_that_are_no_json_and_those_with_line_breaks_go_along_as_th
         data = await export(app, Plain)
     async with make_app(second) as app:
         await app.import_thread(data)
-        assert await second.records(ThreadKey("plain", "one"), "notes") == records
+        assert await second.records(ThreadKey("plain", "one"), RecordRange("notes")) == records
 
 
 async def test_what_is_queued_and_scheduled_is_due_again_where_it_is_imported(stores: tuple[Store, Store]) -> None:
@@ -675,7 +675,7 @@ async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: 
             imported = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        rows = await app._store.records(ThreadKey("plain", "two"), "notes", after=f"value/{count - 10:06}")
+        rows = await app._store.records(ThreadKey("plain", "two"), RecordRange("notes", after=f"value/{count - 10:06}"))
         assert len(rows) == 9
     assert path.stat().st_size > 9_000_000
     # A page is of 1,000 records.

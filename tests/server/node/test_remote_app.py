@@ -29,6 +29,7 @@ from plait import (
 )
 from plait.agents.session_names import find_session
 from plait.node.node import Node
+from plait.store.protocol import ThreadQuery
 
 PATIENCE = 20.0
 
@@ -169,7 +170,7 @@ async def test_a_session_of_another_node_is_found(nodes: Nodes) -> None:
 
 
 async def count_rows(app: Plait) -> int:
-    rows = await app._store.threads(kind="desk")
+    rows = await app._store.threads(ThreadQuery(kind="desk"))
     assert None not in [await find_session(app._store, row.key) for row in rows]
     return len(rows)
 
@@ -272,7 +273,7 @@ async def test_threads_expire_where_they_are_owned(monkeypatch: pytest.MonkeyPat
         for name in names:
             await nodes.apps[0].thread(Fleeting, name).touch()
         assert [row.key.name async for row in nodes.apps[0].threads(kind=Fleeting)] == names
-        assert [len(await app._store.threads(kind="fleeting")) for app in nodes.apps] == [2, 2]
+        assert [len(await app._store.threads(ThreadQuery(kind="fleeting"))) for app in nodes.apps] == [2, 2]
         while [row async for row in nodes.apps[0].threads(kind=Fleeting)]:
             pass
 
@@ -321,7 +322,7 @@ async def test_a_listing_merges_the_threads_of_all_nodes(
         assert later == expected[7:]
         even = [row.key.name async for row in app.threads(order=order, metadata={"even": True}, limit=6)]
         assert even == [name for name in expected if int(name[1:]) % 2 == 0][:6]
-    assert min([len(await app._store.threads(kind="desk")) for app in nodes.apps]) > 0
+    assert min([len(await app._store.threads(ThreadQuery(kind="desk"))) for app in nodes.apps]) > 0
 
 
 async def test_a_thread_of_another_node_is_exported_and_imported(nodes: Nodes) -> None:

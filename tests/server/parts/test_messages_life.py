@@ -12,7 +12,7 @@ from tests.server.parts.workshop import FlakyStore, open_workshop, until
 from plait import Context, Messages, Readonly, Terminated, Thread
 from plait.actor.connection import Rights
 from plait.actor.turn import Turn
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import RecordRange, ThreadKey
 
 KEY = ThreadKey("chat", "one")
 
@@ -143,7 +143,7 @@ async def test_an_id_that_no_message_has_is_not_found(chats: MessagesLab, id: st
 
 
 async def stored_prefixes(chats: MessagesLab) -> list[str]:
-    return sorted(record.key.partition("/")[0] for record in await chats.store.records(KEY, "messages"))
+    return sorted(record.key.partition("/")[0] for record in await chats.store.records(KEY, RecordRange("messages")))
 
 
 class Guest(Thread[dict[str, Any]]):

@@ -18,6 +18,7 @@ from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages
 from plait.parts.messages.queue import MOST_QUEUED
+from plait.store.protocol import RecordRange
 from plait_schemas.codec import decode_json
 
 
@@ -725,7 +726,7 @@ async def test_the_last_ten_thousand_keys_are_remembered(chats: MessagesLab) -> 
     for number in (1, 127, 128, 5000, 9999):
         await messages.queue("again", key=f"{number}")
     assert "again" not in contents(await chats.all())
-    assert len(await chats.store.records(("chat", "one"), "messages", prefix="k/")) <= 80
+    assert len(await chats.store.records(("chat", "one"), RecordRange("messages", prefix="k/"))) <= 80
 
 
 async def drop(ctx: Context[Chat]) -> None:

@@ -15,6 +15,7 @@ from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import Chunk, Delete, End
 from plait.parts.messages.message import Message
 from plait.parts.messages.part import Messages, ThreadMessages
+from plait.store.protocol import RecordRange
 from plait_schemas.codec import decode_json
 
 
@@ -82,7 +83,7 @@ async def test_a_write_of_a_stream_has_the_new_text_only(troubled: MessagesLab) 
 
 
 async def records_of(lab: MessagesLab, prefix: str) -> list[Any]:
-    found: list[Any] = await lab.store.records(("chat", "one"), "messages", prefix=prefix)
+    found: list[Any] = await lab.store.records(("chat", "one"), RecordRange("messages", prefix=prefix))
     return found
 
 
@@ -507,11 +508,11 @@ async def test_a_viewer_that_has_missed_more_than_is_kept_begins_anew(chats: Mes
     missed = await messages.feed.since(revision - 1000)
     assert missed is not None
     assert await messages.feed.since(revision + 1) is None
-    lines = await chats.store.records(("chat", "one"), "messages", prefix="u/", limit=5000)
+    lines = await chats.store.records(("chat", "one"), RecordRange("messages", prefix="u/", limit=5000))
     assert 600 <= len(lines) <= 1000
     for _ in range(900):
         await messages.update(message.id, "x")
-    assert len(await chats.store.records(("chat", "one"), "messages", prefix="u/", limit=5000)) == 1000
+    assert len(await chats.store.records(("chat", "one"), RecordRange("messages", prefix="u/", limit=5000))) == 1000
     assert await messages.feed.since(revision) is not None
 
 
@@ -582,4 +583,4 @@ async def test_messages_that_are_not_live_are_told_to_none() -> None:
             m.append("c")
         await messages.delete(message.id)
         assert viewer.frames == []
-        assert await app._store.records(actor.key, "messages", prefix="u/") == []
+        assert await app._store.records(actor.key, RecordRange("messages", prefix="u/")) == []

@@ -12,7 +12,7 @@ from plait.parts.messages.part import Messages
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import RecordRange, ThreadKey
 
 PARTS = ("values", "messages", "schedule")
 
@@ -90,9 +90,9 @@ async def test_nothing_is_left_of_a_destroyed_thread(store: FlakyStore) -> None:
     key = ThreadKey("study", "one")
     async with open_workshop(store, Study) as shop:
         await fill(shop.handle(Study))
-        assert [len(await store.records(key, part)) > 0 for part in PARTS] == [True] * 3
+        assert [len(await store.records(key, RecordRange(part))) > 0 for part in PARTS] == [True] * 3
         await shop.handle(Study).destroy()
-        assert [await store.records(key, part) for part in PARTS] == [[]] * 3
+        assert [await store.records(key, RecordRange(part)) for part in PARTS] == [[]] * 3
         assert await shop.due() == {}
         assert await seen(shop.handle(Study)) == ([], [], [])
 

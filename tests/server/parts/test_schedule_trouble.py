@@ -22,7 +22,7 @@ from plait.parts.messages.part import Messages
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import MOST_ROWS, Schedule, Scheduled
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import RecordRange, ThreadKey, Write
 
 KEY = ThreadKey("worker", "one")
 
@@ -295,7 +295,7 @@ async def test_an_attempt_is_stored_before_the_code_begins(store: FlakyStore, cl
         worker = await shop.thread(Worker)
         await worker.schedule.after(0, "work", "a")
         await until(lambda: worker.began == ["a"])
-        (record,) = await store.records(KEY, "schedule")
+        (record,) = await store.records(KEY, RecordRange("schedule"))
         assert record.value is not None
         assert b'"process"' in record.value
         assert await shop.due() == {KEY: (await rows(worker))[0].due}

@@ -14,7 +14,7 @@ from plait.errors import StoreError
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_index import HEAD
-from plait.store.protocol import Record
+from plait.store.protocol import Record, RecordRange
 
 MANY = 3_000
 
@@ -37,7 +37,7 @@ def make_head(actor: Actor) -> ValuesHead:
 
 
 async def read_index(store: FlakyStore, actor: Actor) -> list[Record]:
-    return await store.records(actor.key, "values", prefix=HEAD, limit=100_000)
+    return await store.records(actor.key, RecordRange("values", prefix=HEAD, limit=100_000))
 
 
 def count_pauses(work: Coroutine[Any, Any, object]) -> int:

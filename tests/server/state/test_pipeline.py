@@ -24,7 +24,7 @@ from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
+from plait.store.protocol import ChangeRow, ClientRow, Record, RecordRange, Snapshot, ThreadKey, Write
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, apply, decode_ops
@@ -1233,7 +1233,7 @@ async def test_records_are_stored_after_the_changes_before_them_and_make_no_vers
         assert await b.store.record(KEY, "values", "a") == b"1"
         assert b.pipeline.history.durable.version == 2
         assert await outcome(b.pipeline.store([Record("values", "a", None)])) == 2
-        assert await b.store.records(KEY, "values") == []
+        assert await b.store.records(KEY, RecordRange("values")) == []
 
 
 @pytest.mark.parametrize("fails", [0, 1, 2])
@@ -1281,7 +1281,7 @@ async def test_changes_and_records_that_fail_at_random_are_never_shown_or_stored
         for name, commit in attempts:
             if await settled(commit) is None:
                 kept.append(name)
-        stored = [record.key for record in await b.store.records(KEY, "p")]
+        stored = [record.key for record in await b.store.records(KEY, RecordRange("p"))]
         assert sorted(filter(None, kept)) == stored
         assert b.pipeline.history.durable.version == kept.count("")
         assert b.pipeline.state == await b.stored()

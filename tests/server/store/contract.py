@@ -23,6 +23,7 @@ from plait.store.protocol import (
     Store,
     StoredThread,
     ThreadKey,
+    ThreadQuery,
     ThreadRow,
     Unreachable,
     Write,
@@ -713,12 +714,12 @@ async def test_a_listing_can_be_read_a_page_at_a_time(store: Store) -> None:
         await put(store, *(beginning(key=key) for key in keys))
         found: list[ThreadKey] = []
         after: ThreadRow | None = None
-        while page := await store.threads(after=after, limit=3):
+        while page := await store.threads(ThreadQuery(after=after, limit=3)):
             assert len(page) <= 3
             found += [row.key for row in page]
             after = page[-1]
         assert found == keys
-        assert [row.key for row in await store.threads(after=row_of(ThreadKey("a", "65")))] == [
+        assert [row.key for row in await store.threads(ThreadQuery(after=row_of(ThreadKey("a", "65"))))] == [
             key for key in keys if key > ("a", "65")
         ]
 

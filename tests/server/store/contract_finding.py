@@ -5,7 +5,7 @@ from tests.server.owning import owned
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, row_of
 from tests.server.store.contract_records import delete
 
-from plait.store.protocol import Store, ThreadHeader, ThreadKey, Write
+from plait.store.protocol import Store, ThreadHeader, ThreadKey, ThreadQuery, Write
 
 EPOCH = beginning().epoch
 
@@ -53,8 +53,8 @@ async def test_threads_are_listed_by_kind_and_prefix(store: Store) -> None:
         for kind in (None, "a", "b", "bb", "c"):
             for prefix in ("", "x", "x%", "x\U0010ffff", "y", "é", "z"):
                 wanted = sorted(key for key in keys if kind in (None, key.kind) and key.name.startswith(prefix))
-                found = await store.threads(kind=kind, prefix=prefix)
+                found = await store.threads(ThreadQuery(kind=kind, prefix=prefix))
                 assert [each.key for each in found] == wanted
                 for after in (ThreadKey("a", "xy"), ThreadKey("b", "x1"), ThreadKey("bb", ""), ThreadKey("c", "")):
-                    found = await store.threads(kind=kind, prefix=prefix, after=row_of(after), limit=2)
+                    found = await store.threads(ThreadQuery(kind=kind, prefix=prefix, after=row_of(after), limit=2))
                     assert [each.key for each in found] == [key for key in wanted if key > after][:2]

@@ -9,7 +9,7 @@ from tests.server.store.contract_due import due
 from tests.server.store.contract_finding import find
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store.protocol import Order, Store, ThreadHeader, ThreadKey, ThreadRow, Write
+from plait.store.protocol import Order, Store, ThreadHeader, ThreadKey, ThreadQuery, ThreadRow, Write
 
 EPOCH = beginning().epoch
 
@@ -113,12 +113,14 @@ async def test_threads_are_listed_by_kind_prefix_and_user_in_each_order_and_in_p
                         ]
                         found: list[ThreadRow] = []
                         while page := await store.threads(
-                            kind=kind,
-                            prefix=prefix,
-                            user=user,
-                            order=order,
-                            after=found[-1] if found else None,
-                            limit=2,
+                            ThreadQuery(
+                                kind=kind,
+                                prefix=prefix,
+                                user=user,
+                                order=order,
+                                after=found[-1] if found else None,
+                                limit=2,
+                            )
                         ):
                             assert len(page) <= 2
                             found += page
@@ -129,9 +131,12 @@ async def test_a_page_begins_after_a_row_that_is_gone(store: Store) -> None:
     async with owned(store, ROOM, OTHER):
         for number in range(4):
             await put(store, created(ThreadKey("room", str(number)), number))
-        page = await store.threads(kind="room", order="created", limit=2)
+        page = await store.threads(ThreadQuery(kind="room", order="created", limit=2))
         assert [row.key.name for row in page] == ["3", "2"]
         await put(store, delete(0, key=page[-1].key, epoch=EPOCH))
-        found = await store.threads(kind="room", order="created", after=page[-1])
+        found = await store.threads(ThreadQuery(kind="room", order="created", after=page[-1]))
         assert [row.key.name for row in found] == ["1", "0"]
-        assert await store.threads(kind="room", order="created", after=row_of(ThreadKey("room", "0"), at=0)) == []
+        assert (
+            await store.threads(ThreadQuery(kind="room", order="created", after=row_of(ThreadKey("room", "0"), at=0)))
+            == []
+        )

@@ -9,7 +9,7 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes
 from tests.server.store.contract_records import names, put_records
 
 from plait.errors import StoreError
-from plait.store.protocol import Record, RecordRange, Store, ThreadKey, Write
+from plait.store.protocol import Record, RecordRange, Store, ThreadKey, ThreadQuery, Write
 
 # In UTF-16 the last two are the other way round.
 KEYS = [
@@ -45,9 +45,11 @@ async def test_records_are_read_between_two_keys_in_both_directions(store: Store
                 for before in (None, "", "A", "a/", "a/1", "a/2", "a0", "\U0010ffff"):
                     wanted = [key for key in KEYS if key.startswith(prefix) and key > after]
                     wanted = [key for key in wanted if before is None or key < before]
-                    found = await store.records(ROOM, "values", prefix=prefix, after=after, before=before)
+                    found = await store.records(ROOM, RecordRange("values", prefix=prefix, after=after, before=before))
                     assert [record.key for record in found] == wanted
-                    found = await store.records(ROOM, "values", prefix=prefix, after=after, before=before, reverse=True)
+                    found = await store.records(
+                        ROOM, RecordRange("values", prefix=prefix, after=after, before=before, reverse=True)
+                    )
                     assert [record.key for record in found] == wanted[::-1]
 
 
@@ -56,12 +58,17 @@ async def test_the_last_records_are_read_a_page_at_a_time(store: Store) -> None:
         await fill(store)
         found: list[str] = []
         before: str | None = None
-        while page := await store.records(ROOM, "values", prefix="a/", before=before, reverse=True, limit=3):
+        while page := await store.records(
+            ROOM, RecordRange("values", prefix="a/", before=before, reverse=True, limit=3)
+        ):
             assert len(page) <= 3
             found += [record.key for record in page]
             before = found[-1]
         assert found == KEYS[9:1:-1]
-        sizes = {size: len(await store.records(ROOM, "values", reverse=True, size=size)) for size in (1, 4, 5, 8)}
+        sizes = {
+            size: len(await store.records(ROOM, RecordRange("values", reverse=True, size=size)))
+            for size in (1, 4, 5, 8)
+        }
         assert sizes == {1: 1, 4: 1, 5: 2, 8: 3}
         assert await names(store, before="a0", limit=2) == ["A", "a"]
 
@@ -112,13 +119,15 @@ async def test_names_and_record_keys_are_in_the_order_of_code_points(store: Stor
         await put(store, *(beginning(key=key) for key in reversed(keys)))
         await put(store, *(put_records((key.name, b"1"), key=keys[0]) for key in reversed(keys)))
         assert [row.key for row in await store.threads()] == keys
-        assert [record.key for record in await store.records(keys[0], "values")] == [key.name for key in keys]
+        assert [record.key for record in await store.records(keys[0], RecordRange("values"))] == [
+            key.name for key in keys
+        ]
         for start in CODE_POINTS:
             wanted = [key for key in keys if key.name.startswith(start)]
-            assert [row.key for row in await store.threads(prefix=start)] == wanted
-            found = await store.records(keys[0], "values", prefix=start, reverse=True)
+            assert [row.key for row in await store.threads(ThreadQuery(prefix=start))] == wanted
+            found = await store.records(keys[0], RecordRange("values", prefix=start, reverse=True))
             assert [record.key for record in found] == [key.name for key in reversed(wanted)]
-            after = [record.key for record in await store.records(keys[0], "values", after=start)]
+            after = [record.key for record in await store.records(keys[0], RecordRange("values", after=start))]
             assert after == [key.name for key in keys if key.name > start]
 
 
@@ -154,15 +163,15 @@ async def test_text_that_a_store_cannot_keep_is_refused_for_its_own_thread_only(
                 assert str(thread).encode(errors="backslashreplace").decode() in str(error)
                 assert "surrogate" in str(error)
         if found[0] is None:
-            assert [row.key for row in await store.threads(prefix=odd)] == [key]
-            assert [record.key for record in await store.records(ROOM, "values")] == [odd]
+            assert [row.key for row in await store.threads(ThreadQuery(prefix=odd))] == [key]
+            assert [record.key for record in await store.records(ROOM, RecordRange("values"))] == [odd]
         else:
             with pytest.raises(StoreError, match="surrogate"):
                 await store.load(key)
             with pytest.raises(StoreError, match="surrogate"):
                 await store.record(OTHER, "values", odd)
             with pytest.raises(StoreError, match="surrogate"):
-                await store.threads(prefix=odd)
+                await store.threads(ThreadQuery(prefix=odd))
         await put(store, change(1, key=OTHER))
         await store.check_writes()
 

@@ -12,7 +12,7 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, client_r
 
 from plait.errors import Fenced, StoreError, TooLarge
 from plait.limits import Limits
-from plait.store.protocol import Record, Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import Record, RecordRange, Store, StoredThread, ThreadKey, Write
 from plait.store.record_checks import check_record
 
 
@@ -35,7 +35,7 @@ def delete(version: int, *, key: ThreadKey = ROOM, epoch: str = "e1") -> Write:
 
 async def names(store: Store, part: str = "values", **options: str | int) -> list[str]:
     """Return the keys of some records of a thread."""
-    return [record.key for record in await store.records(ROOM, part, **options)]  # type: ignore[arg-type]
+    return [record.key for record in await store.records(ROOM, RecordRange(part, **options))]  # type: ignore[arg-type]
 
 
 # Records
@@ -44,10 +44,10 @@ async def names(store: Store, part: str = "values", **options: str | int) -> lis
 async def test_records_are_stored_replaced_and_deleted_and_make_no_version(store: Store) -> None:
     async with owned(store, ROOM, OTHER):
         assert await store.record(ROOM, "values", "a") is None
-        assert await store.records(ROOM, "values") == []
+        assert await store.records(ROOM, RecordRange("values")) == []
         await put(store, beginning(), beginning(key=OTHER))
         await put(store, put_records(("a", b"1"), ("b", b"\x00\xff"), ("c", b"")))
-        assert await store.records(ROOM, "values") == [
+        assert await store.records(ROOM, RecordRange("values")) == [
             Record("values", "a", b"1"),
             Record("values", "b", b"\x00\xff"),
             Record("values", "c", b""),
@@ -66,7 +66,7 @@ async def test_the_last_record_of_a_key_counts_in_a_write_and_in_a_breath(store:
         await put(store, beginning(), put_records(("a", b"1"), ("a", None), ("b", None), ("b", b"2")))
         assert await names(store) == ["b"]
         await put(store, put_records(("a", b"1"), ("b", None)), put_records(("a", b"2")), put_records(("a", b"3")))
-        assert await store.records(ROOM, "values") == [Record("values", "a", b"3")]
+        assert await store.records(ROOM, RecordRange("values")) == [Record("values", "a", b"3")]
 
 
 async def test_records_are_read_in_the_order_of_code_points_by_prefix_and_a_page_at_a_time(store: Store) -> None:
@@ -187,11 +187,11 @@ def bad_units() -> list[Sequence[Write]]:
 async def test_what_is_submitted_together_is_stored_together_or_not_at_all(store: Store, unit: Sequence[Write]) -> None:
     async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), put_records(("a", b"1"), after=1), beginning(key=OTHER))
-        before = await store.load(ROOM), await store.records(ROOM, "values")
+        before = await store.load(ROOM), await store.records(ROOM, RecordRange("values"))
         futures = [submit(store, write) for write in unit]
         other = submit(store, change(1, key=OTHER))
         assert None not in await outcomes(futures)
-        assert (await store.load(ROOM), await store.records(ROOM, "values")) == before
+        assert (await store.load(ROOM), await store.records(ROOM, RecordRange("values"))) == before
         assert await store.client(ROOM, "c") is None
         await other
         await put(store, change(2))
@@ -318,7 +318,7 @@ async def everything(store: Store, key: ThreadKey = ROOM) -> list[object]:
         await store.changes_before(key, 100),
         await store.client(key, "c"),
         await store.record(key, "values", "a"),
-        await store.records(key, "values"),
+        await store.records(key, RecordRange("values")),
         await listed(store),
     ]
 
@@ -381,7 +381,7 @@ async def test_a_large_thread_is_deleted_at_once_and_others_may_begin_with_its_n
             assert await everything(store) == rest
             await put(store, *(put_records((key, b"y" * 16_384), key=OTHER) for key in keys))
             assert await everything(store) == rest
-            assert len(await store.records(OTHER, "values")) == len(keys)
+            assert len(await store.records(OTHER, RecordRange("values"))) == len(keys)
             if not last:
                 await put(store, delete(0, epoch="e2"), delete(0, key=OTHER))
 
@@ -426,7 +426,7 @@ async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_writte
             stored = await store.load(key)
             assert stored is not None
             assert (stored.epoch, len(stored.changes)) == (epoch, version)
-            assert {each.key: each.value for each in await store.records(key, "values")} == records
+            assert {each.key: each.value for each in await store.records(key, RecordRange("values"))} == records
             await put(store, delete(version, key=key, epoch=epoch))
 
 

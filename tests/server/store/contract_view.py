@@ -6,7 +6,7 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_due import due
 from tests.server.store.contract_records import delete
 
-from plait.store.protocol import INCOMPLETE, DueThread, Order, Record, Store, Write
+from plait.store.protocol import INCOMPLETE, DueThread, Order, Record, RecordRange, Store, ThreadQuery, Write
 
 EPOCH = beginning().epoch
 ORDERS: tuple[Order, ...] = ("name", "created", "changed")
@@ -59,7 +59,7 @@ async def test_a_view_is_of_one_moment_whatever_is_written_after_it(store: Store
             await put(store, records(*(Record(each.part, each.key, b"new") for each in RECORDS), version=1))
             await put(store, records(Record("b", "3", b"more"), Record("z", "1", None), version=1))
             assert first + await view.records(after=(first[0].part, first[0].key)) == RECORDS
-            assert (await store.records(ROOM, "b", limit=1))[0].value == b"new"
+            assert (await store.records(ROOM, RecordRange("b", limit=1)))[0].value == b"new"
             await put(store, delete(1, epoch=EPOCH))
             assert await view.records() == RECORDS
             assert view.thread.version == 0
@@ -72,8 +72,8 @@ async def test_no_listing_shows_a_thread_that_is_not_complete(store: Store) -> N
         incomplete = msgspec.structs.replace(beginning(), due=INCOMPLETE, user="ada")
         await put(store, incomplete, beginning(key=OTHER))
         for order in ORDERS:
-            assert [row.key for row in await store.threads(order=order)] == [OTHER]
-            assert await store.threads(order=order, user="ada", kind=ROOM.kind, prefix=ROOM.name[:1]) == []
+            assert [row.key for row in await store.threads(ThreadQuery(order=order))] == [OTHER]
+            assert await store.threads(ThreadQuery(order=order, user="ada", kind=ROOM.kind, prefix=ROOM.name[:1])) == []
         header = await store.find(ROOM)
         assert header is not None
         assert header.due == INCOMPLETE

@@ -11,7 +11,7 @@ from tests.server.store.contract import ROOM, beginning, change, client_row, out
 from tests.server.store.contract_records import delete, put_records
 
 from plait.errors import Fenced
-from plait.store.protocol import Store, ThreadKey, Write
+from plait.store.protocol import RecordRange, Store, ThreadKey, Write
 
 __all__ = ["check_fence_of_deleted", "found", "take_over", "take_over_many"]
 
@@ -38,7 +38,7 @@ async def found(store: Store, key: ThreadKey) -> tuple[int, set[str]]:
     """Return the version of a thread and the keys of its records."""
     stored = await store.load(key)
     assert stored is not None
-    return stored.version, {record.key for record in await store.records(key, "values")}
+    return stored.version, {record.key for record in await store.records(key, RecordRange("values"))}
 
 
 async def submit_all(store: Store, writes: Sequence[Write], dice: random.Random) -> list[asyncio.Future[int]]:

@@ -18,7 +18,18 @@ from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.memory import MemoryStore
 from plait.store.outcomes import Outcome
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Store, ThreadKey, Unreachable, Write
+from plait.store.protocol import (
+    ChangeRow,
+    ClientRow,
+    Prune,
+    Record,
+    RecordRange,
+    Snapshot,
+    Store,
+    ThreadKey,
+    Unreachable,
+    Write,
+)
 
 MEGABYTE = 2**20
 
@@ -331,7 +342,7 @@ async def test_what_is_made_into_one_has_the_effect_of_the_writes_one_by_one(see
 async def dump(store: Store) -> list[object]:
     """Return all that a store has of a thread."""
     clients = [await store.client(ROOM, each) for each in "ab"]
-    records = [await store.records(ROOM, each) for each in "pq"]
+    records = [await store.records(ROOM, RecordRange(each)) for each in "pq"]
     return [await store.load(ROOM), await store.changes(ROOM, after=0), clients, records]
 
 

@@ -12,7 +12,7 @@ from tests.server.store.sqlite.test_store import change_file
 
 from plait.errors import StoreError
 from plait.store.copying import UNFINISHED, check_finished, copy_store
-from plait.store.protocol import Order, Prune, Snapshot, Store, ThreadKey, Write
+from plait.store.protocol import Order, Prune, RecordRange, Snapshot, Store, ThreadKey, ThreadQuery, Write
 from plait.store.sqlite.files import Files
 from plait.store.urls import open_files
 from plait.store.whole import WholeStore
@@ -66,14 +66,14 @@ async def read(path: Path) -> list[object]:
     """Return all that a store has, as its own methods tell it."""
     async with open_files(Files.find(path), readonly=True) as store:
         orders: tuple[Order, ...] = ("name", "created", "changed")
-        found: list[object] = [[await store.threads(order=order, limit=10_000) for order in orders]]
+        found: list[object] = [[await store.threads(ThreadQuery(order=order, limit=10_000)) for order in orders]]
         found += [await store.schemas(), await store.due_threads(until=2**60, limit=10_000)]
-        for row in await store.threads(limit=10_000):
+        for row in await store.threads(ThreadQuery(limit=10_000)):
             key = row.key
             changes = await store.changes(key, after=0, limit=10_000)
             found += [key, await store.find(key), await store.load(key), changes]
             found += [await store.load(key, version=each.version) for each in changes[::50]]
-            found += [await store.records(key, part) for part in ("values", "another")]
+            found += [await store.records(key, RecordRange(part)) for part in ("values", "another")]
             found += [await store.client(key, f"c{n}") for n in range(8)]
         return found
 
@@ -105,7 +105,7 @@ async def test_a_copy_has_everything(path: Path, tmp_path: Path, before: int, af
         await put(store, change(2500, key=key))
         # The thread times of the copy stay, also after a restart.
     async with open_files(Files.find(target)) as store:
-        assert (await store.threads(order="changed", limit=1))[0].key == key
+        assert (await store.threads(ThreadQuery(order="changed", limit=1)))[0].key == key
 
 
 async def test_a_target_that_is_not_empty_is_refused_and_left_as_it_is(path: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def interrupt(source: Path, target: Path, files: int = 2) -> None:
     ):
         with pytest.raises(InterruptedError):
             await copy_store(original, copied, str(source), stop)
-        key = (await original.threads(limit=10_000))[-1].key
+        key = (await original.threads(ThreadQuery(limit=10_000)))[-1].key
         assert await copied.find(key) is None
         async for write in original.export(key):
             await submit(copied, write)

@@ -86,7 +86,7 @@ async def test_the_messages_of_deleted_threads_and_pruned_logs_are_removed(nats_
             writes = [beginning(key=key), put_records(*((str(n), b"x") for n in range(2500)), key=key)]
             for write in writes:
                 await store.submit(msgspec.structs.replace(write, fence=fences[key]))
-        assert len(await store.records(keys[0], "values", limit=10_000)) == 2500
+        assert len(await store.records(keys[0], RecordRange("values", limit=10_000))) == 2500
         for version in range(1, 200):
             snapshot = b"1" if version % 20 == 0 else None
             each = change(version, key=keys[1], client=client_row(), snapshot=snapshot)
@@ -151,6 +151,6 @@ async def test_a_large_write_that_its_owner_did_not_finish_is_finished_by_the_ne
         large = put_records(*((str(n), b"new") for n in range(2000)))
         await first.submit(msgspec.structs.replace(large, fence=fence))
         assert await second.claim(ROOM) > fence
-        rows = await second.records(ROOM, "values", limit=10_000)
+        rows = await second.records(ROOM, RecordRange("values", limit=10_000))
         assert len(rows) == 2000
         assert {row.value for row in rows} == {b"new"}

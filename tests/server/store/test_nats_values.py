@@ -47,7 +47,7 @@ async def test_large_states_changes_and_records_are_read_as_they_were_written(st
         assert (stored.snapshot, stored.changes) == (state, [row])
         assert await store.changes(ROOM, after=0) == [row]
         assert await store.record(ROOM, "values", "a") == value
-        assert [record.value for record in await store.records(ROOM, "values")] == [value, b"small"]
+        assert [record.value for record in await store.records(ROOM, RecordRange("values"))] == [value, b"small"]
         async with store.view(ROOM) as view:
             assert view is not None
             await put(store, put_records(("a", b"new"), after=1))
@@ -72,17 +72,17 @@ async def test_a_large_value_that_is_replaced_or_deleted_leaves_nothing(store: N
         assert await store.record(ROOM, "values", "c") == b"small"
         await put(store, put_records(("a", None), ("b", None), ("c", None)))
         assert await chunks() == 0
-        assert await store.records(ROOM, "values") == []
+        assert await store.records(ROOM, RecordRange("values")) == []
 
 
 async def test_a_write_of_more_messages_than_are_published_at_once_is_stored_whole(store: NatsStore) -> None:
     async with owned(store, ROOM):
         rows = [(f"{number:05}", b"x" * 100) for number in range(3000)]
         await put(store, beginning(), change(1), put_records(*rows, ("z", b"y" * MIB), after=1))
-        found = await store.records(ROOM, "values", limit=10_000)
+        found = await store.records(ROOM, RecordRange("values", limit=10_000))
         assert [record.key for record in found] == [*(key for key, _ in rows), "z"]
         await put(store, put_records(*((key, None) for key, _ in rows), after=1), change(2))
-        assert [record.key for record in await store.records(ROOM, "values")] == ["z"]
+        assert [record.key for record in await store.records(ROOM, RecordRange("values"))] == ["z"]
         stored = await store.load(ROOM)
         assert stored is not None
         assert [row.version for row in stored.changes] == [1, 2]
@@ -121,7 +121,9 @@ async def test_an_owner_that_knows_the_names_of_rows_reads_what_others_read(
             assert await store.load(ROOM, records=ranges) == await other.load(ROOM, records=ranges)
             for part in "ab":
                 found = [
-                    await each.records(ROOM, part, prefix=prefix, after=after, before=before, reverse=reverse)
+                    await each.records(
+                        ROOM, RecordRange(part, prefix=prefix, after=after, before=before, reverse=reverse)
+                    )
                     for each in (store, other)
                 ]
                 assert found[0] == found[1]

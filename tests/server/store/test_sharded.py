@@ -20,7 +20,7 @@ from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import StoreError
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey, ThreadQuery
 from plait.store.sharded import ShardedStore
 from plait.store.shards import SHARDS, find_file, find_shard
 from plait.store.sqlite.files import Files
@@ -231,7 +231,7 @@ async def test_workers_own_the_files_of_a_store_that_is_made_at_once(path: Path)
                 await other.find(key)
         # While they are open, the whole store can only be read.
         async with open_shares(url, 2) as whole:
-            assert [row.key for row in await whole.threads(kind="room")] == sorted(THREADS)
+            assert [row.key for row in await whole.threads(ThreadQuery(kind="room"))] == sorted(THREADS)
 
 
 @pytest.mark.parametrize(("asked", "count", "owned"), [("?files=5", 2, [[0, 2, 4], [1, 3]]), ("", 3, [[0], [1], [2]])])

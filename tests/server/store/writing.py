@@ -13,7 +13,7 @@ from tests.server.store.contract_records import put_records
 from tests.server.store.cutting_proxy import CuttingProxy
 
 from plait.errors import StoreError
-from plait.store.protocol import Store, ThreadKey, Unreachable, Write
+from plait.store.protocol import RecordRange, Store, ThreadKey, Unreachable, Write
 
 __all__ = ["KEYS", "Writing", "cut_answers", "until"]
 
@@ -70,7 +70,7 @@ class Writing:
             stored = await self.store.load(key)
             assert stored is not None
             assert stored.version == self.versions[key]
-            assert {record.key for record in await self.store.records(key, "values")} == self.records[key]
+            assert {record.key for record in await self.store.records(key, RecordRange("values"))} == self.records[key]
 
 
 async def cut_answers(store: Store, proxy: CuttingProxy, dice: random.Random, *, is_late: bool) -> None:

@@ -31,6 +31,7 @@ from plait.store.nats.views import View, Views
 from plait.store.nats.watch import Watch
 from plait.store.outcomes import Outcome
 from plait.store.protocol import (
+    ALL_THREADS,
     ChangeRow,
     ClientRow,
     DueThread,
@@ -157,7 +158,7 @@ class NatsStore(EngineStore):
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
         return await _tell(key, self._reader.record(key, part, name))
 
-    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await _tell(key, self._reader.records(key, wanted))
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
@@ -214,7 +215,7 @@ class NatsStore(EngineStore):
         with _telling("the store", "cannot be written"):
             await (self._stream.publish(self._stream.make_barrier()) if writes else self._stream.info())
 
-    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
         with _telling("the list of threads"):
             query.prefix.encode()  # Raises UnicodeEncodeError.
         await self._refresh("threads")

@@ -29,6 +29,7 @@ from plait.store.postgres.schema import Tables, prepare
 from plait.store.postgres.upkeep import Upkeep
 from plait.store.postgres.url import PostgresUrl
 from plait.store.protocol import (
+    ALL_THREADS,
     ChangeRow,
     ClientRow,
     DueThread,
@@ -137,7 +138,7 @@ class PostgresStore(EngineStore):
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
         return await self._read(key, reads.load_record, key, part, name)
 
-    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await self._read(key, reads.load_records, key, wanted)
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
@@ -197,7 +198,7 @@ class PostgresStore(EngineStore):
             async with self._writer.use() as db:
                 await db.execute(sql)
 
-    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
         with _telling("the list of threads cannot be read"):
             await self._upkeep.save()
         return await self._read("the list of threads", listing.load_threads, query)

@@ -21,6 +21,7 @@ from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.outcomes import Outcome
 from plait.store.protocol import (
+    ALL_THREADS,
     ChangeRow,
     ClientRow,
     DueThread,
@@ -168,7 +169,7 @@ class SqliteStore(EngineStore):
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
         return await self._read(key, reads.load_record, key, part, name)
 
-    async def _read_range(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await self._read(key, reads.load_records, key, wanted)
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
@@ -224,7 +225,7 @@ class SqliteStore(EngineStore):
         if writes:
             await self._try_to_write()
 
-    async def _list(self, query: ThreadQuery) -> list[ThreadRow]:
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
         if self._writer is not None and self._work is not None and self._work.has_stale:
             with suppress(sqlite3.Error):  # The times of the last changes may be a second old.
                 await self._writer.post(self._work.save_heads)

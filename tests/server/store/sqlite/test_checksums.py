@@ -13,7 +13,7 @@ from tests.server.store.contract_records import put_records
 from tests.server.store.sqlite.test_store import change_file, database
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
+from plait.store.protocol import ChangeRow, ClientRow, Record, RecordRange, ThreadKey
 from plait.store.sqlite.checksums import (
     Origin,
     checksum_change,
@@ -101,9 +101,9 @@ async def test_a_damaged_record_is_an_error_and_the_others_are_read(path: Path, 
         with pytest.raises(CorruptThread, match="room/one cannot be read: the record"):
             await store.record(ROOM, part, "b" if "key" in damage else "a")
         with pytest.raises(CorruptThread, match="room/one cannot be read: the record"):
-            await store.records(ROOM, part)
+            await store.records(ROOM, RecordRange(part))
         assert await store.record(ROOM, "values", "z") == b"2"
-        assert len(await store.records(OTHER, "values")) == 2
+        assert len(await store.records(OTHER, RecordRange("values"))) == 2
         assert (await versions(store))[0] == 5
 
 

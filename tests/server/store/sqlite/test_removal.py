@@ -11,7 +11,7 @@ from tests.server.store.contract_records import delete, everything, put_records
 from tests.server.store.sqlite.test_store import run
 
 from plait.cli.maintenance import check_store
-from plait.store.protocol import Store
+from plait.store.protocol import RecordRange, Store
 from plait.store.sqlite.backup import back_up, restore
 from plait.store.sqlite.store import SqliteStore
 
@@ -80,7 +80,7 @@ async def test_what_a_killed_server_has_not_removed_is_removed_after_a_restart(k
         await put(store, change(1, key=OTHER))
         assert await listed(store) == [(ROOM, 1), (OTHER, 1)]
         await until_removed(killed)
-        assert await store.records(ROOM, "values") == []
+        assert await store.records(ROOM, RecordRange("values")) == []
         assert await versions(store) == (1, [1])
         assert await versions(store, OTHER) == (1, [1])
     with closing(sqlite3.connect(killed)) as db:
