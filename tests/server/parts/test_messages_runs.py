@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents
 
-from plait import Context, NotFound, StoreError
+from plait import Context, NotFound, StoreError, TooLarge
+from plait.limits import DEFAULT_LIMITS
 from plait.parts.messages.part import ThreadMessages
 
 
@@ -147,6 +148,53 @@ async def test_what_a_run_could_not_store_is_not_there(troubled: MessagesLab) ->
         await troubled.do(work)
     assert contents(await troubled.all()) == ["a"]
     assert await (await troubled.thread()).values.get("b") is None
+
+
+async def test_a_run_goes_on_with_what_a_failed_flush_could_not_store(troubled: MessagesLab) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        messages.inject("assistant", "a")
+        troubled.store.fail_next()
+        later = asyncio.create_task(inject_later(messages))
+        with pytest.raises(StoreError):
+            await ctx.flush()
+        await later
+        page = await messages.list()
+        assert (contents(page.messages), page.total) == (["a", "b"], 2)
+
+    async def inject_later(messages: ThreadMessages) -> None:
+        messages.inject("assistant", "b")  # While "a" is being stored.
+
+    await troubled.do(work)
+    assert contents(await troubled.all()) == ["a", "b"]
+
+
+async def test_a_run_may_queue_with_a_key_again_after_a_message_that_was_too_large(chats: MessagesLab) -> None:
+    (await chats.messages())._caller._is_missing = True  # type: ignore[union-attr]
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        with pytest.raises(TooLarge):
+            messages.queue("x" * DEFAULT_LIMITS.record, key="k")
+        messages.queue("small", key="k")
+        assert contents(await messages.pending()) == ["small"]
+
+    await chats.do(work)
+    assert contents(await chats.all()) == ["small"]
+
+
+async def test_a_key_that_a_run_has_used_adds_no_other_message_even_if_the_run_has_taken_the_first(
+    chats: MessagesLab,
+) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        first = messages.queue("a", key="k").value
+        assert contents(await messages.take()) == ["a"]
+        assert messages.queue("b", key="k").value.id == first.id
+        assert await messages.take() == []
+
+    await chats.do(work)
+    assert contents(await chats.all()) == ["a"]
 
 
 async def test_a_transaction_in_a_run_is_stored_at_once(chats: MessagesLab) -> None:

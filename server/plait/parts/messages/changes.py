@@ -49,15 +49,17 @@ class Changes:
         self._last = head.last
         self._revision = head.revision
         self._lines = head.lines
-        self._counts: dict[str, int] = {}
-        self._queued_bytes = head.queued_bytes
         self._streams: Sequence[StreamPlace] = head.streams
         self._records: dict[str, bytes | None] = {}
         self.queue: Sequence[Message] = state.queue
         self.keys = state.keys
+        self.queued_bytes = head.queued_bytes
         self.attempts = head.attempts
-        # The written messages of the history, by id.
+        # The written messages of the history, by id, and the ids of the removed ones.
         self.written: dict[str, Message] = {}
+        self.removed: set[str] = set()
+        # The changes of the numbers of messages, by `count_key`.
+        self.counts: dict[str, int] = {}
         # The frames for clients, in order.
         self.frames: list[Frame] = []
         # Whether the history has changed elsewhere than at its end.
@@ -68,14 +70,27 @@ class Changes:
         """The position of the first message in the queue, 0 if there is none."""
         return self.queue[0].position if self.queue else 0
 
+    @property
+    def rows(self) -> dict[int, Message]:
+        """The written messages of the history, by position."""
+        return {each.position: each for each in self.written.values()}
+
+    def has_queue_of(self, state: State) -> bool:
+        """Whether these are changes of the queue of a state."""
+        return self._state.queue is state.queue
+
     # The history
 
     def add(self, message: Message) -> Message:
         """Add a message at its position, and return the stored message."""
         message = self._join(message, Insert)
         if message.status == "streaming":
-            self._streams = (*self._streams, _place_of(message))
+            self.note_stream(message)
         return message
+
+    def note_stream(self, message: Message) -> None:
+        """Record that a message of the history is streaming."""
+        self._streams = (*self._streams, _place_of(message))
 
     def change(self, after: Message) -> Message:
         """Replace a message of the history, and return the stored message."""
@@ -141,7 +156,7 @@ class Changes:
     def change_pending(self, after: Message) -> Message:
         """Replace a message of the queue, and return the stored message."""
         before = next(each for each in self.queue if each.position == after.position)
-        self._queued_bytes -= measure_message(before)
+        self.queued_bytes -= measure_message(before)
         if self._tells(after):
             self._revision += 1
             after = replace(after, revision=self._revision)
@@ -196,7 +211,7 @@ class Changes:
     def finish(self) -> tuple[State, list[Record]]:
         """Return the new state, and the records to store."""
         counts = dict(self._state.head.counts)
-        for key, number in self._counts.items():
+        for key, number in self.counts.items():
             if total := counts.get(key, 0) + number:
                 counts[key] = total
             else:
@@ -208,7 +223,7 @@ class Changes:
             revision=self._revision,
             lines=self._lines,
             counts=counts,
-            queued_bytes=max(self._queued_bytes, 0) if self.queue else 0,
+            queued_bytes=max(self.queued_bytes, 0) if self.queue else 0,
             streams=self._streams,
             attempts=self.attempts,
         )
@@ -252,6 +267,7 @@ class Changes:
         if read_id(message.id) != message.position:
             self._records[id_key(message.id)] = None
         self.written.pop(message.id, None)
+        self.removed.add(message.id)
         self.attempts = self.attempts.without(message.position)
         self._add(count_key(message.depth, status, silent=message.silent), -1)
         self._tell_removed(message)
@@ -282,7 +298,7 @@ class Changes:
 
     def _put_pending(self, message: Message) -> None:
         data = self._records[queue_key(message.position)] = encode_message(message, self._limit)
-        self._queued_bytes += len(data)
+        self.queued_bytes += len(data)
         queue = [each for each in self.queue if each.position != message.position]
         queue.append(message)
         if len(queue) > 1 and queue[-2].position > message.position:
@@ -295,14 +311,14 @@ class Changes:
         self._records.update((queue_key(position), None) for position in gone)
         self.queue = [each for each in self.queue if each.position not in gone]
         for message in messages:
-            self._queued_bytes -= measure_message(message)
+            self.queued_bytes -= measure_message(message)
             self._count(message, -1)
 
     def _count(self, message: Message, number: int) -> None:
         self._add(count_key(message.depth, message.status, silent=message.silent), number)
 
     def _add(self, key: str, number: int) -> None:
-        self._counts[key] = self._counts.get(key, 0) + number
+        self.counts[key] = self.counts.get(key, 0) + number
 
 
 def _place_of(message: Message) -> StreamPlace:

@@ -1,18 +1,19 @@
 """The writes of a run to the messages of its thread, until they are committed."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message
 from plait.parts.messages.stream import MessageStream
-from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 from plait.parts.stage import Stage
 
 __all__ = ["MessagesDraft", "edit_message"]
+
+T = TypeVar("T")
 
 Bases = Mapping[str, Message | None]
 
@@ -20,27 +21,43 @@ Bases = Mapping[str, Message | None]
 class _Op(NamedTuple):
     """One operation of a run."""
 
-    # Carries it out, with the messages that were read.
+    # Carries it out, with the messages of the history that were read.
     apply: Callable[[Changes, Bases], object]
-    # The message that must be read first, if any.
+    # The message that must be read again before it is stored, if any.
     id: str | None = None
 
 
 class MessagesDraft:
-    """The operations of one run on messages, and the view of the messages after them."""
+    """The operations of one run on messages: tried at once, and carried out when they are stored."""
 
     def __init__(self, writer: Writer, stage: Stage) -> None:
         self._writer = writer
         self._stage = stage
         self._ops: list[_Op] = []
-        # The messages that were read for the operations, and the value of `Writer.edits` at that time.
-        self._bases: dict[str, Message | None] = {}
+        # The messages of the history that the run has edited or removed, as it has read them.
+        self._seen: dict[str, Message | None] = {}
+        # The same ones when they were read to be stored, and the value of `Writer.edits` at that time.
+        self._bases: Bases = {}
         self._read_at = -1
-        self.view = View()
+        # The operations, carried out on a copy of the messages; None if they must be tried again.
+        self._trial: Changes | None = None
+        # The messages that it has taken from the queue, with their new positions, by their old ones.
+        self._taken: dict[int, Message] = {}
         # The messages that were written in pieces.
         self._streams: list[MessageStream] = []
         # Whether the run has raised, or its writes could not be stored.
         self._is_dropped = False
+
+    @property
+    def changes(self) -> Changes:
+        """The messages as the run sees them. Raises what an operation raises, as others have changed the messages."""
+        trial = self._trial
+        if trial is None or not trial.has_queue_of(self._writer.state):
+            trial = self._writer.try_changes()
+            for op in self._ops:
+                op.apply(trial, self._seen)
+            self._trial = trial
+        return trial
 
     @property
     def is_over(self) -> bool:
@@ -51,14 +68,10 @@ class MessagesDraft:
 
     def add(self, message: Message) -> None:
         """Add a message to the history. Raises TooLarge and TypeError."""
-        self._writer.check(message)
         self._do(lambda changes, _: changes.add(message))
-        self.view.show(message)
 
     def queue(self, message: Message, *, is_keyed: bool) -> None:
         """Add a message to the queue; only once, if it was sent with a key. Raises TooLarge and TypeError."""
-        self._writer.check(message)
-        self.view.queued.append(message)
 
         def queue(changes: Changes, _: Bases) -> None:
             if is_keyed:
@@ -74,42 +87,39 @@ class MessagesDraft:
 
         An attempt takes one message if an attempt failed that has taken it and later ones.
         """
-        writer, places, found = self._writer, dict[int, int](), list[Message]()
-        untaken = self.view.find_untaken(writer.state.queue, writer.taken)[:limit]
+        writer = self._writer
+        untaken = [each for each in self.changes.queue if each.position not in writer.taken][:limit]
         if self._stage.is_attempt and untaken:
             if (writer.taken_until or untaken[0].position) <= writer.state.head.attempts.until:
                 untaken = untaken[: 0 if writer.taken_until else 1]
             writer.taken_until = untaken[-1].position if untaken else writer.taken_until
-        for message in untaken:
-            places[message.position] = writer.numbers.next_position()
-            found.append(replace(message, position=places[message.position], status="completed", revision=0))
-        if places:
-            drafts = self._stage.drafts.values()
-            if not any(isinstance(each, MessagesDraft) and each.view.taken for each in drafts):
-                self._stage.senders.clear()  # The messages taken before are stored.
-            self._stage.senders.update(each.sender for each in found)
-            writer.taken.update(places)
-            self.view.taken.update(places)
-            self.view.queued = [each for each in self.view.queued if each.position not in places]
-            self._do(
-                lambda changes, _: changes.take(
-                    [(each, places[each.position]) for each in changes.queue if each.position in places]
-                )
+        if not untaken:
+            return []
+        drafts = self._stage.drafts.values()
+        if not any(isinstance(each, MessagesDraft) and each._taken for each in drafts):
+            self._stage.senders.clear()  # The messages taken before are stored.
+        self._stage.senders.update(each.sender for each in untaken)
+        places = {each.position: writer.numbers.next_position() for each in untaken}
+        found = self._do(
+            lambda changes, _: changes.take(
+                [(each, places[each.position]) for each in changes.queue if each.position in places]
             )
-        for message in found:
-            self.view.show(message)
+        )
+        writer.taken.update(places)
+        self._taken.update(zip(places, found, strict=True))
         return found
 
     def find_taken(self) -> list[str]:
         """Return the ids of the taken messages, in order, for a message that is shown before the commit."""
-        places = {place: position for position, place in self.view.taken.items()}
-        return [self.view.rows[place].id for place in sorted(places) if place in self.view.rows]
+        return [each.id for each in self._taken.values() if each.id in self.changes.written]
 
     def begin(self, changes: Changes, message: Message) -> None:
         """Note a message that is shown before the commit, in the write that adds it."""
         writer = self._writer
+        if self._trial is not None:
+            self._trial.note_stream(message)
         if self._stage.is_attempt:
-            place = min(self.view.taken.values(), default=0)
+            place = min((each.position for each in self._taken.values()), default=0)
             changes.leave(message, place=place, is_first=not writer.has_streamed)
             writer.has_streamed = True
 
@@ -118,12 +128,9 @@ class MessagesDraft:
         pieces = stream.pieces
         self._do(lambda changes, _: changes.end_stream(message, pieces))
         self._streams.append(stream)
-        self.view.show(message)
 
     def edit(self, before: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
         """Change a message, and return it. Raises TooLarge and TypeError."""
-        after = edit_message(before, content, metadata)
-        self._writer.check(after)
 
         def edit(changes: Changes, bases: Bases) -> None:
             message, is_pending = _find(before.id, changes, bases)
@@ -131,13 +138,8 @@ class MessagesDraft:
                 edited = edit_message(message, content, metadata)
                 (changes.change_pending if is_pending else changes.change)(edited)
 
-        self._do(edit, before.id)
-        if before.status == "pending":
-            self.view.edited[after.position] = after
-        else:
-            self.view.hide(before)
-            self.view.show(after)
-        return after
+        self._do(edit, before)
+        return edit_message(before, content, metadata)
 
     def remove(self, message: Message) -> None:
         """Remove a message."""
@@ -148,10 +150,7 @@ class MessagesDraft:
             if found is not None:
                 (changes.cancel if is_pending else changes.remove)(found)
 
-        self._do(remove, id)
-        self.view.removed.add(message.id)
-        if message.status != "pending":
-            self.view.hide(message)
+        self._do(remove, message)
 
     # Called by the stage
 
@@ -173,7 +172,8 @@ class MessagesDraft:
 
     def write(self) -> None:
         """Carry out the operations on the stored messages; if that is rolled back, they are staged again."""
-        writer, ops, view, streams, bases = self._writer, self._ops, self.view, self._streams, self._bases
+        writer, ops, seen, bases = self._writer, self._ops, self._seen, self._bases
+        taken, streams = self._taken, self._streams
         is_attempt = self._stage.is_attempt
 
         def work(changes: Changes) -> None:
@@ -185,30 +185,38 @@ class MessagesDraft:
         def undo() -> None:
             if self._is_dropped:
                 return
-            self._ops, self._streams = [*ops, *self._ops], [*streams, *self._streams]
-            self.view.put_over(view)
-            writer.taken.update(view.taken)
+            self._ops, self._seen, self._trial = [*ops, *self._ops], seen | self._seen, None
+            self._taken, self._streams = taken | self._taken, [*streams, *self._streams]
+            writer.taken.update(taken)
             writer.streams.update((stream.position, stream) for stream in streams)
 
         writer.write(work, undo=undo)
         self._clear()
-        writer.forget(view.taken, streams)
+        writer.forget(taken, streams)
 
     def drop(self) -> None:
         """Forget the operations; a message that was shown while it was written becomes failed."""
         self._is_dropped, streams = True, self._streams
-        self._writer.forget(self.view.taken, ())
+        self._writer.forget(self._taken, ())
         self._clear()
         for stream in streams:
             stream.fail()
 
     # Inside
 
-    def _do(self, apply: Callable[[Changes, Bases], object], id: str | None = None) -> None:
-        self._ops.append(_Op(apply, id))
+    def _do(self, apply: Callable[[Changes, Bases], T], target: Message | None = None) -> T:
+        """Try an operation, and keep it; `target` is the message that it changes."""
+        trial = self.changes
+        if target is not None and target.status != "pending":
+            self._seen.setdefault(target.id, target)
+        self._trial = None  # It is made again if the operation raises.
+        result = apply(trial, self._seen)
+        self._trial = trial
+        self._ops.append(_Op(apply, None if target is None else target.id))
+        return result
 
     def _clear(self) -> None:
-        self._ops, self._streams, self.view = [], [], View()
+        self._ops, self._seen, self._taken, self._streams, self._trial = [], {}, {}, [], None
 
     def _find_needed(self) -> list[str]:
         return [op.id for op in self._ops if op.id is not None]

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from plait.parts.messages.frames import Frame, Missed
-from plait.parts.messages.listing import Listing
 from plait.parts.messages.message import Page, measure_message
+from plait.parts.messages.reading import Listing
 from plait.parts.messages.state import State
 from plait.parts.messages.writer import Writer
 

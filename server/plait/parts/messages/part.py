@@ -17,14 +17,12 @@ from plait.parts.messages.changes import Changes
 from plait.parts.messages.draft import MessagesDraft, edit_message
 from plait.parts.messages.feed import Feed
 from plait.parts.messages.history import Order
-from plait.parts.messages.listing import Listing
 from plait.parts.messages.message import Message, Page, Role, decode_message, make_id
 from plait.parts.messages.queue import Queue, find_sender
-from plait.parts.messages.reader import Reader
+from plait.parts.messages.reading import Listing, Reader
 from plait.parts.messages.sent_keys import SENT, make_sent_id
 from plait.parts.messages.state import HEAD, load_state
 from plait.parts.messages.stream import MessageStream
-from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
@@ -82,7 +80,7 @@ class ThreadMessages:
     def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
         self._actor = actor
         self._writer = Writer(actor, part, agent=agent, is_live=is_live)
-        self._reader = Reader(self._writer, self._find_view)
+        self._reader = Reader(self._writer, self._find_staged)
         # The messages that clients see.
         self.feed = Feed(self._writer)
         self._caller = None if agent is None else AgentCaller(self._writer, agent)
@@ -127,7 +125,7 @@ class ThreadMessages:
         is_run = self._is_run()
         listing = Listing(
             self._writer,
-            self._find_view(),
+            self._find_staged(),
             statuses="c" if is_run else "cpsf",
             is_silent=is_run if include_silent is None else include_silent,
             max_depth=max_depth,
@@ -229,9 +227,10 @@ class ThreadMessages:
         )
         if is_known:
             return Result(self._writer.state.find_pending(message.id) or message, self._written(None))
-        if id is not None and draft is not None and any(each.id == id for each in draft.view.queued):
+        staged = None if draft is None else draft.changes
+        if id is not None and staged is not None and staged.keys.has(id):
             return Result(message, STAGED)
-        self._queue.check_room(message, () if draft is None else draft.view.queued)
+        self._queue.check_room(message, staged)
         if draft is not None:
             draft.queue(message, is_keyed=id is not None)
             return Result(message, STAGED)
@@ -352,9 +351,9 @@ class ThreadMessages:
         """Whether the calling code is a part of a run, and is not in a transaction."""
         return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
 
-    def _find_view(self) -> View | None:
+    def _find_staged(self) -> Changes | None:
         draft = find_draft(self._actor, self, MessagesDraft)
-        return None if draft is None else draft.view
+        return None if draft is None else draft.changes
 
     def _use_draft(self) -> MessagesDraft | None:
         """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""

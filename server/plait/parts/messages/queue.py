@@ -1,6 +1,5 @@
 """The queue of a thread: adds messages to it, and calls the agent for them."""
 
-from collections.abc import Iterable
 from typing import Final
 
 from plait.actor.connection import Connection
@@ -28,12 +27,11 @@ class Queue:
         self._writer = writer
         self._caller = caller
 
-    def check_room(self, message: Message, others: Iterable[Message]) -> None:
-        """Raise TooMany if a message may not be added to the queue, with `others` that are staged."""
-        state, added = self._writer.state, [*others, message]
-        most = _MOST_RECORDS * self._writer.actor.limits.record
-        size = sum(map(measure_message, added)) + state.head.queued_bytes
-        if len(state.queue) + len(added) > MOST_QUEUED or size > most:
+    def check_room(self, message: Message, staged: Changes | None) -> None:
+        """Raise TooMany if a message may not be added to the queue, after the `staged` changes of a run."""
+        state, most = self._writer.state, _MOST_RECORDS * self._writer.actor.limits.record
+        queued, size = (state.queue, state.head.queued_bytes) if staged is None else (staged.queue, staged.queued_bytes)
+        if len(queued) >= MOST_QUEUED or size + measure_message(message) > most:
             many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
             raise TooMany(many, retry_after=1.0)
 

@@ -9,7 +9,6 @@ from plait.clock import read_due_clock
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
-from plait.parts.messages.message import Message, encode_message
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
 from plait.state.commit import Commit
 from plait.store.protocol import Record
@@ -49,10 +48,6 @@ class Writer:
         # Called with the frames for clients, in order, when they are durable.
         self.viewers: list[Callable[[list[Frame]], None]] = []
 
-    def check(self, message: Message) -> None:
-        """Raise TooLarge or TypeError for a message that cannot be stored."""
-        encode_message(message, self.actor.limits.record)
-
     def load(self, state: State) -> None:
         """Begin with a stored state."""
         self.state = state
@@ -66,8 +61,7 @@ class Writer:
         """
         self.actor.state.check_open()
         before, edits = self.state, self.edits
-        limit = self.actor.limits.record
-        changes = Changes(self.part, before, self.numbers, limit=limit, is_live=self.is_live)
+        changes = self._make_changes(is_live=self.is_live)
         lost = [each for each in before.head.streams if each.position not in self.streams]
         changes.lose_streams(lost, self.lost)
         result = work(changes)
@@ -93,9 +87,13 @@ class Writer:
             commit.then(lambda error: None if error else self._forget_lost(lost))
         return result, commit
 
+    def try_changes(self) -> Changes:
+        """Return changes of the state that are not stored, and of which clients are not told."""
+        return self._make_changes(is_live=False)
+
     def clear_queue(self) -> list[Record]:
         """Forget what is queued, and return the records that store this."""
-        changes = Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=self.is_live)
+        changes = self._make_changes(is_live=self.is_live)
         for message in self.state.queue:
             changes.cancel(message)
             changes.forget(message.id)
@@ -114,6 +112,9 @@ class Writer:
             self.streams.pop(stream.position, None)
 
     # Inside
+
+    def _make_changes(self, *, is_live: bool) -> Changes:
+        return Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=is_live)
 
     def _forget_lost(self, lost: Iterable[StreamPlace]) -> None:
         for place in lost:

@@ -1,18 +1,65 @@
-"""Lists messages: the history, then the pending ones, filtered for the reader."""
+"""Reads messages as the calling code sees them: the stored ones, with the staged changes of its run."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+from plait.errors import Conflict
+from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, measure_message
 from plait.parts.messages.state import State
-from plait.parts.messages.view import View
 from plait.parts.messages.writer import Writer
 
-__all__ = ["Listing"]
+__all__ = ["Listing", "Reader"]
+
+
+class Reader:
+    """Finds messages; `find_staged` returns the changes of the calling run, None if there are none."""
+
+    def __init__(self, writer: Writer, find_staged: Callable[[], Changes | None]) -> None:
+        self._writer = writer
+        self._find_staged = find_staged
+
+    def find_untaken(self) -> list[Message]:
+        """Return the queued messages that no run has taken, in order."""
+        queue = (self._find_staged() or self._writer.state).queue
+        return [each for each in queue if each.position not in self._writer.taken]
+
+    async def find(self, id: str) -> Message | None:
+        """Return a message by its id; None if there is none. Raises StoreError."""
+        staged = self._find_staged()
+        if staged is not None and (id in staged.removed or id in staged.written):
+            return staged.written.get(id)
+        pending = (each for each in (staged or self._writer.state).queue if each.id == id)
+        return next(pending, None) or await self._writer.history.find(id)
+
+    async def find_present(self, id: str) -> tuple[Message | None, list[Message]]:
+        """Return a message and the results of its tool calls, as they are when this returns.
+
+        Raises Conflict for a message that is being written, and StoreError.
+        """
+        while True:
+            edits = self._writer.edits
+            message = await self.find(id)
+            results = [] if message is None or not message.tool_calls else await self._find_results(message)
+            if message is not None and message.status == "streaming":
+                raise Conflict(f"the message {id} is being written")
+            if edits == self._writer.edits:
+                return message, results
+
+    async def _find_results(self, message: Message) -> list[Message]:
+        wanted, staged = message.tool_call_ids, self._find_staged()
+        pages = self._writer.history.pages(
+            reverse=False,
+            after=message.position,
+            before=self._writer.numbers.position + 1,
+            staged={} if staged is None else staged.rows,
+            removed=() if staged is None else staged.removed,
+        )
+        return [each async for page in pages for each in page if each.tool_call_id in wanted]
 
 
 class Listing:
-    """The messages with some statuses, given by their first letters, with the changes of a run if there is a view.
+    """The messages with some statuses, given by their first letters, with the `staged` changes of a run.
 
     The pending ones are those of `state`, or else of the writer's last state, which may not be durable.
     """
@@ -20,7 +67,7 @@ class Listing:
     def __init__(
         self,
         writer: Writer,
-        view: View | None,
+        staged: Changes | None,
         *,
         statuses: str,
         is_silent: bool,
@@ -31,7 +78,7 @@ class Listing:
         # The messages at one moment; a message that moves to the history during the read is listed as pending.
         self._state = state or writer.state
         self._end = writer.numbers.position + 1
-        self._view = view
+        self._staged = staged
         self._statuses = statuses
         self._is_silent = is_silent
         self._max_depth = max_depth
@@ -69,17 +116,17 @@ class Listing:
         self, is_reverse: bool, after: int | None, before: int | None, count: int
     ) -> AsyncIterator[list[Message]]:
         """Yield the matching messages in batches."""
-        pending = [each for each in self._state.queue if self._fits(each)] if before is None else []
+        pending = [each for each in (self._staged or self._state).queue if self._fits(each)] if before is None else []
         if is_reverse and pending:
             yield pending[::-1]
-        view = self._view
+        staged = self._staged
         pages = self._writer.history.pages(
             reverse=is_reverse,
             after=after or 0,
             before=self._end if before is None else min(before, self._end),
             count=count - (len(pending) if is_reverse else 0),
-            staged={} if view is None else view.rows,
-            removed=() if view is None else view.removed,
+            staged={} if staged is None else staged.rows,
+            removed=() if staged is None else staged.removed,
         )
         known = {each.id for each in pending}
         async for messages in pages:
@@ -100,8 +147,8 @@ class Listing:
     def _count(self) -> int:
         """Return the number of matching messages."""
         counts = [self._state.head.counts]
-        if self._view is not None:
-            counts.append(self._view.counts)
+        if self._staged is not None:
+            counts.append(self._staged.counts)
         return sum(number for each in counts for key, number in each.items() if self._counts(key))
 
     def _counts(self, key: str) -> bool:
