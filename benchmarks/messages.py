@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.contest import Effort
 from benchmarks.records import Reading
 from plait import Context, Messages, Plait, Thread, ThreadMessages
-from plait.parts.messages.frames import Frame, Take
+from plait.parts.messages.frames import Frame, TakeFrame
 
 __all__ = ["messages"]
 
@@ -75,7 +75,7 @@ async def _ask(part: ThreadMessages) -> None:
     answered = asyncio.Event()
 
     def tell(frames: Sequence[Frame]) -> None:
-        if any(isinstance(frame, Take) for frame in frames):
+        if any(isinstance(frame, TakeFrame) for frame in frames):
             answered.set()
 
     stop = part.feed.watch(tell)

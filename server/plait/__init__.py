@@ -46,8 +46,8 @@ from plait.kv.user import User
 from plait.limits import Limits
 from plait.node.handle import Handle
 from plait.parts.messages.message import Message, Page
-from plait.parts.messages.part import Messages, ThreadMessages
-from plait.parts.messages.stream import MessageStream
+from plait.parts.messages.message_stream import MessageStream
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.schedule.draft import EffectRun
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule

@@ -29,7 +29,7 @@ from plait.node.agent_host import AgentHost
 from plait.node.listing import INNER_KINDS
 from plait.node.remote_requests import Disconnect
 from plait.node.thread_host import ThreadHost
-from plait.parts.messages.part import Messages
+from plait.parts.messages.thread_messages import Messages
 from plait.parts.part import find_parts
 from plait.settings import (
     SettingError,

@@ -10,7 +10,7 @@ from tests.integration.socket_client import TIMEOUT
 from tests.running import running
 
 from plait import Connection, Context, Plait, Principal, Thread, rpc
-from plait.parts.messages.part import Messages
+from plait.parts.messages.thread_messages import Messages
 from plait_client import Closed, Item, Refused, Room, connect, connect_sync
 
 pytestmark = pytest.mark.relayed

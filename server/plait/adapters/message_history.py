@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from plait.parts.messages.message import Message
-from plait.parts.messages.part import ThreadMessages
+from plait.parts.messages.thread_messages import ThreadMessages
 
 __all__ = ["Fields", "Format", "call_tool", "load_history", "read_call"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from plait.parts.encoding import encode_named
-from plait.parts.values_edit import Edit
+from plait.parts.values_edit import ValuesEdit
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_ops import (
     Clear,
@@ -44,7 +44,7 @@ class ValuesDraft:
         # The operations since the last commit.
         self._ops: list[Op] = []
         # The values after these; None if they must be computed from the head.
-        self._view: Edit | None = None
+        self._view: ValuesEdit | None = None
         # Whether the values have been read.
         self.is_loaded = False
         # The values whose objects the agent has, and may change in place.
@@ -256,7 +256,7 @@ class ValuesDraft:
                 self._watched[key] = watched
         self._view = None
 
-    def _find_view(self) -> Edit:
+    def _find_view(self) -> ValuesEdit:
         """Return the values after the operations, with what others have stored if the operations were stored, too."""
         if self._view is None:
             self._note_edits()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from plait.parts.value_pieces import Value
 from plait_schemas.codec import encode_json
 
-__all__ = ["Edit", "measure"]
+__all__ = ["ValuesEdit", "measure"]
 
 
 def measure(key: str, value: Value) -> int:
@@ -13,7 +13,7 @@ def measure(key: str, value: Value) -> int:
     return len(encode_json(key)) + value.size + 2
 
 
-class Edit:
+class ValuesEdit:
     """The values after some operations."""
 
     __slots__ = ("__weakref__", "added", "base", "has_all", "is_cleared", "metadata", "replaced", "total")

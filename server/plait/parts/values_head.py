@@ -8,7 +8,7 @@ from weakref import WeakSet
 from plait.errors import CorruptThread, StoreError, TooLarge
 from plait.limits import Limits
 from plait.parts.value_pieces import Value
-from plait.parts.values_edit import Edit, measure
+from plait.parts.values_edit import ValuesEdit, measure
 from plait.parts.values_index import INDEX, METADATA, VALUES, decode_index, decode_lines, encode_line
 from plait.parts.values_ops import Op
 from plait.state.commit import Commit
@@ -52,7 +52,7 @@ class ValuesHead:
         self._filled = 0
         self.metadata: bytes | None = None
         # The edits whose base must not be changed.
-        self._edits: WeakSet[Edit] = WeakSet()
+        self._edits: WeakSet[ValuesEdit] = WeakSet()
         # The running reads, by the prefix of their records.
         self._reads: dict[str, asyncio.Future[None]] = {}
         # Whether any value has been read, and whether all are known.
@@ -91,9 +91,9 @@ class ValuesHead:
             raise CorruptThread(str(self._damage)) from self._damage
         return self._values
 
-    def edit(self, *, is_kept: bool = True) -> Edit:
+    def edit(self, *, is_kept: bool = True) -> ValuesEdit:
         """Return an edit of the current values; if `is_kept`, its base does not change. Raises CorruptThread."""
-        edit = Edit(self.values, self._total, has_all=self.has_all)
+        edit = ValuesEdit(self.values, self._total, has_all=self.has_all)
         if is_kept:
             self._edits.add(edit)
         return edit
@@ -216,14 +216,14 @@ class ValuesHead:
             self.metadata, self._total = metadata, total
             raise
 
-    def _find_changed(self, edit: Edit) -> dict[str, Value | None]:
+    def _find_changed(self, edit: ValuesEdit) -> dict[str, Value | None]:
         """Return the current values of the keys that an edit changes."""
         values = self._values
         if edit.is_cleared:
             return {**dict.fromkeys(edit.added), **values}
         return {key: values.get(key) for key in (*edit.replaced, *edit.added)}
 
-    def _apply(self, edit: Edit) -> list[Record]:
+    def _apply(self, edit: ValuesEdit) -> list[Record]:
         """Make the values of an edit the current ones, and return the records to store."""
         values, records, touched = self._own_values(), dict[str, bytes | None](), set[int]()
         removed = [*values] if edit.is_cleared else [key for key, value in edit.replaced.items() if value is None]
@@ -298,6 +298,6 @@ class ValuesHead:
         return lines
 
 
-def _carry_out(edit: Edit, ops: Iterable[Op]) -> None:
+def _carry_out(edit: ValuesEdit, ops: Iterable[Op]) -> None:
     for op in ops:
         op.apply(edit)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from plait.parts.encoding import encode_named
 from plait.parts.value_pieces import Value
-from plait.parts.values_edit import Edit
+from plait.parts.values_edit import ValuesEdit
 from plait_schemas.codec import decode_json
 
 __all__ = [
@@ -28,7 +28,7 @@ class Set(NamedTuple):
     key: str
     value: bytes
 
-    def apply(self, edit: Edit) -> None:
+    def apply(self, edit: ValuesEdit) -> None:
         edit.put(self.key, Value.of(self.value, edit.find(self.key)))
 
 
@@ -37,14 +37,14 @@ class Delete(NamedTuple):
 
     key: str
 
-    def apply(self, edit: Edit) -> None:
+    def apply(self, edit: ValuesEdit) -> None:
         edit.remove(self.key)
 
 
 class Clear(NamedTuple):
     """Removes all keys."""
 
-    def apply(self, edit: Edit) -> None:
+    def apply(self, edit: ValuesEdit) -> None:
         edit.clear()
 
 
@@ -55,7 +55,7 @@ class Push(NamedTuple):
     value: bytes
     most: int | None
 
-    def apply(self, edit: Edit) -> None:
+    def apply(self, edit: ValuesEdit) -> None:
         before = edit.find(self.key)
         if before is None:
             before = Value.make_list(())
@@ -74,7 +74,7 @@ class Update(NamedTuple):
     before: bytes | None
     value: bytes
 
-    def apply(self, edit: Edit) -> None:
+    def apply(self, edit: ValuesEdit) -> None:
         found = edit.find(self.key)
         before = None if found is None else found.raw
         value = self.value
@@ -88,7 +88,7 @@ class SetMetadata(NamedTuple):
 
     value: bytes
 
-    def apply(self, edit: Edit) -> None:
+    def apply(self, edit: ValuesEdit) -> None:
         edit.metadata = self.value
 
 

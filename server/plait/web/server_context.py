@@ -21,7 +21,7 @@ from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
 from plait.limits import Limits, TokenBucket, TokenBuckets, check_weight, count_extra_messages
 from plait.node.node import Node
-from plait.parts.messages.part import Messages
+from plait.parts.messages.thread_messages import Messages
 from plait.parts.part import find_parts
 from plait.session.cloudflare.departures import Departures
 from plait.session.leases import Leases, PrincipalLease

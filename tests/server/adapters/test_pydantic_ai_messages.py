@@ -30,7 +30,7 @@ from pydantic_ai.models.test import TestModel
 from plait import Context, Interruption, Limits, Message, Messages, Plait, Thread, TooLarge
 from plait.adapters.pydantic_ai import open_run, run_agent
 from plait.adapters.pydantic_ai.message_format import read_messages, write_message
-from plait.parts.messages.frames import Chunk
+from plait.parts.messages.frames import ChunkFrame
 from plait.parts.messages.message import decode_message
 from plait_schemas.codec import encode_json
 
@@ -228,7 +228,7 @@ async def test_text_is_shown_while_it_comes() -> None:
             shown.clear()
 
     def see(frames: list[Any]) -> None:
-        if chunks := [frame.text for frame in frames if isinstance(frame, Chunk)]:
+        if chunks := [frame.text for frame in frames if isinstance(frame, ChunkFrame)]:
             texts.extend(chunks)
             shown.set()
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from plait import Context, Limits, Plait, Thread, Values
 from plait.actor.actor import Actor
-from plait.parts.messages.frames import Chunk, Delete, End, Frame, Insert, Take, Update
+from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
 from plait.parts.messages.message import Message
-from plait.parts.messages.part import Messages, ThreadMessages
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
 
 __all__ = ["Chat", "MessagesLab", "Shared", "Viewer", "Work", "contents", "open_lab"]
 
@@ -174,7 +174,7 @@ class Viewer:
 
     def _take(self, frame: Frame) -> None:
         self.frames.append(frame)
-        if isinstance(frame, Chunk):
+        if isinstance(frame, ChunkFrame):
             assert frame.revision >= self.revision or frame.id in self.held
         elif frame.revision <= self.revision:
             return
@@ -185,19 +185,19 @@ class Viewer:
 
     def _apply(self, frame: Frame) -> None:
         match frame:
-            case Insert(message=message) | Update(message=message):
+            case InsertFrame(message=message) | UpdateFrame(message=message):
                 self.held[message.id] = message
-            case Delete(id=id):
+            case DeleteFrame(id=id):
                 self.held.pop(id, None)
-            case Take(taken=taken):
+            case TakeFrame(taken=taken):
                 for id, position in taken:
                     self.held[id] = replace(self.held[id], position=position, status="completed")
-            case Chunk(id=id, at=at, text=text):
+            case ChunkFrame(id=id, at=at, text=text):
                 held = self.held[id]
                 known = held.content or ""
                 assert at <= len(known), "text is missing"
                 self.held[id] = replace(held, content=known[:at] + text if at + len(text) > len(known) else known)
-            case End(id=id, status=status):
+            case EndFrame(id=id, status=status):
                 self.held[id] = replace(self.held[id], status=status, taken=())
 
 

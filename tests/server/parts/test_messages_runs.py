@@ -10,7 +10,7 @@ from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents
 
 from plait import Context, NotFound, StoreError, TooLarge
 from plait.limits import DEFAULT_LIMITS
-from plait.parts.messages.part import ThreadMessages
+from plait.parts.messages.thread_messages import ThreadMessages
 
 
 async def during(lab: MessagesLab, work: Callable[[ThreadMessages], Awaitable[object]]) -> None:

@@ -12,10 +12,10 @@ from tests.server.parts.test_messages_runs import during
 
 from plait import Conflict, Context, Limits, MemoryStore, Plait, PlaitError, StoreError, Thread, TooLarge
 from plait.parts.attempts import PAUSES
-from plait.parts.messages.frames import Chunk, Delete, End
+from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame
 from plait.parts.messages.message import Message
-from plait.parts.messages.part import Messages, ThreadMessages
 from plait.store.protocol import RecordRange
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait_schemas.codec import decode_json
 
 
@@ -41,9 +41,9 @@ async def test_a_stream_is_durable_while_it_grows(chats: MessagesLab) -> None:
     found = (await messages.list()).messages[0]
     assert (found.id, found.content, found.status) == (m.id, "Hello world", "completed")
     assert contents(viewer.shown) == ["Hello world"]
-    chunks = [frame for frame in viewer.frames if isinstance(frame, Chunk)]
+    chunks = [frame for frame in viewer.frames if isinstance(frame, ChunkFrame)]
     assert "".join(each.text for each in chunks) == "Hello world"
-    assert isinstance(viewer.frames[-1], End)
+    assert isinstance(viewer.frames[-1], EndFrame)
     await chats.restart()
     assert statuses(await chats.all()) == ["completed"]
 
@@ -60,7 +60,7 @@ async def test_many_pieces_are_few_writes(chats: MessagesLab) -> None:
             await messages.get(m.id)  # What was written is durable.
     writes = (asyncio.get_running_loop().time() - began) / 0.04
     assert len(viewer.shown[0].content or "") == 100_000
-    assert len([frame for frame in viewer.frames if isinstance(frame, Chunk)]) <= writes + 2
+    assert len([frame for frame in viewer.frames if isinstance(frame, ChunkFrame)]) <= writes + 2
 
 
 async def test_a_write_of_a_stream_has_the_new_text_only(troubled: MessagesLab) -> None:
@@ -90,8 +90,8 @@ async def records_of(lab: MessagesLab, prefix: str) -> list[Any]:
 async def test_a_reader_sees_all_of_a_text_whose_pieces_are_replaced(
     chats: MessagesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.parts.messages.stream._INTERVAL", 0.0)
-    monkeypatch.setattr("plait.parts.messages.stream._MOST_PIECES", 3)
+    monkeypatch.setattr("plait.parts.messages.message_stream._INTERVAL", 0.0)
+    monkeypatch.setattr("plait.parts.messages.message_stream._MOST_PIECES", 3)
     messages = await chats.messages()
     viewer = Viewer(messages)
     await viewer.open()
@@ -407,7 +407,7 @@ async def test_a_stream_of_an_attempt_in_a_thread_that_was_taken_over_is_removed
         assert decode_json(head).get("streams", []) == []
         missed = await (await lab.messages()).feed.since(1)
         assert missed is not None
-        shown = [each.message for each in missed.frames if not isinstance(each, Delete)]
+        shown = [each.message for each in missed.frames if not isinstance(each, DeleteFrame)]
         assert {each.content: each.status for each in shown} == {"a": "completed", "re a": "completed"}
 
 
@@ -489,7 +489,13 @@ async def test_frames_come_in_order_and_a_viewer_that_was_away_gets_the_rest(cha
     await away.open()
     assert viewer.shown == away.shown == [await messages.get(first.id), nested]
     assert viewer.revision == away.revision == 5
-    assert [type(frame).__name__ for frame in viewer.frames] == ["Insert", "Insert", "Update", "Delete", "Insert"]
+    assert [type(frame).__name__ for frame in viewer.frames] == [
+        "InsertFrame",
+        "InsertFrame",
+        "UpdateFrame",
+        "DeleteFrame",
+        "InsertFrame",
+    ]
     await chats.restart()
     messages = await chats.messages()
     await away.open(messages)

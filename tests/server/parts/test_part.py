@@ -8,7 +8,7 @@ from tests.clocks import Clock
 from tests.server.parts.workshop import FlakyStore, open_workshop
 
 from plait.actor.thread import Thread
-from plait.parts.messages.part import Messages
+from plait.parts.messages.thread_messages import Messages
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values

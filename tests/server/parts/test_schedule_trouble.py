@@ -18,7 +18,7 @@ from plait.agents.context import Context
 from plait.agents.runs import Runs
 from plait.errors import Destroyed, RolledBack, StoreError, TooMany, Unavailable
 from plait.parts.attempts import CRASHES
-from plait.parts.messages.part import Messages
+from plait.parts.messages.thread_messages import Messages
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import MOST_ROWS, Schedule, Scheduled
 from plait.parts.values import Values

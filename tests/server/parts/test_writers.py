@@ -13,7 +13,7 @@ from plait import Context, Messages, Plait, Schedule, Thread, Values, effect, rp
 from plait.actor.turn import current_turn
 from plait.kv.kv import KV
 from plait.kv.user import User
-from plait.parts.messages.part import ThreadMessages
+from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.schedule.schedule import ThreadSchedule
 from plait.parts.stage import find_stage
 from plait.parts.values import ThreadValues

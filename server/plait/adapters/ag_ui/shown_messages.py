@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from plait.adapters.message_history import Fields, Format
 from plait.errors import InvalidArguments, TooLarge
 from plait.parts.messages.message import Message
-from plait.parts.messages.part import Messages, ThreadMessages
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait_schemas.codec import LARGE, encode_json
 
 __all__ = ["Added", "MessagesSnapshot", "has_messages", "open_messages", "read_added"]

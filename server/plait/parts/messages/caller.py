@@ -9,8 +9,8 @@ from plait.errors import PlaitError
 from plait.parts.attempt_runner import AttemptRunner, Uncounted
 from plait.parts.attempts import PAUSES, RetryPolicy
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.state import QueueAttempts
-from plait.parts.messages.writer import Writer
+from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.queue_attempts import QueueAttempts
 from plait.state.commit import Commit
 
 __all__ = ["AgentCaller"]
@@ -24,7 +24,7 @@ _QUEUE: Final = ""
 class AgentCaller:
     """Begins runs of an agent, one at a time, while messages are queued."""
 
-    def __init__(self, writer: Writer, agent: str) -> None:
+    def __init__(self, writer: MessageWriter, agent: str) -> None:
         self._writer = writer
         self._agent = agent
         self._runner = AttemptRunner(writer.actor, self)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from plait.parts.messages.frames import Delete, End, Frame, Insert, Take, Update
+from plait.parts.messages.frames import DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
 from plait.parts.messages.message import (
     Message,
     Status,
@@ -15,15 +15,15 @@ from plait.parts.messages.message import (
     queue_key,
     read_id,
 )
+from plait.parts.messages.queue_attempts import StreamPlace
 from plait.parts.messages.state import (
     HEAD,
     KEPT,
     LOG,
-    Head,
     LostStream,
+    MessagesHead,
     Numbers,
     State,
-    StreamPlace,
     count_key,
     encode_head,
 )
@@ -83,7 +83,7 @@ class Changes:
 
     def add(self, message: Message) -> Message:
         """Add a message at its position, and return the stored message."""
-        message = self._join(message, Insert)
+        message = self._join(message, InsertFrame)
         if message.status == "streaming":
             self.note_stream(message)
         return message
@@ -98,7 +98,7 @@ class Changes:
         self._write(after)
         if self._tells(after):
             self._tell_changed(after.position)
-            self.frames.append(Update(self._revision, after))
+            self.frames.append(UpdateFrame(self._revision, after))
         return after
 
     def end_stream(self, message: Message, pieces: Iterable[str]) -> Message:
@@ -148,7 +148,7 @@ class Changes:
         if self._tells(message):
             self._revision += 1
             message = replace(message, revision=self._revision)
-            self.frames.append(Insert(self._revision, message))
+            self.frames.append(InsertFrame(self._revision, message))
         self._put_pending(message)
         self._count(message, 1)
         return message
@@ -160,7 +160,7 @@ class Changes:
         if self._tells(after):
             self._revision += 1
             after = replace(after, revision=self._revision)
-            self.frames.append(Update(self._revision, after))
+            self.frames.append(UpdateFrame(self._revision, after))
         self._put_pending(after)
         return after
 
@@ -187,14 +187,14 @@ class Changes:
             self._put(message)
             found.append(message)
         if taken:
-            self.frames.append(Take(revision, taken))
+            self.frames.append(TakeFrame(revision, taken))
         return found
 
     def give_up(self, before: Message) -> Message:
         """Move a message from the queue to the history as failed, before what the last attempt left; return it."""
         self._drop_pending(before)
         position = (self.attempts.place if self.attempts.left else 0) or self._numbers.next_position()
-        return self._join(replace(before, position=position, status="failed", revision=0), Update)
+        return self._join(replace(before, position=position, status="failed", revision=0), UpdateFrame)
 
     def remember(self, id: str) -> None:
         """Remember the id of a message that was sent with a key."""
@@ -216,7 +216,7 @@ class Changes:
                 counts[key] = total
             else:
                 counts.pop(key, None)
-        head = Head(
+        head = MessagesHead(
             position=self._numbers.position,
             at=self._numbers.at,
             last=self._last,
@@ -233,7 +233,7 @@ class Changes:
 
     # Inside
 
-    def _join(self, message: Message, make_frame: type[Insert | Update]) -> Message:
+    def _join(self, message: Message, make_frame: type[InsertFrame | UpdateFrame]) -> Message:
         """Put a message into the history, at its end or before, and return it as it is stored."""
         is_last = message.position > self._last
         if self._tells(message):
@@ -255,7 +255,7 @@ class Changes:
             self._add(count_key(place.depth, key, silent=place.silent), number)
         if self._is_live and not place.silent:
             self._tell_changed(place.position)
-            self.frames.append(End(self._revision, place.id, "failed" if status == "failed" else "completed"))
+            self.frames.append(EndFrame(self._revision, place.id, "failed" if status == "failed" else "completed"))
 
     def _tell_changed(self, position: int) -> None:
         self._revision += 1
@@ -276,7 +276,7 @@ class Changes:
         if self._tells(message):
             self._revision += 1
             self._log(message.id)
-            self.frames.append(Delete(self._revision, message.id))
+            self.frames.append(DeleteFrame(self._revision, message.id))
 
     def _log(self, what: int | str) -> None:
         """Log, with the revision, the position that was written or the id that was removed."""

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.message import Page, measure_message
-from plait.parts.messages.reading import Listing
+from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.reading import MessageListing
 from plait.parts.messages.state import State
-from plait.parts.messages.writer import Writer
 
 __all__ = ["Feed"]
 
@@ -22,7 +22,7 @@ class Feed:
     messages; it then drops held frames up to the revision of these, except chunks.
     """
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: MessageWriter) -> None:
         self._writer = writer
 
     def watch(self, viewer: Viewer) -> Callable[[], None]:
@@ -40,7 +40,9 @@ class Feed:
         What is pending comes in addition to `limit`, and to `size` in bytes.
         """
         state = await self._find_durable()
-        listing = Listing(self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ANY_DEPTH, state=state)
+        listing = MessageListing(
+            self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ANY_DEPTH, state=state
+        )
         if before is None:
             limit += len(state.queue)
             queued = sum(map(measure_message, state.queue))

@@ -7,38 +7,38 @@ import msgspec
 
 from plait.parts.messages.message import Message
 
-__all__ = ["Chunk", "Delete", "End", "Frame", "Insert", "Missed", "Take", "Update"]
+__all__ = ["ChunkFrame", "DeleteFrame", "EndFrame", "Frame", "InsertFrame", "Missed", "TakeFrame", "UpdateFrame"]
 
 
-class Insert(msgspec.Struct, frozen=True, tag_field="op", tag="insert"):
+class InsertFrame(msgspec.Struct, frozen=True, tag_field="op", tag="insert"):
     """A message that was added, to the history or, if it is pending, to the queue."""
 
     revision: int
     message: Message
 
 
-class Update(msgspec.Struct, frozen=True, tag_field="op", tag="update"):
+class UpdateFrame(msgspec.Struct, frozen=True, tag_field="op", tag="update"):
     """A message that has changed; its position may have changed, too."""
 
     revision: int
     message: Message
 
 
-class Delete(msgspec.Struct, frozen=True, tag_field="op", tag="delete"):
+class DeleteFrame(msgspec.Struct, frozen=True, tag_field="op", tag="delete"):
     """A message that was removed, from the history or the queue."""
 
     revision: int
     id: str
 
 
-class Take(msgspec.Struct, frozen=True, tag_field="op", tag="take"):
+class TakeFrame(msgspec.Struct, frozen=True, tag_field="op", tag="take"):
     """Pending messages that moved to the history: the id and the new position of each."""
 
     revision: int
     taken: Sequence[tuple[str, int]]
 
 
-class Chunk(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
+class ChunkFrame(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
     """Text at the end of a message that is streaming; `at` is the number of characters before it.
 
     It has the revision of the frame before it. A client that already has the text drops it.
@@ -51,7 +51,7 @@ class Chunk(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
     text: str
 
 
-class End(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
+class EndFrame(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
     """The end of a streaming message; its text is that of the chunks."""
 
     revision: int
@@ -59,7 +59,7 @@ class End(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
     status: Literal["completed", "failed"]
 
 
-Frame = Insert | Update | Delete | Take | Chunk | End
+Frame = InsertFrame | UpdateFrame | DeleteFrame | TakeFrame | ChunkFrame | EndFrame
 """One frame for clients."""
 
 
@@ -67,4 +67,4 @@ class Missed(msgspec.Struct, frozen=True):
     """The frames that a client has missed up to a revision, in order, and then the messages that are streaming."""
 
     revision: int
-    frames: list[Insert | Update | Delete]
+    frames: list[InsertFrame | UpdateFrame | DeleteFrame]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.messages.frames import Delete, Insert, Missed, Update
+from plait.parts.messages.frames import DeleteFrame, InsertFrame, Missed, UpdateFrame
 from plait.parts.messages.message import (
     Message,
     decode_message,
@@ -124,8 +124,8 @@ class History:
         head = state.head
         if revision < 0 or not 0 <= head.revision - revision <= KEPT:
             return None
-        found: list[tuple[int, Insert | Update | Delete]] = [
-            (each.revision, Insert(each.revision, each))
+        found: list[tuple[int, InsertFrame | UpdateFrame | DeleteFrame]] = [
+            (each.revision, InsertFrame(each.revision, each))
             for each in state.queue
             if each.revision > revision and not each.silent
         ]
@@ -134,24 +134,24 @@ class History:
             if message.revision <= head.revision and not message.silent:
                 size += measure_message(message)
                 seen.add(message.position)
-                found.append((message.revision, Insert(message.revision, message)))
+                found.append((message.revision, InsertFrame(message.revision, message)))
             if size > _MOST_MISSED:
                 return None
         async for number, what in self._read_log(revision):
             if what is None:
                 return None
             if isinstance(what, str):
-                found.append((number, Delete(number, what)))
+                found.append((number, DeleteFrame(number, what)))
             elif number <= head.revision and what not in seen and (changed := await self.at(what)) is not None:
                 size += measure_message(changed)
                 seen.add(what)
-                found.append((number, Update(number, changed)))
+                found.append((number, UpdateFrame(number, changed)))
             if size > _MOST_MISSED:
                 return None
         frames = [frame for _, frame in sorted(found, key=_revision) if frame.revision <= head.revision]
         places = [each.position for each in head.streams if not each.silent and each.position not in seen]
         streaming = [await self.at(position) for position in places]
-        frames += [Update(head.revision, each) for each in streaming if each is not None]
+        frames += [UpdateFrame(head.revision, each) for each in streaming if each is not None]
         return Missed(head.revision, frames)
 
     # Inside

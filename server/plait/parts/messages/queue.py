@@ -8,7 +8,7 @@ from plait.errors import TooMany
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message, measure_message
-from plait.parts.messages.writer import Writer
+from plait.parts.messages.message_writer import MessageWriter
 from plait.state.commit import Commit
 
 __all__ = ["MOST_QUEUED", "Queue", "find_sender"]
@@ -23,7 +23,7 @@ _MOST_RECORDS: Final = 8
 class Queue:
     """Adds messages to the queue of one thread; without a `caller`, no agent is called for them."""
 
-    def __init__(self, writer: Writer, caller: AgentCaller | None) -> None:
+    def __init__(self, writer: MessageWriter, caller: AgentCaller | None) -> None:
         self._writer = writer
         self._caller = caller
 

@@ -6,16 +6,16 @@ from plait.errors import Conflict
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, measure_message
+from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.state import State
-from plait.parts.messages.writer import Writer
 
-__all__ = ["Listing", "Reader"]
+__all__ = ["MessageListing", "MessageReader"]
 
 
-class Reader:
+class MessageReader:
     """Finds messages; `find_staged` returns the changes of the calling run, None if there are none."""
 
-    def __init__(self, writer: Writer, find_staged: Callable[[], Changes | None]) -> None:
+    def __init__(self, writer: MessageWriter, find_staged: Callable[[], Changes | None]) -> None:
         self._writer = writer
         self._find_staged = find_staged
 
@@ -58,7 +58,7 @@ class Reader:
         return [each async for page in pages for each in page if each.tool_call_id in wanted]
 
 
-class Listing:
+class MessageListing:
     """The messages with some statuses, given by their first letters, with the `staged` changes of a run.
 
     The pending ones are those of `state`, or else of the writer's last state, which may not be durable.
@@ -66,7 +66,7 @@ class Listing:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: MessageWriter,
         staged: Changes | None,
         *,
         statuses: str,

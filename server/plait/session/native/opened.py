@@ -14,10 +14,10 @@ from plait.actor.per_actor import PerActor
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread, Forbidden, NotFound, PlaitError, StoreError, TooMany, Unavailable
 from plait.instruments.protocol import tell_limit
-from plait.parts.messages.frames import Chunk, Delete, End, Insert, Take, Update
+from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, InsertFrame, TakeFrame, UpdateFrame
 from plait.parts.messages.frames import Frame as Change
 from plait.parts.messages.message import Message
-from plait.parts.messages.part import Messages, ThreadMessages
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.session.native.follower import Follower
 from plait_schemas import messages
 from plait_schemas.codec import encode_json
@@ -215,11 +215,11 @@ class OpenedParts:
 # Frames
 
 
-def _gather(frames: Sequence[Insert | Update | Delete]) -> tuple[Sequence[Message], list[str]]:
+def _gather(frames: Sequence[InsertFrame | UpdateFrame | DeleteFrame]) -> tuple[Sequence[Message], list[str]]:
     """Return the messages that changes have left, and the ids of those that were removed."""
     items, removed = dict[str, Message](), dict[str, None]()
     for each in frames:
-        if isinstance(each, Delete):
+        if isinstance(each, DeleteFrame):
             items.pop(each.id, None)
             removed[each.id] = None
         else:
@@ -246,16 +246,16 @@ def _encode_page(page: messages.Page, items: Sequence[Message]) -> bytes:
 
 def _encode_change(part: str, change: Change) -> bytes:
     match change:
-        case Insert(revision, message):
+        case InsertFrame(revision, message):
             data = encode(messages.Part(part, revision, "insert"))
-        case Update(revision, message):
+        case UpdateFrame(revision, message):
             data = encode(messages.Part(part, revision, "update"))
-        case Delete(revision, id):
+        case DeleteFrame(revision, id):
             return encode(messages.Part(part, revision, "delete", id=id))
-        case Take(revision, taken):
+        case TakeFrame(revision, taken):
             return encode(messages.Part(part, revision, "take", taken=dict(taken)))
-        case Chunk(revision, id, _, at, text):
+        case ChunkFrame(revision, id, _, at, text):
             return encode(messages.Part(part, revision, "chunk", id=id, at=at, text=text))
-        case End(revision, id, status):
+        case EndFrame(revision, id, status):
             return encode(messages.Part(part, revision, "end", id=id, status=status))
     return b'%b,"message":%b}' % (data[:-1], _encode_item(message))

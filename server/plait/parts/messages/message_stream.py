@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from plait.errors import PlaitError
 from plait.parts.encoding import check_type
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.frames import Chunk
+from plait.parts.messages.frames import ChunkFrame
 from plait.parts.messages.message import Message, Status, check_size, encode_message, history_key, piece_key
+from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.state import LostStream
-from plait.parts.messages.writer import Writer
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
@@ -52,7 +52,7 @@ class MessageStream:
     raises, or the block ends after the run, the message is failed, with its text.
     """
 
-    def __init__(self, writer: Writer, message: Message, draft: StreamDraft | None) -> None:
+    def __init__(self, writer: MessageWriter, message: Message, draft: StreamDraft | None) -> None:
         self._writer = writer
         self._message = message
         # The draft of its run, if it is written in one.
@@ -206,7 +206,7 @@ class MessageStream:
         frame = None
         if writer.is_live and not message.silent:
             revision = writer.state.head.revision
-            frame = Chunk(revision, message.id, message.position, start, text[start:])
+            frame = ChunkFrame(revision, message.id, message.position, start, text[start:])
         piece = Record(writer.part, piece_key(message.position, self._next), encode_json(text[start:]))
         records = [piece]
         if self._next - first >= _MOST_PIECES:

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message
-from plait.parts.messages.stream import MessageStream
-from plait.parts.messages.writer import Writer
+from plait.parts.messages.message_stream import MessageStream
+from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.stage import Stage
 
 __all__ = ["MessagesDraft", "edit_message"]
@@ -30,13 +30,13 @@ class _Op(NamedTuple):
 class MessagesDraft:
     """The operations of one run on messages: tried at once, and carried out when they are stored."""
 
-    def __init__(self, writer: Writer, stage: Stage) -> None:
+    def __init__(self, writer: MessageWriter, stage: Stage) -> None:
         self._writer = writer
         self._stage = stage
         self._ops: list[_Op] = []
         # The messages of the history that the run has edited or removed, as it has read them.
         self._seen: dict[str, Message | None] = {}
-        # The same ones when they were read to be stored, and the value of `Writer.edits` at that time.
+        # The same ones when they were read to be stored, and the value of `MessageWriter.edits` at that time.
         self._bases: Bases = {}
         self._read_at = -1
         # The operations, carried out on a copy of the messages; None if they must be tried again.

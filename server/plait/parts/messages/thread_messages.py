@@ -14,16 +14,15 @@ from plait.errors import NotFound
 from plait.parts.encoding import check_type, encode_key, read_back
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.draft import MessagesDraft, edit_message
 from plait.parts.messages.feed import Feed
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, Role, decode_message, make_id
+from plait.parts.messages.message_stream import MessageStream
+from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
-from plait.parts.messages.reading import Listing, Reader
-from plait.parts.messages.sent_keys import SENT, make_sent_id
-from plait.parts.messages.state import HEAD, load_state
-from plait.parts.messages.stream import MessageStream
-from plait.parts.messages.writer import Writer
+from plait.parts.messages.reading import MessageListing, MessageReader
+from plait.parts.messages.state import HEAD, SENT, load_state, make_sent_id
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
@@ -79,8 +78,8 @@ class ThreadMessages:
 
     def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
         self._actor = actor
-        self._writer = Writer(actor, part, agent=agent, is_live=is_live)
-        self._reader = Reader(self._writer, self._find_staged)
+        self._writer = MessageWriter(actor, part, agent=agent, is_live=is_live)
+        self._reader = MessageReader(self._writer, self._find_staged)
         # The messages that clients see.
         self.feed = Feed(self._writer)
         self._caller = None if agent is None else AgentCaller(self._writer, agent)
@@ -123,7 +122,7 @@ class ThreadMessages:
         """
         await self._actor.records.wait_for_shown()
         is_run = self._is_run()
-        listing = Listing(
+        listing = MessageListing(
             self._writer,
             self._find_staged(),
             statuses="c" if is_run else "cpsf",
@@ -226,7 +225,8 @@ class ThreadMessages:
             status="pending",
         )
         if is_known:
-            return Result(self._writer.state.find_pending(message.id) or message, self._written(None))
+            queued = (each for each in self._writer.state.queue if each.id == id)
+            return Result(next(queued, message), self._written(None))
         staged = None if draft is None else draft.changes
         if id is not None and staged is not None and staged.keys.has(id):
             return Result(message, STAGED)

@@ -9,16 +9,17 @@ from plait.clock import read_due_clock
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
-from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
+from plait.parts.messages.queue_attempts import QueueAttempts, StreamPlace
+from plait.parts.messages.state import LostStream, Numbers, State
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 
-__all__ = ["Writer"]
+__all__ = ["MessageWriter"]
 
 T = TypeVar("T")
 
 
-class Writer:
+class MessageWriter:
     """Holds the state of a thread's messages, and makes all changes of it.
 
     `agent` takes the queued messages, None if no agent is called for them; with `is_live`, clients get frames.
