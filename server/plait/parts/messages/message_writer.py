@@ -89,7 +89,7 @@ class MessageWriter:
         return result, commit
 
     def try_changes(self) -> Changes:
-        """Return changes of the state that are not stored, and of which clients are not told."""
+        """Return changes that are neither stored nor shown to clients."""
         return self._make_changes(is_live=False)
 
     def clear_queue(self) -> list[Record]:

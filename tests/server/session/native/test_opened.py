@@ -10,7 +10,7 @@ from plait import Context
 from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.errors import CorruptThread, PlaitError, StoreError, Unavailable
-from plait.parts.messages import part as part_file
+from plait.parts.messages import thread_messages
 from plait.session.native import opened
 from plait.store.protocol import ThreadKey
 
@@ -221,7 +221,7 @@ class Quiet(Chat):
     """Has messages that clients do not see."""
 
     kind = "quiet"
-    messages = part_file.Messages()
+    messages = thread_messages.Messages()
 
 
 @pytest.mark.parametrize("part", ["messages", "values", "nothing", "_actor", "on_start"])
