@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.messages.message import Message
-from plait.parts.messages.queue_attempts import QueueAttempts
+from plait.parts.messages.state import QueueAttempts
 
 HERE, THERE = "here", "there"
 

@@ -10,7 +10,7 @@ from plait.parts.attempt_runner import AttemptRunner, Uncounted
 from plait.parts.attempts import PAUSES, RetryPolicy
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message_writer import MessageWriter
-from plait.parts.messages.queue_attempts import QueueAttempts
+from plait.parts.messages.state import QueueAttempts
 from plait.state.commit import Commit
 
 __all__ = ["AgentCaller"]

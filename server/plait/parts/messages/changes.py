@@ -15,7 +15,6 @@ from plait.parts.messages.message import (
     queue_key,
     read_id,
 )
-from plait.parts.messages.queue_attempts import StreamPlace
 from plait.parts.messages.state import (
     HEAD,
     KEPT,
@@ -24,6 +23,7 @@ from plait.parts.messages.state import (
     MessagesHead,
     Numbers,
     State,
+    StreamPlace,
     count_key,
     encode_head,
 )

@@ -9,8 +9,7 @@ from plait.clock import read_due_clock
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
-from plait.parts.messages.queue_attempts import QueueAttempts, StreamPlace
-from plait.parts.messages.state import LostStream, Numbers, State
+from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
 from plait.state.commit import Commit
 from plait.store.protocol import Record
 

@@ -1,15 +1,14 @@
 """The data about a thread's messages that is kept in memory, so that writers need not read. No I/O."""
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.messages.message import Message, decode_message
-from plait.parts.messages.queue_attempts import QueueAttempts, StreamPlace
+from plait.parts.attempts import PAUSES, Attempts
+from plait.parts.messages.message import Message, SentKeys, decode_message
 from plait.store.protocol import Record
 from plait_schemas.codec import encode_json
 
@@ -18,16 +17,15 @@ __all__ = [
     "HEAD",
     "KEPT",
     "LOG",
-    "SENT",
     "LostStream",
     "MessagesHead",
     "Numbers",
-    "SentKeys",
+    "QueueAttempts",
     "State",
+    "StreamPlace",
     "count_key",
     "encode_head",
     "load_state",
-    "make_sent_id",
 ]
 
 HEAD: Final = "head"
@@ -42,16 +40,16 @@ FIRST_LINE: Final = f"{LOG}{1:016x}"
 KEPT: Final = 1000
 """The number of lines that the log keeps, and of revisions that are read, for clients that reconnect."""
 
-SENT: Final = "k/"
-"""The prefix of the keys of the records with the keys of sent messages."""
-
-# The minimum number of the last of these keys that are remembered, of ids in a record, and of characters in an id.
-_REMEMBERED: Final = 10_000
-_ON_PAGE: Final = 128
-_LENGTH: Final = 24
-_PAGES: Final = _REMEMBERED // _ON_PAGE + 2
-
 Counts = Mapping[str, int]
+
+
+class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A streaming message: its position, and its `count_key`."""
+
+    position: int
+    id: str
+    depth: int
+    silent: bool
 
 
 class LostStream(NamedTuple):
@@ -59,6 +57,77 @@ class LostStream(NamedTuple):
 
     message: Message
     pieces: Sequence[str]
+
+
+class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
+    """The state of the attempts to have the queue taken; each method returns the next state."""
+
+    # The position of the oldest message when the last attempt began, or when that last stored what it took; 0 if
+    # nothing was queued. The counts belong to it.
+    oldest: int = 0
+    # Whether the last attempt has stored what it took, and has not ended well: another one is made even if nothing is
+    # queued.
+    is_owed: bool = False
+    # The last position in the queue that an attempt which failed may have taken: up to there, an attempt takes one.
+    until: int = 0
+    # The messages of the last attempt that streamed, if they have not become history; and the position that the oldest
+    # message got when that attempt took it.
+    left: Sequence[StreamPlace] = ()
+    place: int = 0
+
+    def follow(self, oldest: int, now: int) -> "QueueAttempts":
+        """Follow a change of the queue: its first message is at `oldest`, or 0 if there is none."""
+        if self.process:
+            return self  # The end of the attempt decides.
+        if not oldest and not self.is_owed:
+            return _NONE
+        if not self.due or (oldest != self.oldest and self.oldest and not self.is_owed):
+            # The first message, or the failed one has left the queue.
+            return replace(self.succeed(oldest, now), left=self.left)
+        return self
+
+    def begin_at(self, oldest: int, process: str) -> Self:
+        """Begin an attempt; the counts start at 0 if another message is the oldest now."""
+        begun = replace(self, process=process, oldest=oldest, is_owed=False)
+        return begun if oldest == self.oldest else replace(begun, failures=0, crashes=0, place=0)
+
+    def progress_to(self, oldest: int) -> Self:
+        """Follow a write of the running attempt: what has left the queue with it is done, and did not crash."""
+        if not self.process or oldest == self.oldest != 0:
+            return self
+        failures = self.failures if oldest == self.oldest else 0
+        return replace(self.progress(), oldest=oldest, is_owed=True, failures=failures, place=0)
+
+    def recover_at(self, queue: Sequence[Message], now: int, process: str) -> Self:
+        """End an attempt whose end was not stored: as a crash, unless it ran in this process."""
+        if not self.process:  # A clock that was ahead may have set its time.
+            return self.rest(now) if self.due > now + PAUSES.most * 1e6 else self
+        oldest, last = (queue[0].position, queue[-1].position) if queue else (0, 0)
+        if self.process == process:
+            return self.rest(self.due).end(oldest)
+        # It may have taken everything.
+        return replace(self.recover(process), due=now).end(oldest, 0 if oldest <= self.until else last)
+
+    def end(self, oldest: int, taken: int = 0) -> Self:
+        """End an attempt that has not succeeded, and may have failed for the messages up to the position `taken`."""
+        return replace(self, is_owed=self.has_taken(oldest), until=max(self.until, taken))
+
+    def has_taken(self, oldest: int) -> bool:
+        """Whether an attempt has succeeded: the message that was the oldest when it began is not queued."""
+        return self.is_owed or not self.oldest or oldest != self.oldest
+
+    def succeed(self, oldest: int, now: int) -> "QueueAttempts":
+        """End the attempts at a message; later ones are due at once, and are taken one by one up to `until`."""
+        return QueueAttempts(due=now, until=self.until) if oldest else _NONE
+
+    def without(self, position: int) -> Self:
+        """Return the attempts when the message at a position is no longer one that was left."""
+        if not self.left:
+            return self
+        return replace(self, left=[each for each in self.left if each.position != position])
+
+
+_NONE: Final = QueueAttempts()
 
 
 class MessagesHead(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,49 +146,6 @@ class MessagesHead(msgspec.Struct, frozen=True, omit_defaults=True):
     queued_bytes: int = 0
     streams: Sequence[StreamPlace] = ()
     attempts: QueueAttempts = QueueAttempts()
-
-
-class SentKeys:
-    """The ids of the messages that were sent with a key, in records of 128. Immutable."""
-
-    __slots__ = ("_first", "_pages")
-
-    def __init__(self, first: int = 0, pages: Sequence[str] = ()) -> None:
-        # The number of the first record, and the concatenated ids of each record.
-        self._first = first
-        self._pages = pages
-
-    @classmethod
-    def load(cls, records: Sequence[Record]) -> "SentKeys":
-        """Return the keys from stored records, in order."""
-        pages = [record.value[1:-1].decode() for record in records if record.value is not None]
-        return cls(int(records[0].key[len(SENT) :], 16), pages) if records else cls()
-
-    def has(self, id: str) -> bool:
-        """Whether a message was sent with this id."""
-        return any(_find(page, id) >= 0 for page in self._pages)
-
-    def add(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
-        """Return the keys with another id, and the records that change."""
-        first, pages = self._first, [*self._pages]
-        records: dict[str, bytes | None] = {}
-        if not pages or len(pages[-1]) >= _ON_PAGE * _LENGTH:
-            pages.append("")
-        if len(pages) > _PAGES - 1:
-            records[_page_key(first)] = None
-            first, pages = first + 1, pages[1:]
-        pages[-1] += id
-        records[_page_key(first + len(pages) - 1)] = _encode_page(pages[-1])
-        return SentKeys(first, pages), records
-
-    def remove(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
-        """Return the keys without an id, and the record that changes, if there is one."""
-        for number, page in enumerate(self._pages):
-            if (at := _find(page, id)) >= 0:
-                pages = [*self._pages]
-                pages[number] = page[:at] + page[at + _LENGTH :]
-                return SentKeys(self._first, pages), {_page_key(self._first + number): _encode_page(pages[number])}
-        return self, {}
 
 
 class State(msgspec.Struct, frozen=True):
@@ -178,24 +204,3 @@ def encode_head(head: MessagesHead) -> bytes:
 
 
 _decode_head: Final = msgspec.json.Decoder(MessagesHead).decode
-
-
-def make_sent_id(sender: str, key: str) -> str:
-    """Return the id of the message that a sender has sent with a key."""
-    return blake2b(encode_json((sender, key)), digest_size=12).hexdigest()
-
-
-def _page_key(number: int) -> str:
-    return f"{SENT}{number:08x}"
-
-
-def _encode_page(page: str) -> bytes:
-    return b'"%b"' % page.encode()
-
-
-def _find(page: str, id: str) -> int:
-    """Return where an id is in a record; -1 if it is not."""
-    at = page.find(id)
-    while at % _LENGTH and at >= 0:  # The match spans two ids.
-        at = page.find(id, at + 1)
-    return at

@@ -15,13 +15,13 @@ from plait.parts.encoding import check_type, encode_key, read_back
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import Message, Page, Role, decode_message, make_id
+from plait.parts.messages.message import SENT, Message, Page, Role, decode_message, make_id, make_sent_id
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader
-from plait.parts.messages.state import HEAD, SENT, load_state, make_sent_id
+from plait.parts.messages.state import HEAD, load_state
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
