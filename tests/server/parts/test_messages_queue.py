@@ -17,8 +17,8 @@ from plait.actor.turn import Turn
 from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.messages.message import Message
 from plait.parts.messages.queue import MOST_QUEUED
-from plait.store.protocol import RecordRange
 from plait.parts.messages.thread_messages import Messages
+from plait.store.protocol import RecordRange
 from plait_schemas.codec import decode_json
 
 

@@ -14,8 +14,8 @@ from plait import Conflict, Context, Limits, MemoryStore, Plait, PlaitError, Sto
 from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame
 from plait.parts.messages.message import Message
-from plait.store.protocol import RecordRange
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
+from plait.store.protocol import RecordRange
 from plait_schemas.codec import decode_json
 
 
