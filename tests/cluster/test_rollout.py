@@ -77,7 +77,7 @@ async def test_older_code_does_not_get_the_shards_of_threads_that_newer_code_has
         await replace(cluster, tmp_path, "b", "new")
 
         def find_three() -> tuple[str, ...] | None:
-            """Return one name of each kind in shards of b, of which it gets a few at a time."""
+            """Return one name of each kind in shards of b, which gets a few of these at a time."""
             owned = (owned_by_b(cluster, names) for names in (kept, odd, unused))
             return next((three for three in product(*owned) if len(set(map(shard_of, three))) == 3), None)
 
