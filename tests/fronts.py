@@ -6,7 +6,7 @@ Tests that are `relayed` run once more with a front before each app that `runnin
 import copy
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 
@@ -15,9 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.ports import hold_port
 
 from plait import Plait, ThreadKey
-from plait.cluster.gate import OPEN, Gate
 from plait.cluster.node_config import NodeConfig, split_address
-from plait.cluster.owners import NodeId, NotOwner
+from plait.cluster.owners import NodeId, NotOwner, Owners
 from plait.web.http.endpoint import Endpoint
 from plait.web.links.folder import Folder
 from plait.web.links.links import Links, Network
@@ -42,32 +41,22 @@ class _Use:
     over: Over = "unix"
 
 
-class OneOwner:
+class OneOwner(Owners):
     """Two nodes; one owns every thread."""
 
     is_alone = False
     keepers: Sequence[NodeId] = (_GATEWAY, _OWNER)
-    gate: Gate = OPEN
+    node: NodeId = _GATEWAY
 
     def __init__(self, node: int = _GATEWAY) -> None:
-        self.node: NodeId = node
-        self.server: Mapping[int, NodeId | None] = {0: node}
-
-    async def find_others(self) -> Sequence[NodeId]:
-        return ()  # Nothing is open for a principal at the gateway.
+        self.node = node
 
     def find(self, key: ThreadKey) -> NodeId | None:
         return _OWNER
 
-    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
-        pass
-
     def check(self, key: ThreadKey) -> None:
         if self.node != _OWNER:
             raise NotOwner("another node owns every thread")
-
-    async def record_version(self, key: ThreadKey, version: int) -> None:
-        pass
 
 
 class Front:

@@ -123,7 +123,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, lines: list[Lines]) -> Iterator[N
         nodes = FixedNodes(OneOwner(), Chains("elsewhere", node.instruments))
         nodes.line = nodes.peers = line = Lines(node, folder)
         lines.append(line)
-        node.everywhere = FromElsewhere(node, nodes)
+        node.everywhere = FromElsewhere(node, node.transfers, nodes)
         node.line = line  # type: ignore[attr-defined]
 
     async def stop_asked(node: Node, timeout: float) -> None:

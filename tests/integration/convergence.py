@@ -204,7 +204,7 @@ class World:
     def awake(self) -> Actor | None:
         """Return the thread if it is awake; waking may have to wait for the disk."""
         assert self._node is not None
-        return self._node.get_awake(self.key)
+        return self._node._threads.find_awake(self.key)
 
     def hold(self, *, is_held: bool) -> None:
         """Stop the disk, or store everything that waits."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -13,7 +13,7 @@ from plait.cluster.directory import Directory, DirectoryView, NodeRecord
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import LEASE, boot_time
 from plait.cluster.member import SINGLE, Member
-from plait.cluster.owners import NodeId, NotOwner
+from plait.cluster.owners import NodeId, NotOwner, Owners
 from plait.cluster.shard_moves import NO_THREADS, Moves
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.store.protocol import ThreadKey, Unreachable
@@ -32,7 +32,7 @@ _AGAIN: Final = 0.25
 _LAST_ANSWERS: Final = 0.3
 
 
-class ClusterOwners:
+class ClusterOwners(Owners):
     """The owners of threads among the nodes of a `directory`. `record` is this node, without an id."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ClusterOwners:
         self._directory = directory
         self._interval = interval
         self._clock = clock
-        self.gate = LeaseGate()
+        self.gate: LeaseGate = LeaseGate()
         self._moves = NO_THREADS
         self._member = self._make_member()
         # The nodes that are alive in a view, by id, and the owners of shards that other nodes have told of since.
@@ -73,10 +73,6 @@ class ClusterOwners:
     @property
     def is_alone(self) -> bool:
         return self._record.name == SINGLE
-
-    @property
-    def keepers(self) -> Sequence[NodeId]:
-        return (self.node,)
 
     @property
     def server(self) -> Mapping[int, NodeId | None]:

@@ -2,57 +2,43 @@
 
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from plait.cluster.lease import NodeLease
 
 __all__ = ["OPEN", "Gate", "LeaseGate"]
 
 
-class Gate(Protocol):
-    """Whether anything may leave this process."""
+class Gate:
+    """Whether anything may leave this process; always, if it shares its threads with no other."""
+
+    # Changes when everything must be dropped that waits, as this node was dead for the others.
+    generation = 0
 
     @property
     def is_open(self) -> bool:
         """Whether it may leave now."""
-        ...
+        return True
 
     @property
     def closed_for(self) -> float:
         """Seconds since it has closed; 0 while it is open, and infinite before it opens first."""
-        ...
-
-    @property
-    def generation(self) -> int:
-        """Changes when everything must be dropped that waits, as this node was dead for the others."""
-        ...
+        return 0.0
 
     def call_when_open(self, callback: Callable[[], None]) -> None:
         """Call back once when the gate opens again; output that must not leave is dropped first."""
-        ...
-
-
-class _OpenGate:
-    """The gate of a process that shares its threads with no other."""
-
-    is_open = True
-    closed_for = 0.0
-    generation = 0
-
-    def call_when_open(self, callback: Callable[[], None]) -> None:
         callback()
 
 
-OPEN: Final = _OpenGate()
+OPEN: Final = Gate()
 """A gate that is always open."""
 
 
-class LeaseGate:
+class LeaseGate(Gate):
     """The gate of a node with a lease: open while that holds."""
 
     def __init__(self) -> None:
         self._lease: NodeLease | None = None
-        self.generation = 0
         self._waiting: list[Callable[[], None]] = []
 
     @property

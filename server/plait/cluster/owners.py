@@ -6,11 +6,11 @@ file, and a file to a worker, so every worker finds each owner by itself.
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import msgspec
 
-from plait.cluster.gate import OPEN, Gate
+from plait.cluster.gate import OPEN
 from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 from plait.store.shards import find_file
@@ -35,84 +35,54 @@ class NotOwner(Unavailable):
         self.owner = owner
 
 
-class Owners(Protocol):
-    """Finds the owners of threads."""
+class Owners:
+    """Finds the owners of threads; these are of a process that owns every thread."""
+
+    # The gate that output asks before it leaves this node.
+    gate = OPEN
 
     @property
     def node(self) -> NodeId:
         """This node."""
-        ...
+        return 0
 
     @property
     def is_alone(self) -> bool:
         """Whether no other node can own a thread."""
-        ...
+        return True
 
     @property
     def keepers(self) -> Sequence[NodeId]:
         """The nodes whose stores have all threads together."""
-        ...
+        return (self.node,)
 
     @property
     def server(self) -> Mapping[int, NodeId | None]:
         """The nodes that are one server in metrics, by their numbers; None for one that is known to be dead."""
-        ...
-
-    @property
-    def gate(self) -> Gate:
-        """The gate that output asks before it leaves this node."""
-        ...
+        return {0: self.node}
 
     async def find_others(self) -> Collection[NodeId]:
         """Return all other nodes that are alive now. Raises StoreError."""
-        ...
+        return ()
 
     def find(self, key: ThreadKey) -> NodeId | None:
         """Return the node that owns a thread, from memory; None while its owner is lost."""
-        ...
+        return self.node
 
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
         """Remember who owns a thread: a node that was asked has said so. None: it does not know."""
-        ...
 
     def check(self, key: ThreadKey) -> None:
         """Raise NotOwner unless this node owns a thread."""
-        ...
 
     async def record_version(self, key: ThreadKey, version: int) -> None:
         """Record that a thread is written at this `state_version`: no node with an older one may own it after that.
 
         Raises NotOwner, and Unreachable.
         """
-        ...
 
 
-class _Alone:
-    """A process that owns every thread."""
-
-    node: NodeId = 0
-    is_alone = True
-    keepers: Sequence[NodeId] = (0,)
-    server: Mapping[int, NodeId | None] = {0: 0}
-    gate: Gate = OPEN
-
-    async def find_others(self) -> Collection[NodeId]:
-        return ()
-
-    def find(self, key: ThreadKey) -> NodeId | None:
-        return 0
-
-    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
-        pass
-
-    def check(self, key: ThreadKey) -> None:
-        pass
-
-    async def record_version(self, key: ThreadKey, version: int) -> None:
-        pass
-
-
-ALONE: Final = _Alone()
+ALONE: Final = Owners()
 """The owners of an app that one process serves."""
 
 
@@ -147,34 +117,34 @@ class Worker(msgspec.Struct, frozen=True):
         return {_VARIABLE: msgspec.json.encode(self).decode()}
 
 
-class Workers:
+class Workers(Owners):
     """The owners of threads among workers; `files` is how many files the store has."""
 
     is_alone = False
-    gate: Gate = OPEN
 
     def __init__(self, node: int, count: int, files: int) -> None:
-        self.node: NodeId = node
+        self._node = node
         self.count = count
-        self.keepers: Sequence[NodeId] = range(count)
-        self.server: Mapping[int, NodeId | None] = {number: number for number in range(count)}
         self._files = files
 
+    @property
+    def node(self) -> NodeId:
+        return self._node
+
+    @property
+    def keepers(self) -> Sequence[NodeId]:
+        return range(self.count)
+
+    @property
+    def server(self) -> Mapping[int, NodeId | None]:
+        return {number: number for number in range(self.count)}
+
     async def find_others(self) -> Collection[NodeId]:
-        """Return the numbers of the other workers."""
         return {*self.keepers} - {self.node}
 
     def find(self, key: ThreadKey) -> NodeId | None:
-        """Return the number of the worker that owns a thread."""
         return find_file(key, self._files) % self.count
 
-    def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
-        """Do nothing, as owners of files never change."""
-
     def check(self, key: ThreadKey) -> None:
-        """Raise NotOwner unless this worker owns a thread."""
         if (owner := self.find(key)) != self.node:
             raise NotOwner(f"worker {self.node} does not own {key}, but worker {owner}", owner)
-
-    async def record_version(self, key: ThreadKey, version: int) -> None:
-        """Do nothing, as all workers run the same code."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, Self
 
@@ -13,11 +13,12 @@ from plait.actor.rpc import Method, Sent
 from plait.agents.agent import AgentMethod
 from plait.errors import CallFailed
 from plait.limits import Limits
+from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.part import Part
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["THREAD_METHODS", "LocalThread", "StreamWindow", "ThreadCalls", "Waker", "find_part"]
+__all__ = ["THREAD_METHODS", "LocalThread", "OwnThreads", "StreamWindow", "ThreadCalls", "find_part"]
 
 THREAD_METHODS: Final[Mapping[str, Any]] = {
     "splice": int,
@@ -36,8 +37,8 @@ Put = Callable[[Sent, Any, int], None]
 """Takes an output of a stream, with the bytes that it has in the window."""
 
 
-class Waker(Protocol):
-    """Wakes the threads of this process."""
+class OwnThreads(Protocol):
+    """The threads of this node, for server code here and at other nodes."""
 
     limits: Limits
 
@@ -55,6 +56,23 @@ class Waker(Protocol):
 
     def interrupt(self, key: ThreadKey, message: Any) -> bool:
         """Interrupt the run of a thread, and return whether there is one."""
+        ...
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the calling code may wake threads."""
+        ...
+
+    def may_serve(self, key: ThreadKey) -> bool:
+        """Whether this node owns a thread, or still has it awake for the turns that have begun."""
+        ...
+
+    def find_any_kind(self, name: str) -> Kind:
+        """Return a kind, even one that plait itself uses. Raises NotFound."""
+        ...
+
+    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
+        """Iterate over the stored threads of this node."""
         ...
 
 
@@ -77,7 +95,7 @@ class ThreadCalls(Protocol):
 class LocalThread:
     """Uses a thread of this process, waking it when needed."""
 
-    def __init__(self, node: Waker, kind: Kind, key: ThreadKey) -> None:
+    def __init__(self, node: OwnThreads, kind: Kind, key: ThreadKey) -> None:
         self._node = node
         self._kind = kind
         self._key = key

@@ -149,11 +149,6 @@ class Node:
 
     # Finding threads
 
-    def get_awake(self, key: ThreadKey) -> Actor | None:
-        """Return a thread if it is awake, and reset its idle timer."""
-        slot = self._threads.find(key)
-        return slot.use() if slot.phase is Phase.AWAKE else None
-
     async def actor(self, key: ThreadKey, *, is_used: bool = True, creates: bool = True) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 

@@ -18,8 +18,7 @@ from plait.agents.agent import AgentMethod, Given
 from plait.errors import CallFailed, Indeterminate, NotFound
 from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
-from plait.node.local_thread import THREAD_METHODS, LocalThread, StreamWindow, find_part
-from plait.node.own_threads import OwnThreads
+from plait.node.local_thread import THREAD_METHODS, LocalThread, OwnThreads, StreamWindow, find_part
 from plait.node.remote_chain import Chains
 from plait.node.remote_errors import encode_error
 from plait.node.remote_requests import (

@@ -696,7 +696,7 @@ async def test_a_turn_that_has_ended_another_thread_that_sleeps_is_in_doubt() ->
         await outcome(house.handle(Other, "other").set_state(1))
         other: Any = (await house.actor(Other, "other")).thread
         other.idle_timeout = 0
-        await until(lambda: house.node.get_awake(other._actor.key) is None)
+        await until(lambda: house.node._threads.find_awake(other._actor.key) is None)
         _, call = await begin(house, "add_elsewhere", "by its end")
         await lose(house)
         with pytest.raises(Indeterminate):

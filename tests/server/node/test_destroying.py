@@ -107,7 +107,7 @@ def key_of(cls: type[Thread[Any]], name: str = "one") -> ThreadKey:
 
 async def is_gone(house: House, cls: type[Thread[Any]], name: str = "one") -> bool:
     key = key_of(cls, name)
-    return await house.store.find(key) is None and house.node.get_awake(key) is None
+    return await house.store.find(key) is None and house.node._threads.find_awake(key) is None
 
 
 # What is left
@@ -725,7 +725,7 @@ async def play(house: House, chance: random.Random, told: list[tuple[str, str, i
 
     async def destroy() -> None:
         with suppress(NotFound, Destroyed):
-            epoch = actor.state.epoch if (actor := house.node.get_awake(key_of(Room))) else ""
+            epoch = actor.state.epoch if (actor := house.node._threads.find_awake(key_of(Room))) else ""
             await house.handle(Room).destroy()
             told.append(("destroy", epoch, -1))
 
@@ -748,7 +748,7 @@ async def test_whatever_comes_at_the_same_moment_a_destroyed_thread_never_comes_
         await play(house, chance, told)
         ended = {epoch for what, epoch, _ in told if what == "destroy" and epoch}
         found = await store.find(key_of(Room))
-        awake = house.node.get_awake(key_of(Room))
+        awake = house.node._threads.find_awake(key_of(Room))
         assert found is None or found.epoch not in ended
         assert awake is None or awake.state.epoch not in ended
         if found is not None:

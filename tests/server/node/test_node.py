@@ -101,7 +101,7 @@ async def test_a_thread_that_is_only_read_is_not_woken_and_not_stored() -> None:
         assert await house.node.is_stored(key)
     async with open_house(Started, store=house.store) as house:
         assert await house.node.is_stored(key)
-        assert house.node.get_awake(key) is None
+        assert house.node._threads.find_awake(key) is None
         assert (await house.node.stored_actor(key)).state.durable.state == 1
 
 
@@ -109,7 +109,7 @@ async def test_a_thread_that_nobody_has_used_is_not_stored() -> None:
     async with open_house(Room) as house:
         house.handle(Room)
         assert await house.store.load(ThreadKey("room", "one")) is None
-        assert house.node.get_awake(ThreadKey("room", "one")) is None
+        assert house.node._threads.find_awake(ThreadKey("room", "one")) is None
 
 
 async def test_a_thread_without_initial_state_is_not_stored_until_it_has_one() -> None:
@@ -398,7 +398,7 @@ async def test_a_thread_that_somebody_is_connected_to_is_not_stopped(sleepy: typ
         await house.handle(sleepy, "other").add(1)
         await outcome(sleepy.stopped.wait())
         assert sleepy.lines.count("stop") == 1
-        assert house.node.get_awake(ThreadKey("sleepy", "one")) is not None
+        assert house.node._threads.find_awake(ThreadKey("sleepy", "one")) is not None
         sleepy.stopped.clear()
         client.leave()
         await outcome(sleepy.stopped.wait())
@@ -425,7 +425,7 @@ async def test_idle_time_counts_from_the_end_of_a_turn(sleepy: type[Sleepy]) -> 
         Long.gate.set()
         await outcome(call)
         await sweep(house, sleepy)
-        assert house.node.get_awake(actor.key) is actor
+        assert house.node._threads.find_awake(actor.key) is actor
 
 
 async def test_a_thread_that_has_no_idle_time_is_not_stopped_and_others_are(sleepy: type[Sleepy]) -> None:
@@ -437,7 +437,7 @@ async def test_a_thread_that_has_no_idle_time_is_not_stopped_and_others_are(slee
         actor.usage.last_used -= 1e9
         for _ in range(2):
             await sweep(house, sleepy)
-        assert house.node.get_awake(actor.key) is actor
+        assert house.node._threads.find_awake(actor.key) is actor
 
 
 async def sweep(house: House, sleepy: type[Sleepy]) -> None:

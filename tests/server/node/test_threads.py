@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
             assert not self.node.is_serving
             raise
         # It can be used at once, and it is the one that others find.
-        assert self.node.get_awake(key) is actor
+        assert self.node._threads.find_awake(key) is actor
         assert can_change(actor)
         if is_ordered:
             assert all(each < ticket for each in self.served[actor]), "a caller was overtaken"
