@@ -91,7 +91,7 @@ async def test_a_write_is_in_doubt_only_if_others_have_owned_the_thread_meanwhil
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stores wait for a leader for as long as servers need to choose one on a busy machine."""
-    for module in ("commits", "stream"):
+    for module in ("claims", "publishing", "stream"):
         monkeypatch.setattr(f"plait.store.nats.{module}.PATIENCE", 60.0)
     monkeypatch.setattr("plait.store.nats.connection._PATIENCE", 60.0)
 

@@ -13,6 +13,7 @@ from tests.server.store.contract_records import delete, put_records
 from tests.server.store.owners import check_fence_of_deleted, take_over_many
 
 from plait.errors import StoreError
+from plait.store.nats.layout import Known
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
@@ -147,10 +148,30 @@ async def test_a_large_write_that_its_owner_did_not_finish_is_finished_by_the_ne
         async def stop(known: object) -> None:
             raise StoreError("cut off")
 
-        first._committer._finish = stop  # type: ignore[assignment,method-assign]
+        first._committer._publisher.finish = stop  # type: ignore[assignment,method-assign]
         large = put_records(*((str(n), b"new") for n in range(2000)))
         await first.submit(msgspec.structs.replace(large, fence=fence))
         assert await second.claim(ROOM) > fence
         rows = await second.records(ROOM, RecordRange("values", limit=10_000))
         assert len(rows) == 2000
         assert {row.value for row in rows} == {b"new"}
+
+
+async def test_a_large_write_that_its_owner_did_not_finish_is_finished_before_its_next_write(nats_server: Nats) -> None:
+    (store,) = make_stores(new_stream(nats_server.url, "replicas=1"), 1)
+    async with store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        publisher = store._committer._publisher
+        finish = publisher.finish
+
+        async def stop(known: object) -> Known:
+            publisher.finish = finish  # type: ignore[method-assign]
+            raise StoreError("cut off")
+
+        publisher.finish = stop  # type: ignore[method-assign]
+        large = put_records(*((str(n), b"new") for n in range(2000)))
+        await store.submit(msgspec.structs.replace(large, fence=fence))
+        await store.submit(msgspec.structs.replace(put_records(("0", b"newer")), fence=fence))
+        rows = await store.records(ROOM, RecordRange("values", limit=10_000))
+        assert [len(rows), rows[0].value, rows[-1].value] == [2000, b"newer", b"new"]

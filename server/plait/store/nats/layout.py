@@ -15,7 +15,9 @@ from plait.errors import StoreError
 from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
 
 __all__ = [
+    "CHUNK",
     "CONFIG",
+    "DELETED",
     "FORMAT",
     "GIVEN_UP",
     "Change",
@@ -65,6 +67,12 @@ CONFIG: Final[dict[str, Any]] = {
 
 GIVEN_UP: Final = 3600
 """Seconds for which a head stays that was given up, so that listings of other processes see that."""
+
+DELETED: Final = 60
+"""Seconds after which the server removes the message that deletes a row."""
+
+CHUNK: Final = 256 * 1024
+"""The maximum size of a message of a row, unless the server allows less."""
 
 # A value that is stored in one message, and the number of messages of one that is stored in several.
 _WHOLE: Final = b"="

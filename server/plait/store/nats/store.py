@@ -15,7 +15,8 @@ from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
-from plait.store.nats.commits import Committer
+from plait.store.nats.claims import Claims
+from plait.store.nats.commits import GroupCommitter
 from plait.store.nats.connection import Connection
 from plait.store.nats.contents import Contents, read_head
 from plait.store.nats.exporting import export, read_schema, read_schemas
@@ -23,6 +24,7 @@ from plait.store.nats.index import Index
 from plait.store.nats.layout import CONFIG, FORMAT, Known, Subjects, split_chunks
 from plait.store.nats.line import Line, Lost
 from plait.store.nats.planning import MOST_IN_HEAD
+from plait.store.nats.publishing import Publisher
 from plait.store.nats.reads import Reader, load_contents
 from plait.store.nats.stream import ApiError, Message, Stream
 from plait.store.nats.upkeep import Upkeep
@@ -68,34 +70,36 @@ class NatsStore(EngineStore):
         self._subjects = Subjects(url.stream)
         batches = Batches(self._write, self._next_fence, is_parallel=True, is_trouble=_is_trouble)
         super().__init__(batches, title=f"the store {url}")
-        # The most bytes of a message.
-        self._max_payload = 0
         self._begin()
 
     def _begin(self) -> None:
         """Create the objects that live from open to close."""
         self._connection = Connection(self.url, self._identify)
-        self._stream = Stream(self.url, self._connection)
-        self._reader = Reader(self._stream, self._subjects, lambda key: key in self._committer.heads)
-        self._watch = Watch(self.url, self._stream, self._on_loss, readonly=self._readonly)
-        self._stream.on_suspicion = self._suspect
-        self._committer = Committer(self._stream, self._subjects, lambda: (self._watch.origin, self._max_payload))
-        self._committer.on_fenced = self._suspect
-        self._committer.most_in_head = self._most_in_head
+        self._stream = stream = Stream(self.url, self._connection, on_suspicion=self._suspect)
+        subjects = self._subjects
+        # The heads of the threads that this store has claimed.
+        self._heads: dict[ThreadKey, Known] = {}
+        self._watch = Watch(self.url, stream, self._on_loss, readonly=self._readonly)
+        self._reader = Reader(stream, subjects, self._heads.__contains__)
         self._views = Views()
-        self._committer.before_write = self._views.save
         self._upkeep = Upkeep(
-            self._stream,
-            self._subjects,
-            heads=self._committer.heads,
-            cleaned=self._committer.cleaned,
-            give_up=self._committer.give_up,
-            is_writing=self._batches.has_writes,
-            is_viewed=self._views.has,
+            stream, subjects, heads=self._heads, is_writing=self._batches.has_writes, is_viewed=self._views.has
         )
-        self._committer.on_written = self._on_written
-        self._committer.find_contents = self._reader.find_contents
-        self._index = Index(self._stream, self._subjects)
+        publisher = Publisher(stream, subjects)
+        self._claims = Claims(stream, subjects, self._heads, publisher, self._watch)
+        self._committer = GroupCommitter(
+            stream,
+            subjects,
+            self._heads,
+            publisher,
+            most_in_head=self._most_in_head,
+            find_contents=self._reader.find_contents,
+            take_cleaned=self._upkeep.take_cleaned,
+            before_write=self._views.save,
+            on_written=self._on_written,
+            on_fenced=self._suspect,
+        )
+        self._index = Index(stream, subjects)
 
     @property
     def is_shared(self) -> bool:
@@ -190,7 +194,7 @@ class NatsStore(EngineStore):
     ) -> tuple[int, StoredThread | None]:
         fence = await self._batches.claim(key)
         try:
-            return fence, await _tell(key, self._reader.load(key, None, records, self._committer.heads.get(key)))
+            return fence, await _tell(key, self._reader.load(key, None, records, self._heads.get(key)))
         except BaseException:
             self.release(key, fence)
             raise
@@ -208,7 +212,7 @@ class NatsStore(EngineStore):
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         with _telling("a schema", "could not be written"):
-            messages = split_chunks(self._subjects.schema(kind, hash), schema, self._max_payload)
+            messages = split_chunks(self._subjects.schema(kind, hash), schema, self._stream.max_payload)
             await self._stream.publish_all([Message(*each) for each in messages])
 
     async def _probe(self, *, writes: bool) -> None:
@@ -230,15 +234,15 @@ class NatsStore(EngineStore):
     async def _refresh(self, what: str) -> None:
         await _tell(f"the list of {what}", self._index.refresh())
         for known in self._index.take_unclean():
-            if not self._readonly and known.head.key not in self._committer.heads:
+            if not self._readonly and known.head.key not in self._heads:
                 self._upkeep.remove(known)
 
     async def _next_fence(self, key: ThreadKey) -> int:
         if self._readonly:
             raise StoreError("the store is read-only")
         with _telling(key, "cannot be claimed"):
-            known = self._committer.heads.get(key) or await read_head(self._stream, self._subjects, key)
-            return (await self._committer.claim(key, known)).head.fence
+            known = self._heads.get(key) or await read_head(self._stream, self._subjects, key)
+            return await self._claims.claim(key, known)
 
     async def _identify(self, line: Line) -> None:
         """Make the stream if it is missing, and find out on a new connection what it is. Raises StoreError."""
@@ -246,7 +250,7 @@ class NatsStore(EngineStore):
             if not self._readonly:
                 await self._stream.prepare(CONFIG, requests=line)
             check_format(await self._stream.read_format(line) or FORMAT, FORMAT)
-        self._max_payload = line.max_payload
+        self._stream.max_payload = line.max_payload
         await self._watch.check(line)
 
     def _on_written(self, before: Known, after: Known, rows: dict[str, bytes | None]) -> None:
@@ -260,7 +264,7 @@ class NatsStore(EngineStore):
     def _on_loss(self) -> None:
         self._index.reset()
         self._reader.cache.clear()
-        self._committer.heads.clear()
+        self._heads.clear()
         self._lose_claims()
 
     def submit(self, write: Write) -> asyncio.Future[int]:

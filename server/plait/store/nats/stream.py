@@ -120,9 +120,19 @@ class StreamInfo(NamedTuple):
 
 
 class Stream:
-    """The stream of a URL, or another one beside it."""
+    """The stream of a URL, or another one beside it.
 
-    def __init__(self, url: NatsUrl, connection: Lines, name: str | None = None) -> None:
+    `on_suspicion` is called when the stream may be another one, or has lost something.
+    """
+
+    def __init__(
+        self,
+        url: NatsUrl,
+        connection: Lines,
+        name: str | None = None,
+        *,
+        on_suspicion: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = name or url.stream
         self._url = url
         self._connection = connection
@@ -133,8 +143,9 @@ class Stream:
         # The subject of a message that the stream always has, and its last value: it changes if something was lost.
         self._anchor = f"{self.name}.anchor"
         self._anchored = b""
-        # Called when the stream may be another one, or has lost something.
-        self.on_suspicion: Callable[[], None] = lambda: None
+        self._on_suspicion = on_suspicion
+        # The most bytes of a message, when there has been a connection.
+        self.max_payload = 0
         # The subject of a message that changes nothing.
         self.barrier = f"{self.name}.barrier"
         # The last sequence that this process has seen: what it reads must not be older.
@@ -313,7 +324,7 @@ class Stream:
     def _see(self, sequence: int, before: int) -> int:
         """Record the sequence of a publication; `before` is what was seen before it was sent."""
         if sequence <= before:
-            self.on_suspicion()
+            self._on_suspicion()
         self.seen = max(self.seen, sequence)
         return sequence
 
@@ -325,7 +336,7 @@ class Stream:
             if up_to is None:
                 raise StoreError(f"the stream {self.name} was emptied")
             if any(each.subject == self._anchor and each.data != self._anchored for each in found):
-                self.on_suspicion()
+                self._on_suspicion()
             if up_to >= (self.seen if since is None else since):
                 # Whatever copy is read next must not be older.
                 self.seen = max(self.seen, found[-1].sequence)

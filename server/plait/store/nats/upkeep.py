@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from plait.errors import StoreError
 from plait.store.nats.contents import Contents, find_contents
-from plait.store.nats.layout import Known, Subjects
-from plait.store.nats.stream import Stream
+from plait.store.nats.layout import GIVEN_UP, Known, Subjects
+from plait.store.nats.stream import Message, Stream, WrongSequence
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Upkeep"]
@@ -29,17 +30,15 @@ class Upkeep:
         subjects: Subjects,
         *,
         heads: dict[ThreadKey, Known],
-        cleaned: dict[ThreadKey, set[int]],
-        give_up: Callable[[Known], Awaitable[None]],
         is_writing: Callable[[ThreadKey], bool],
         is_viewed: Callable[[ThreadKey], bool],
     ) -> None:
         self._stream = stream
         self._subjects = subjects
-        # The heads of the committer.
+        # The heads of the threads that this store has claimed.
         self._heads = heads
-        self._cleaned = cleaned
-        self._give_up = give_up
+        # The generations of deleted threads whose rows are removed, though their heads may still list them.
+        self._cleaned: dict[ThreadKey, set[int]] = {}
         self._is_writing = is_writing
         self._is_viewed = is_viewed
         # The threads that were released, with the numbers of their owners.
@@ -78,6 +77,10 @@ class Upkeep:
         if thread is not None and thread.floor > (0 if before.head.thread is None else before.head.thread.floor):
             self._pruned[after.head.key] = None
             self._is_due.set()
+
+    def take_cleaned(self, key: ThreadKey) -> set[int]:
+        """Return the generations of a thread whose rows have been removed, once."""
+        return self._cleaned.pop(key, set())
 
     def remove(self, known: Known) -> None:
         """Remove the rows of deleted threads, as a head tells of them."""
@@ -140,7 +143,10 @@ class Upkeep:
             known = heads.get(key)
             if known is not None and known.head.fence == fence:
                 if known.head.thread is None:
-                    await self._give_up(known)
+                    # It is removed in a while.
+                    message = Message(self._subjects.head(key), b"", known.sequence, ttl=GIVEN_UP)
+                    with suppress(WrongSequence):  # It has another owner.
+                        await self._stream.publish(message)
                 if heads.get(key) is known:
                     del heads[key]
             if self._released.get(key) == fence:

@@ -16,7 +16,7 @@ from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
 from plait.store.protocol import ThreadKey, Unreachable, Write
 
-__all__ = ["Committer"]
+__all__ = ["BatchCommitter"]
 
 log = logging.getLogger("plait.store")
 
@@ -58,7 +58,7 @@ class _Attempt:
         self.may_be_stored = False
 
 
-class Committer:
+class BatchCommitter:
     """Writes the batches of a store, one at a time."""
 
     def __init__(self, engine: Engine, writer: Writer, tables: Tables) -> None:

@@ -20,7 +20,7 @@ from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.outcomes import Outcome
 from plait.store.postgres import listing, reads
-from plait.store.postgres.commits import Committer
+from plait.store.postgres.commits import BatchCommitter
 from plait.store.postgres.connections import Readers, Writer
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost
 from plait.store.postgres.exporting import export
@@ -72,7 +72,7 @@ class PostgresStore(EngineStore):
         """Create the objects that live from open to close."""
         self._writer = Writer(self._engine)
         self._readers = Readers(self._engine, None if self._readonly else self._writer.wait)
-        self._committer = Committer(self._engine, self._writer, self._tables)
+        self._committer = BatchCommitter(self._engine, self._writer, self._tables)
         self._upkeep = Upkeep(self._committer, self._readers, self._tables, self._batches.has_writes)
 
     @property

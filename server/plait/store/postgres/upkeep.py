@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.postgres.commits import Committer
+from plait.store.postgres.commits import BatchCommitter
 from plait.store.postgres.connections import Readers
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, explain
 from plait.store.postgres.schema import Tables
@@ -47,7 +47,7 @@ class Upkeep:
     """Works in a task of its own, once a second while there is something to do."""
 
     def __init__(
-        self, committer: Committer, readers: Readers, tables: Tables, is_writing: Callable[[ThreadKey], bool]
+        self, committer: BatchCommitter, readers: Readers, tables: Tables, is_writing: Callable[[ThreadKey], bool]
     ) -> None:
         self._committer = committer
         self._readers = readers
