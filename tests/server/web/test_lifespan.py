@@ -8,7 +8,7 @@ from tests.running import running
 
 from plait import MemoryStore, Plait, Thread
 
-SERVED = (50_000, 20, 50)
+SERVED = (50_000, 5, 200)
 
 
 class Note(Thread[None]):
