@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from benchmarks.native_socket import NativeSocket
-from benchmarks.shapes import SHAPES, bodies
+from benchmarks.shapes import SHAPES, TYPED_SHAPES, bodies
 from benchmarks.wire import request, text
 
 __all__ = ["ATTACKS", "Attack", "AttackJob"]
@@ -43,6 +43,7 @@ WAYS = {
     "ops": "plait.v1",
     "cloudflare": "Cloudflare, states",
     "crossing": "Cloudflare, crossing states",
+    "typed": "Cloudflare, crossing typed states without a field",
     "http": "HTTP PUT",
     "ag-ui": "AG-UI",
 }
@@ -60,6 +61,7 @@ ATTACKS = (
     Attack("ag-ui", "messages"),
     *(Attack(name, shape) for shape in SHAPES for name in ("cloudflare", "http")),
     *(Attack("crossing", shape, 2) for shape in CROSSING),
+    *(Attack("typed", shape, 2) for shape in TYPED_SHAPES),
     *(Attack("native", shape) for shape in NATIVE),
 )
 
@@ -80,7 +82,7 @@ def messages(n: int) -> bytes:
 
 def make_bodies(attack: Attack) -> list[bytes]:
     """Two bodies, which are sent in turn."""
-    if attack.shape in SHAPES:
+    if attack.shape in SHAPES or attack.shape in TYPED_SHAPES:
         whole = b'[{"op":"replace","path":"","value":%b}]' if attack.name == "native" else b"%b"
         return [whole % body for body in bodies(attack.shape)]
     return [(operations if attack.name == "ops" else messages)(n) for n in range(2)]
@@ -113,10 +115,10 @@ class Attacker:
 
     def __init__(self, job: AttackJob, bodies: list[bytes]) -> None:
         self._name, self._port = job.attack.name, job.port
-        kind = "/ag-ui/echo" if self._name == "ag-ui" else "/threads/note"
+        kind = {"ag-ui": "/ag-ui/echo", "typed": "/threads/table"}.get(self._name, "/threads/note")
         number = next(_names)
         # Crossing attackers write to one thread, and begin with different states.
-        is_crossing = self._name == "crossing"
+        is_crossing = self._name in ("crossing", "typed")
         self._path = f"{kind}/attacked-{number // job.attack.sockets if is_crossing else number}"
         self._bodies = bodies[::-1] if is_crossing and number % 2 else bodies
         self._sock, self._unsent = self._open()
@@ -170,7 +172,7 @@ class Attacker:
             frames: Callable[[], Iterator[bytes]] = lambda: native_frames(self._bodies, native.place)  # noqa: E731
         else:
             sock = socket.create_connection(("127.0.0.1", port), timeout=30)
-            is_socket = name in ("cloudflare", "crossing")
+            is_socket = name in ("cloudflare", "crossing", "typed")
             frames = self._states if is_socket else self._requests
             if is_socket:
                 join(sock, request(self._path, f"127.0.0.1:{port}"))

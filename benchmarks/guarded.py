@@ -2,6 +2,9 @@
 
 import asyncio
 import time
+from typing import Any
+
+import msgspec
 
 from benchmarks.agents import STORE, BenchAgent, Note
 from plait import Context, Plait, Thread, rpc
@@ -11,6 +14,19 @@ __all__ = ["Watch", "app"]
 
 # Seconds between two looks at the event loop.
 TICK = 0.001
+
+
+class Cells(msgspec.Struct):
+    """A value beside a name, which clients leave out."""
+
+    v: Any = None
+    name: str = "cells"
+
+
+class Table(Thread[Cells]):
+    """A thread whose states have a type."""
+
+    initial_state = Cells()
 
 
 class Watch(Thread[None]):
@@ -40,7 +56,7 @@ class Watch(Thread[None]):
             self._held = max(self._held, time.thread_time() - work)
 
 
-app = Plait(BenchAgent, Note, Watch, store=STORE)
+app = Plait(BenchAgent, Note, Table, Watch, store=STORE)
 
 
 @app.agent("echo", thread=Note)

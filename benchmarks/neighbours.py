@@ -17,6 +17,7 @@ from benchmarks.attackers import ATTACKS, Attack, AttackJob
 from benchmarks.contest import Effort, run
 from benchmarks.native_socket import NativeSocket
 from benchmarks.servers import ROOT, Server, serve
+from benchmarks.shapes import TYPED_SHAPES
 
 __all__ = ["HELD_AIM", "WAIT_AIM", "NeighbourOutcome", "Waits", "neighbours"]
 
@@ -34,6 +35,10 @@ KNOWN = {
     **{
         f"Cloudflare, crossing states, {shape}, 2 at once": "what both writers have changed is compared"
         for shape in ("members", "rows without ids", "changed rows")
+    },
+    **{
+        f"Cloudflare, crossing typed states without a field, {shape}, 2 at once": "objects are decoded and compared"
+        for shape in TYPED_SHAPES
     },
 }
 

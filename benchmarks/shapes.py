@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["SHAPES", "bodies"]
+__all__ = ["SHAPES", "TYPED_SHAPES", "bodies"]
 
 # The limit of a message, less what is around a state in a frame.
 SIZE: Final = 1024 * 1024 - 200
@@ -101,9 +101,29 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 
 
+def _lists_of_one(n: int) -> Any:
+    return [[(i + n) % 9] for i in range(174_000)]
+
+
+def _points(n: int) -> Any:
+    return [[13.405 + n, 52.52] for _ in range(58_000)]
+
+
+def _few_changed_lists(n: int) -> Any:
+    return {f"k{i}": [n if i % 1_000 == n else 2] for i in range(60_000)}
+
+
+TYPED_SHAPES: Final[Mapping[str, Shape]] = {
+    "lists of one": _lists_of_one,
+    "points": _points,
+    "few changed lists": _few_changed_lists,
+    **{each: SHAPES[each] for each in ("lists of one number", "many lists", "numbers spelled otherwise")},
+}
+
+
 def bodies(name: str) -> list[bytes]:
     """Return two states of a shape as JSON."""
-    found = [b'{"v":%b}' % encode(SHAPES[name](n)) for n in range(2)]
+    found = [b'{"v":%b}' % encode({**SHAPES, **TYPED_SHAPES}[name](n)) for n in range(2)]
     assert all(len(body) <= SIZE for body in found), (name, [len(body) for body in found])
     return found
 

@@ -6,8 +6,8 @@ array. It does not look into parts that are the same object on both sides, or th
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
-from operator import eq, is_
+from itertools import compress, repeat
+from operator import eq, is_, not_
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +31,10 @@ _MOST_ELEMENTS: Final = 200_000
 
 _MOST_LOOKED_INTO: Final = 10_000
 """The most differences that a diff with a limit looks into, even if few operations result."""
+
+
+_FEW_MEMBERS: Final = 100
+"""Objects with more members are compared at once, before their members are looked into."""
 
 
 class _Comparison:
@@ -140,11 +144,20 @@ def replace(old: Any, new: Any, path: str, keys: Keys | None, texts: TextCompari
 def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: BoundedOps, how: _Comparison) -> None:
     if not old.keys() <= new.keys():
         ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
-    for key, value in new.items():
+    for key, value in new.items() if len(new) <= _FEW_MEMBERS else _find_changed_members(old, new):
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
         elif old[key] is not value:
             _diff(old[key], value, f"{path}/{_part(key)}", ops, how)
+
+
+def _find_changed_members(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    """Return the members of a large object that may differ; equal values are compared all at once."""
+    before, after = list(map(old.get, new, repeat(msgspec.UNSET))), list(new.values())
+    alike = bytes(map(bool, map(eq, before, after)))
+    if encode_json(list(compress(before, alike))) != encode_json(list(compress(after, alike))):
+        return new.items()
+    return compress(new.items(), map(not_, alike))
 
 
 def _part(key: object) -> str:
@@ -222,7 +235,7 @@ class _Lists:
 
     def find_different(self, most: int) -> list[int] | None:
         old, new = self._old, self._new
-        alike = bytes(map(_is_alike, old, new))
+        alike = bytes(map(bool, map(eq, old, new)))
         if len(alike) - sum(alike) > most:
             return None
         if encode_json(list(compress(old, alike))) == encode_json(list(compress(new, alike))):

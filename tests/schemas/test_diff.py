@@ -82,6 +82,24 @@ def test_values_that_only_python_holds_equal_differ(old: object, new: object) ->
     assert diff([[old, 2, 2]], [[new, 2, 2]]) == [Op("replace", "/0/0", new)]
 
 
+VALUES = st.sampled_from([None, True, 1, 1.0, 0, False, "", [1], [True], {"a": 1}, {"a": 1.0}])
+
+
+@given(st.dictionaries(st.integers(0, 150), VALUES), st.dictionaries(st.integers(0, 150), VALUES))
+@example({1: True}, {1: 1})
+@example({1: None}, {})
+@example({140: None}, {})
+def test_a_diff_of_objects_with_many_members_has_those_that_differ(
+    before: dict[int, Any], after: dict[int, Any]
+) -> None:
+    old, new = ({str(n): each.get(n, [n]) for n in {*range(120), *each}} for each in (before, after))
+    ops = diff(old, new)
+    assert text(apply(old, ops)) == text(new)
+    assert len(ops) == sum(
+        key not in old or key not in new or text(old[key]) != text(new[key]) for key in {**old, **new}
+    )
+
+
 def test_a_change_deep_inside_costs_one_small_operation() -> None:
     old = {"rows": [{"cells": [0, 1, 2]} for _ in range(100)]}
     new = copy.deepcopy(old)

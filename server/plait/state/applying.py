@@ -12,7 +12,7 @@ from plait.state.fields import check_fields, make_unknown_field_error
 from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
 from plait.state.types import MOST_OPS, StateType, check_depth, encode_value, parse_json_error
-from plait_schemas.codec import NOT_JSON, decode_json, decoded, encode_json
+from plait_schemas.codec import LARGE, NOT_JSON, decode_json, decoded, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
@@ -249,7 +249,8 @@ class _Place:
         except NOT_JSON as error:
             message, where = parse_json_error(error)
             raise InvalidState(message, path=self._op.path + where) from None
-        self.made = Op(self._op.op, self._op.path, value, self._op.moved)
+        made = value if len(data) < LARGE else msgspec.Raw(encode_json(value))  # It is measured, and then stored.
+        self.made = Op(self._op.op, self._op.path, made, self._op.moved)
         return value
 
 

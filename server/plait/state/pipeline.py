@@ -290,8 +290,7 @@ class Pipeline(CommitQueue):
         """Return the operations since a revision of the open transaction, None if it is not one."""
         transaction = self.find_own_transaction()
         ops = None if transaction is None else transaction.ops_since(revision)
-        # The values of a plain state may be undecoded JSON.
-        return decode_ops(encode_json(ops)) if ops and self._type.is_plain else ops
+        return decode_ops(encode_json(ops)) if ops else ops  # Large values may be undecoded JSON.
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""

@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
 
+from msgspec import Raw
+from msgspec.json import format as format_json
+
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.errors import InvalidState, TooLarge
@@ -12,7 +15,7 @@ from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.state.types import UNDECODED
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json, decoded, encode_json, read_parts
 from plait_schemas.elements import id_of
 from plait_schemas.patch import Op
 from plait_schemas.text_patch import TextDiff
@@ -64,11 +67,20 @@ class WholeStates:
         return self._type.from_json(data, self._actor.limits, drops_unknown=True)
 
     def _find_other(self, json: bytes, data: bytes) -> tuple[Any, Any] | None:
-        """Return the documents of a typed state and of what was sent, None if they are equal."""
+        """Return the documents of a typed state and of what was sent, None if they are equal.
+
+        Large parts that are equal may be JSON, as msgspec.Raw.
+        """
         if self._type.is_plain or json == data:
             return None
-        both = decode_json(json), decode_json(data)
-        return None if both[0] == both[1] else both
+        wrote, sent = read_parts(json), read_parts(format_json(data, indent=-1))
+        for key in wrote.keys() & sent.keys() if isinstance(wrote, dict) and isinstance(sent, dict) else ():
+            if wrote[key] != sent[key]:
+                sent[key] = decoded(sent[key])
+                # Encoding is faster than decoding: often only numbers or strings are spelled in another way.
+                is_same = type(wrote[key]) is Raw and encode_json(sent[key]) == bytes(wrote[key])
+                wrote[key] = sent[key] if is_same else decoded(wrote[key])
+        return None if wrote == sent else (wrote, sent)
 
     def _find_base(self, state: Any, json: bytes) -> Revision | None:
         """Return the state on which a write was made; of two possible ones, that from which it differs less."""
@@ -97,11 +109,11 @@ class WholeStates:
 
         Its page may not know them, and decoding has filled in their defaults.
         """
-        completed = _fill_missing(document, sent, decode_json(base.require_json()))
-        if completed is document:
+        completed = encode_json(_fill_missing(document, sent, read_parts(base.require_json())))
+        if completed == wrote.json:
             return wrote
         try:
-            state, json = self._read(encode_json(completed))
+            state, json = self._read(completed)
         except (InvalidState, TooLarge):  # The shown value does not fit.
             return wrote
         return Revision(self._type, json=json, tree=state)
@@ -121,6 +133,7 @@ def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:
     """Return `wrote` with the fields that were not `sent` as they were `shown`; the same object if none were."""
     if wrote == sent:  # Compared at once, as most parts of a state have all their fields.
         return wrote
+    shown = decoded(shown)
     match wrote, sent, shown:
         case dict(), dict(), dict():
             members = {

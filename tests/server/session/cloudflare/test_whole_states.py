@@ -56,6 +56,7 @@ class Boards(Thread[Board]):
 class Cells(msgspec.Struct):
     name: str = ""
     cells: list[list[int]] = []
+    note: str = ""
 
 
 class Sheet(Thread[Cells]):
@@ -118,8 +119,49 @@ async def test_a_large_typed_write_that_crosses_another_is_decoded_once() -> Non
         finally:
             tracemalloc.stop()
         found = await stored(house, Sheet)
-        assert found == {"name": "a", "cells": [[1]] * 20_000}
+        assert found == {"name": "a", "cells": [[1]] * 20_000, "note": ""}
         assert peak - held < 2_500_000
+
+
+async def test_a_large_typed_write_without_a_field_that_crosses_another_is_decoded_once() -> None:
+    async with open_house(Sheet) as house:
+        a, b = await two(house, Sheet)
+        a.push({"name": "", "cells": [[0]] * 20_000, "note": "a"})
+        text = json.dumps({"type": "cf_agent_state", "state": {"cells": [[1]] * 20_000}}, separators=(",", ":"))
+        tracemalloc.start()
+        try:
+            b.send(text)
+            held, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert await stored(house, Sheet) == {"name": "", "cells": [[1]] * 20_000, "note": "a"}
+        assert peak - held < 2_500_000
+
+
+@pytest.mark.parametrize(
+    "spelled", ['{"name":"","cells":[%s], "note":""}', '{"note":"","cells":[%s],"name":"\\u0041"}']
+)
+async def test_a_large_typed_write_that_is_spelled_in_another_way_is_stored_as_it_was_sent(spelled: str) -> None:
+    async with open_house(Sheet) as house:
+        a, _ = await two(house, Sheet)
+        for cell in ("[1]", "[ 2]"):
+            sent = spelled % ",".join([cell] * 20_000)
+            a.send(f'{{"type":"cf_agent_state","state":{sent}}}')
+            assert await stored(house, Sheet) == json.loads(sent)
+            assert not [frame for frame in a.transport.take() if "error" in frame]
+
+
+async def test_rows_of_a_large_typed_write_keep_the_fields_that_it_leaves_out() -> None:
+    items = [{"id": f"i{at}", "title": "x" * 20, "color": "red"} for at in range(2_000)]
+    async with open_house(Boards) as house:
+        a = await house.join(Boards, "a")
+        a.push({"name": "one", "theme": "dark", "items": items, "note": "hello"})
+        await stored(house, Boards)
+        short = [{"id": each["id"], "title": "y"} for each in items]
+        a.push({"name": "two", "items": short, "note": "hello"})
+        found = await stored(house, Boards)
+        assert found["theme"] == "dark"
+        assert found["items"] == [{**each, "color": "red"} for each in short]
 
 
 async def test_large_values_of_a_state_that_is_converted_as_a_whole_are_merged() -> None:
