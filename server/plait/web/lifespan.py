@@ -14,8 +14,8 @@ __all__ = ["StartupFilter", "collect_rarely", "run_lifespan"]
 _OWN: Final = ("plait.errors.", "plait.settings.")
 
 
-# After this many new objects the collector checks the youngest, and after this many checks, each older generation. It
-# holds the loop meanwhile: for about 20 ms if 250,000 objects are in the second generation.
+# After this many new objects the collector checks the youngest, and after this many checks, each older generation. A
+# check of 250,000 objects in the second generation holds the loop for about 20 ms.
 _THRESHOLD: Final = (50_000, 5, 200)
 
 
