@@ -119,6 +119,12 @@ class Nats:
             found: object = json.load(answer)
             return found
 
+    def find_meta_leader(self) -> str:
+        """Return the server that makes streams, as this one knows it; empty if it knows none."""
+        found = self.ask("jsz")
+        assert isinstance(found, dict)
+        return str((found.get("meta_cluster") or {}).get("leader", ""))
+
     def _is_ready(self) -> bool:
         try:
             found = self.ask("healthz")
@@ -164,12 +170,16 @@ class NatsCluster:
         return new_stream(self.url, "replicas=3") + options
 
     def start(self) -> None:
-        """Start the servers that do not run, and wait until JetStream answers."""
+        """Start the servers that do not run, and wait until JetStream answers, and all have the same leader."""
         for each in self.servers:
             if not each.is_running:
                 each.begin()
         for each in self.servers:
             each.wait()
+        deadline = time.monotonic() + 30
+        while len(leaders := {each.find_meta_leader() for each in self.servers}) > 1 or "" in leaders:
+            assert time.monotonic() < deadline, leaders
+            time.sleep(0.02)
 
     def crash(self) -> None:
         """Kill the servers, all at once."""
