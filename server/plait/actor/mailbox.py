@@ -27,20 +27,20 @@ class Mailbox:
         "_nested_ended",
         "_queue",
         "_refusal",
-        "_waiting",
         "is_held",
         "nested",
         "running",
         "started",
         "task",
+        "waiting",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # The waiting turns; None if there are none, to save memory.
         self._queue: deque[Turn] | None = None
-        # The number of waiting turns of each party; None if there are none, to save memory.
-        self._waiting: dict[Hashable, int] | None = None
+        # The number of waiting turns of each connection, principal or address; None if there are none, to save memory.
+        self.waiting: dict[Hashable, int] | None = None
         # The task that runs turns; None while there are none.
         self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
@@ -60,10 +60,6 @@ class Mailbox:
         """Whether no turn is running or waiting."""
         return self.task is None
 
-    def count_waiting(self, party: Hashable) -> int:
-        """Return the number of waiting turns of a connection, principal or address."""
-        return 0 if self._waiting is None else self._waiting.get(party, 0)
-
     def post(self, turn: Turn) -> None:
         """Run `turn` after the earlier turns, or at once if its caller holds this mailbox."""
         if self._refusal is not None:
@@ -79,9 +75,9 @@ class Mailbox:
             self._queue = deque()
         self._queue.append(turn)
         if turn.party is not None:
-            if self._waiting is None:
-                self._waiting = {}
-            self._waiting[turn.party] = self._waiting.get(turn.party, 0) + 1
+            if self.waiting is None:
+                self.waiting = {}
+            self.waiting[turn.party] = self.waiting.get(turn.party, 0) + 1
         if self.task is None and not self.is_held:
             self._run()
 
@@ -107,7 +103,7 @@ class Mailbox:
 
     def _empty(self) -> Iterable[Turn]:
         waiting, self._queue = self._queue or (), None
-        self._waiting = None
+        self.waiting = None
         return waiting
 
     def _run(self) -> None:
@@ -149,13 +145,13 @@ class Mailbox:
         while self._queue:
             turn = self._queue.popleft()
             if turn.party is not None:
-                assert self._waiting is not None
-                if (count := self._waiting[turn.party] - 1) > 0:
-                    self._waiting[turn.party] = count
+                assert self.waiting is not None
+                if (count := self.waiting[turn.party] - 1) > 0:
+                    self.waiting[turn.party] = count
                 else:
-                    del self._waiting[turn.party]
+                    del self.waiting[turn.party]
             if not turn.is_abandoned:
                 return turn
             turn.end(None, asyncio.CancelledError())
-        self._queue = self._waiting = None
+        self._queue = self.waiting = None
         return None

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from time import perf_counter
+from types import CoroutineType
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -27,7 +28,7 @@ log = logging.getLogger("plait.thread")
 
 _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
 
-# The types that most turns return; `inspect.isawaitable` is slow for anything but a coroutine.
+# The types that most turns return, beside coroutines; `inspect.isawaitable` is slow.
 _NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
 
 
@@ -107,8 +108,8 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
     party: Hashable | None = None
     # The bytes that its connection is charged until it ends.
     size: int = 0
-    # When it began to wait, for the instruments.
-    since: float = 0.0
+    # When it was made, for the instruments.
+    since: float = msgspec.field(default_factory=perf_counter)
     # Whether the caller has stopped waiting, or has lost its rights: the turn is skipped if it has not begun.
     is_abandoned: bool = False
     # Whether it waits in the queue of runs, before any code of the run.
@@ -140,12 +141,6 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
     _is_counted: bool = False
     # The error if it was cut short: a change that it made or read is lost.
     loss: PlaitError | None = None
-
-    def __post_init__(self) -> None:
-        if self.by_client and self.connection is not None:
-            self.lease = self.connection.lease
-        if self.actor.instruments is not NO_INSTRUMENTS:
-            self.since = perf_counter()
 
     def on_end(self, callback: Done) -> None:
         """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
@@ -216,7 +211,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         exiting: BaseException | None = None
         try:
             result = self.work() if self.lease is None or self.lease.holds else self._work_with_rights()
-            if type(result) not in _NOT_AWAITABLE and inspect.isawaitable(result):
+            if (made := type(result)) is CoroutineType or (made not in _NOT_AWAITABLE and inspect.isawaitable(result)):
                 result = await result
             if self.begun:
                 await self._finish_begun()

@@ -167,7 +167,7 @@ class TurnRunner:
         to its own thread are answered at once, as they can make no change.
         """
         if turn.by_client and turn.connection is not None:
-            turn.party = turn.connection.party
+            turn.party, turn.lease = turn.connection.party, turn.connection.lease
         if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
             done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
@@ -236,10 +236,12 @@ class TurnRunner:
 
     def find_excess(self, party: Hashable) -> TooMany | None:
         """Return why no other turn of a party may wait; None if it may."""
+        limits, waiting = self._actor.limits, self.mailbox.waiting
         is_address = isinstance(party, Party) and party.user is None
-        limit = "waiting_turns_per_address" if is_address else "waiting_turns"
-        if self.mailbox.count_waiting(party) < (most := getattr(self._actor.limits, limit)):
+        most = limits.waiting_turns_per_address if is_address else limits.waiting_turns
+        if waiting is None or waiting.get(party, 0) < most:
             return None
+        limit = "waiting_turns_per_address" if is_address else "waiting_turns"
         whose = "calls and messages of your address" if is_address else "of your calls and messages"
         many = f"{most} {whose} wait in this thread, and no more may; try again later"
         return TooMany(many, limit=limit, retry_after=1.0)

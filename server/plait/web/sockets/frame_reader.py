@@ -97,7 +97,7 @@ class FrameReader:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._parser = parser
-        # Limits the frames that no session counts: pings, unsolicited pongs, and fragments.
+        # While it has no tokens, the peer is not read.
         self._bucket = bucket
         # The queue for costly work, the time until which all frames of the peer count as costly, and the time until
         # which their processor time is measured: only after frames that took long by the clock, as it is slow to read.
@@ -134,11 +134,6 @@ class FrameReader:
             self._pause_transport()
         elif self._next is None:
             self._next = self._loop.call_soon(self._read)
-
-    def charge(self, count: int) -> None:
-        """Charge frames to the peer; a negative count is a credit for frames that it was asked to send."""
-        if self._bucket is not None:
-            self._bucket.charge(count)
 
     def pause(self) -> None:
         """Hand over nothing until `resume`."""

@@ -38,6 +38,7 @@ class Socket(asyncio.Protocol):
     """A WebSocket that is open or closing."""
 
     __slots__ = (
+        "_bucket",
         "_drained",
         "_ended",
         "_is_closing",
@@ -79,6 +80,8 @@ class Socket(asyncio.Protocol):
         self._transport = transport
         self._receiver: Receiver | None = None
         self._write_batcher = write_batcher
+        # Limits the frames that no session counts: pings, pongs that were not asked for, and fragments.
+        self._bucket = bucket
         # Frames to write at the end of this iteration of the loop; None if there are none.
         self._out: list[bytes] | None = None
         self._out_size = 0
@@ -150,7 +153,8 @@ class Socket(asyncio.Protocol):
             return
         if frame.pinged is None:
             frame.pinged = serialize_pinged(frame, payload)
-        self._reader.charge(-1)
+        if self._bucket is not None:
+            self._bucket.charge(-1)
         self._write(frame.pinged)
 
     def close(self, code: int, reason: str) -> None:
@@ -166,7 +170,8 @@ class Socket(asyncio.Protocol):
     def ping(self) -> None:
         """Ping the peer, to find out whether it still answers."""
         if not self._is_closing:
-            self._reader.charge(-1)
+            if self._bucket is not None:
+                self._bucket.charge(-1)
             self._write(b"\x89\x00")
 
     def give_up(self) -> None:
@@ -228,34 +233,31 @@ class Socket(asyncio.Protocol):
     # Inside
 
     def _handle(self, opcode: Opcode, data: bytes) -> None:
-        if opcode in _COUNTED:
-            self._reader.charge(1)
+        if self._bucket is not None and opcode in _COUNTED:
+            self._bucket.charge(1)
         if self._is_closing:
             return
-        try:
-            self._take(opcode, data)
-        except Exception as error:
-            self.close(INTERNAL_ERROR, log_internal(error))
-
-    def _take(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver
         assert receiver is not None
-        match opcode:
-            case Opcode.TEXT if data.isascii() or is_utf8(data):
-                receiver.receive(data, is_text=True)
-            case Opcode.TEXT:
-                self.close(_INVALID_DATA, "a text message is not UTF-8")
-            case Opcode.BINARY:
-                receiver.receive(data, is_text=False)
-            case Opcode.PONG:
-                receiver.pong(data)
-            case Opcode.CLOSE:
-                close = self._parser.protocol.close_rcvd
-                self._end(close.code if close else _NO_CODE, close.reason if close else "")
-            case Opcode.PING:
-                self._write(serialize(data, _PONG))
-            case _:
-                pass
+        try:
+            match opcode:
+                case Opcode.TEXT if data.isascii() or is_utf8(data):
+                    receiver.receive(data, is_text=True)
+                case Opcode.PONG:
+                    receiver.pong(data)
+                case Opcode.TEXT:
+                    self.close(_INVALID_DATA, "a text message is not UTF-8")
+                case Opcode.BINARY:
+                    receiver.receive(data, is_text=False)
+                case Opcode.CLOSE:
+                    close = self._parser.protocol.close_rcvd
+                    self._end(close.code if close else _NO_CODE, close.reason if close else "")
+                case Opcode.PING:
+                    self._write(serialize(data, _PONG))
+                case _:
+                    pass
+        except Exception as error:
+            self.close(INTERNAL_ERROR, log_internal(error))
 
     def _send_replies(self) -> bool:
         """Send the protocol's own answers; return whether the peer may send more."""
