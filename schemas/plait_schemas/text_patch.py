@@ -83,7 +83,8 @@ class TextDiff:
         match old[:1] + new[:1]:
             case b"{{":
                 before, members = self._old(old, path, _members), self._new(new, path, _members)
-                if len(new) != _length(members) or self._may_have_spaces(old, path, before):
+                is_small = len(old) < _WORTH_KEEPING
+                if len(new) != _length(members) or (not is_small and self._may_have_spaces(old, path, before)):
                     compact = msgspec.json.format(old, indent=-1), msgspec.json.format(new, indent=-1)
                     if compact != (old, new):
                         self._diff(*compact, path, read, ops)  # Only the spaces differ.
@@ -115,14 +116,12 @@ class TextDiff:
         ops.extend(replace(before, value, path, self._keys, self._texts))
 
     def _old(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
-        return self._known[path][1] if self._is_known(text, path) else split(text)
-
-    def _is_known(self, text: bytes, path: str) -> bool:
         known = self._known.get(path)
-        return known is not None and known[0] == text
+        return known[1] if known is not None and known[0] == text else split(text)
 
     def _may_have_spaces(self, text: bytes, path: str, members: _Members) -> bool:
-        return len(text) >= _WORTH_KEEPING and not self._is_known(text, path) and len(text) != _length(members)
+        known = self._known.get(path)
+        return (known is None or known[0] != text) and len(text) != _length(members)
 
     def _new(self, text: bytes, path: str, split: Callable[[bytes], Any]) -> Any:
         parts = split(text)
@@ -132,11 +131,12 @@ class TextDiff:
 
     def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: BoundedOps) -> None:
         has_same_keys = [*old] == [*new]
-        removed = [] if has_same_keys or old.keys() <= new.keys() else [key for key in old if key not in new]
+        removed = () if has_same_keys or old.keys() <= new.keys() else [key for key in old if key not in new]
         before = old.values() if has_same_keys else map(old.get, new)
         different = list(compress(new, map(ne, before, new.values())))
         ops.expect(len(removed) + len(different))
-        ops.extend(Op("remove", f"{path}/{escape(key)}") for key in removed)
+        for key in removed:
+            ops.append(Op("remove", f"{path}/{escape(key)}"))
         for key in different:
             place, text = f"{path}/{escape(key)}", bytes(new[key])
             if key in old:

@@ -135,7 +135,11 @@ class StateHistory:
         if is_rewritten:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
-        self._remember(after.change)
+        if self._recent is None:
+            self._recent = deque()
+        self._recent.append(after.change)
+        self._recent_bytes += len(encoded)
+        self._forget()
         is_begun = self.is_begun
         follows, secret, first = (before.version, b"", ()) if is_begun else self._begin()
         last = (Snapshot(after.version, after.require_json()),) if is_rewritten else ()
@@ -236,13 +240,6 @@ class StateHistory:
         self.created_at = read_wall_clock()
         initial = self.durable
         return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()
-
-    def _remember(self, row: ChangeRow) -> None:
-        if self._recent is None:
-            self._recent = deque()
-        self._recent.append(row)
-        self._recent_bytes += len(row.ops)
-        self._forget()
 
     def _forget(self) -> None:
         """Drop changes that exceed the bounds from memory, except those that are not durable yet."""
