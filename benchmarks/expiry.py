@@ -11,7 +11,8 @@ from typing import Any
 from plait import SqliteStore, Store, Thread, ThreadKey
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.store.protocol import Snapshot, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import Snapshot
 
 __all__ = ["main"]
 

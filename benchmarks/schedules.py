@@ -15,7 +15,8 @@ from plait.clock import read_due_clock
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.parts.schedule.rows import Row
-from plait.store.protocol import Record, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import Record
 from plait.web.lifespan import collect_rarely
 
 __all__ = ["schedules"]

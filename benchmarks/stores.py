@@ -19,7 +19,8 @@ import uvloop
 from tests.nats import NatsCluster, new_stream
 from tests.postgres import Postgres, new_schema, private_folder
 
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Snapshot, Store, ThreadKey, Write
+from plait.store.protocol import Store, ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Snapshot
 from plait.store.urls import open_store
 
 __all__ = ["main", "measure"]

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from plait.state.state_history import replay_json
-from plait.store.protocol import ChangeRow, ThreadKey
+from plait.store.protocol import ThreadKey
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import decode_json
 from plait_schemas.patch import Op, apply, decode_ops
 

@@ -30,8 +30,9 @@ from plait.cli.main import cli
 from plait.cluster.node_config import VARIABLES
 from plait.settings import COMMAND_VARIABLES
 from plait.state.state_history import replay_document
-from plait.store.protocol import Snapshot, ThreadKey, ThreadQuery, Write
+from plait.store.protocol import ThreadKey, ThreadQuery, Write
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import Snapshot
 
 ROOT = Path(__file__).parents[2]
 GAME = """

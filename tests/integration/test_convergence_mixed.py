@@ -23,7 +23,8 @@ from tests.integration.test_convergence import Schedule
 from tests.schedules import SEED, TIMES, schedules
 
 from plait import Thread
-from plait.store.protocol import ThreadKey, connection_id
+from plait.actor.sockets import connection_id
+from plait.store.protocol import ThreadKey
 from plait_client import connect
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from tests.server.doubtful import DoubtfulStore
 
 from plait.errors import Indeterminate, PlaitError, StoreError
 from plait.state.commit import Commit
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 
 SEEDS = 100
 

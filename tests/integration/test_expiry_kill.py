@@ -12,7 +12,8 @@ from tests.postgres import Postgres, private_folder
 from tests.running import Process
 
 from plait.clock import read_wall_clock
-from plait.store.protocol import Record, Snapshot, Store, ThreadHeader, ThreadKey, ThreadQuery, Write
+from plait.store.protocol import Store, ThreadHeader, ThreadKey, ThreadQuery, Write
+from plait.store.thread_rows import Record, Snapshot
 from plait.store.urls import open_store
 
 HOUR = 3600.0

@@ -17,7 +17,7 @@ from tests.schedules import SEED, TIMES, schedules
 
 from plait import Messages, Plait, SqliteStore, Thread, ThreadKey, Values, rpc
 from plait.cli.maintenance import check_store
-from plait.store.protocol import INCOMPLETE, RecordRange
+from plait.store.thread_rows import INCOMPLETE, RecordRange
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from tests.integration.test_cli import environment
 from tests.running import Process
 from tests.server.owning import submit
 
-from plait.store.protocol import Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import Snapshot
 
 APPS = """
 from starlette.applications import Starlette

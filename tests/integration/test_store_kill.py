@@ -18,9 +18,10 @@ import pytest
 from tests.schedules import SEED, TIMES, schedules
 from tests.server.store.contract import change
 
-from plait.store.protocol import Record, RecordRange, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite import commits, removal
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import Record, RecordRange, Snapshot
 
 log = logging.getLogger(__name__)
 

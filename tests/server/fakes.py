@@ -13,11 +13,7 @@ from plait.errors import Fenced, StoreError
 from plait.store.memory import MemoryStore
 from plait.store.protocol import (
     ALL_THREADS,
-    ChangeRow,
-    ClientRow,
     DueThread,
-    Record,
-    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
@@ -26,6 +22,7 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 from plait.web.fairness import FairScheduler, Ticket
 
 __all__ = ["FakeTransport", "TroubledStore"]

@@ -1,6 +1,7 @@
 """The sockets of one awake thread: they join, send messages, and leave."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, Protocol
@@ -17,13 +18,22 @@ from plait.actor.turns import TurnActor, TurnRunner
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
 from plait.state.pipeline import Pipeline
-from plait.store.protocol import connection_id
+from plait_schemas.codec import encode_json
 
-__all__ = ["Sockets"]
+__all__ = ["Sockets", "connection_id"]
 
 _CONNECT_HOOKS: Final = frozenset(
     {"connection_tags", "on_connect", "should_be_readonly", "should_send_protocol_messages"}
 )
+
+
+def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
+    """Return the id by which other clients see a client, in the thread with this secret.
+
+    It also depends on the principal; None is an anonymous client. Without the secret, the id does not reveal the
+    principal or the client, and a guess cannot be verified.
+    """
+    return hashlib.blake2b(encode_json((protocol, principal, client)), key=secret, digest_size=12).hexdigest()
 
 
 class SocketActor(TurnActor, Protocol):

@@ -10,7 +10,8 @@ from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
-from plait.store.protocol import Record, RecordRange, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json, encode_json
 
 __all__ = ["MARK", "Termination"]

@@ -8,7 +8,7 @@ import msgspec
 
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.kv.user_names import escape_id
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 
 __all__ = ["LoadedCheckpoint", "SavedCheckpoint", "SavedValue", "SavedWrite", "ThreadCheckpoints"]
 

@@ -9,7 +9,7 @@ from typing import Final
 from plait.actor.thread import ThreadActor
 from plait.errors import PlaitError
 from plait.parts.stage import Stage
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 
 __all__ = ["MARK", "Mark", "Marks"]
 

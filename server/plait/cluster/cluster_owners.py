@@ -16,7 +16,8 @@ from plait.cluster.member import SINGLE, Member
 from plait.cluster.owners import NodeId, NotOwner, Owners
 from plait.cluster.shard_moves import NO_THREADS, Moves
 from plait.errors import StoreError, Unavailable, operator_message
-from plait.store.protocol import ThreadKey, Unreachable
+from plait.store.outcomes import Unreachable
+from plait.store.protocol import ThreadKey
 from plait.store.shards import find_shard
 
 __all__ = ["ClusterOwners"]

@@ -9,10 +9,10 @@ import msgspec
 
 from plait.cluster.directory import NO_VIEW, DirectoryView, NodeRecord, ShardRecord
 from plait.errors import StoreError
+from plait.store.outcomes import Unreachable
 from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Db, Engine, explain, has_no_table
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.url import PostgresUrl
-from plait.store.protocol import Unreachable
 from plait.store.shards import SHARDS
 
 __all__ = ["PostgresDirectory"]

@@ -17,7 +17,8 @@ from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
 from plait.parts.encoding import encode_named
-from plait.store.protocol import RecordRange, Store, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.protocol import Store, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.thread_rows import RecordRange
 from plait_schemas.codec import decode_json
 
 __all__ = ["KV", "KVEntry", "KVStats"]

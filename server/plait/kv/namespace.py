@@ -14,7 +14,7 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.errors import PlaitError
 from plait.parts.part import Part
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = ["DUE", "NAMESPACE", "Description", "Namespace", "escape", "read_due", "unescape"]

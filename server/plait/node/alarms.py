@@ -9,7 +9,8 @@ from typing import Final
 
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import PlaitError, StoreError, operator_message
-from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey, ThreadQuery
+from plait.store.protocol import DueThread, Store, ThreadKey, ThreadQuery
+from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["Alarms"]
 

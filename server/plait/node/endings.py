@@ -17,7 +17,8 @@ from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFaile
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import Phase, Slot, start_task, wait_for_task
-from plait.store.protocol import INCOMPLETE, Store, ThreadHeader, ThreadKey
+from plait.store.protocol import Store, ThreadHeader, ThreadKey
+from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["Endings"]
 

@@ -13,8 +13,9 @@ from plait.errors import InvalidState, NotFound
 from plait.limits import Limits
 from plait.state.state_history import replay_json
 from plait.state.types import parse_json_error
-from plait.store.protocol import INCOMPLETE, Record, Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey
 from plait.store.record_checks import check_record
+from plait.store.thread_rows import INCOMPLETE, Record
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 
 __all__ = ["FORMAT", "LEFT_OUT", "ExportReader", "ExportWriter", "Header", "export_thread"]

@@ -12,7 +12,8 @@ from plait.agents.session_names import SESSION, decode_session
 from plait.errors import Conflict
 from plait.kv.user_names import find_user
 from plait.parts.part import find_parts
-from plait.store.protocol import INCOMPLETE, Record, Snapshot, Store, ThreadKey, Write
+from plait.store.protocol import Store, ThreadKey, Write
+from plait.store.thread_rows import INCOMPLETE, Record, Snapshot
 
 __all__ = ["Filling"]
 

@@ -12,7 +12,8 @@ from plait.limits import Limits
 from plait.node.filling import Filling
 from plait.state.migrations import migrate_state
 from plait.state.state_history import replay_json
-from plait.store.protocol import INCOMPLETE, Record, Store, StoredThread, ThreadKey, ThreadView
+from plait.store.protocol import Store, StoredThread, ThreadKey, ThreadView
+from plait.store.thread_rows import INCOMPLETE, Record
 
 __all__ = ["Fork"]
 

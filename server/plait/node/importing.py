@@ -14,7 +14,8 @@ from plait.limits import Limits
 from plait.node.export_file import ExportReader, Header
 from plait.node.filling import Filling
 from plait.state.migrations import migrate_state
-from plait.store.protocol import Record, Store, StoredThread
+from plait.store.protocol import Store, StoredThread
+from plait.store.thread_rows import Record
 
 __all__ = ["Import", "read_header"]
 

@@ -30,7 +30,8 @@ from plait.node.threads import SHUTTING_DOWN, Phase, Slot, ThreadTable, start_ta
 from plait.parts.part import Part, find_parts, find_ranges, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_state, store_migrated
 from plait.store.deletion import delete_thread
-from plait.store.protocol import INCOMPLETE, RecordRange, Store, StoredThread, ThreadHeader, ThreadKey, Write
+from plait.store.protocol import Store, StoredThread, ThreadHeader, ThreadKey, Write
+from plait.store.thread_rows import INCOMPLETE, RecordRange
 
 __all__ = ["Lifecycle", "Missing"]
 

@@ -35,7 +35,8 @@ from plait.node.remote_requests import Listed, ListThreads
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.node.transfers import Transfers
-from plait.store.protocol import INCOMPLETE, Store, StoredThread, ThreadKey
+from plait.store.protocol import Store, StoredThread, ThreadKey
+from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["Node"]
 

@@ -16,7 +16,8 @@ from plait.node.forking import Fork
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, start_task, wait_for_task
-from plait.store.protocol import INCOMPLETE, DueThread, Store, ThreadKey, Write
+from plait.store.protocol import DueThread, Store, ThreadKey, Write
+from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["TransferNode", "Transfers"]
 

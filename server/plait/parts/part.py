@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor, check_may_write
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Part", "check_writable", "find_parts", "find_ranges", "load_parts"]
 

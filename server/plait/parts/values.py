@@ -15,7 +15,7 @@ from plait.parts.values_head import ValuesHead
 from plait.parts.values_index import HEAD
 from plait.parts.values_ops import Push
 from plait.parts.written import STAGED, Result, Written
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
 
 __all__ = ["ThreadValues", "Values"]

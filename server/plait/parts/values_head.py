@@ -14,7 +14,7 @@ from plait.parts.values_ops import Op
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.state.thread_records import Records
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 
 __all__ = ["ValuesHead"]
 

@@ -6,7 +6,7 @@ import msgspec
 
 from plait.errors import CorruptThread
 from plait.parts.value_pieces import Piece, Value
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = [

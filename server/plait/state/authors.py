@@ -10,7 +10,7 @@ from plait.errors import Conflict, NotFound
 from plait.state.budget import Budget
 from plait.state.change_log import ChangeLog
 from plait.state.undone import DecodedChange, drop_undone, parse_taken_back
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.patch import PatchError, decode_ops, find, parse
 from plait_schemas.shape import Shape
 from plait_schemas.step import Step, is_pair

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from plait.errors import Conflict
 from plait.state.types import MOST_MOVED, TOO_MANY_MOVED, count_moved
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.patch import Op, Owned, apply, decode_ops, find, parse
 from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place

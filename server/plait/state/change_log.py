@@ -11,7 +11,8 @@ import msgspec
 from plait.errors import CorruptThread, NotFound, StoreError, operator_message
 from plait.state.missed import MissedChanges
 from plait.state.state_history import StateHistory, replay_steps
-from plait.store.protocol import ChangeRow, ClientRow, Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey
+from plait.store.thread_rows import ChangeRow, ClientRow
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, decode_ops
 

@@ -8,7 +8,7 @@ import msgspec
 from plait.errors import Conflict, NotFound
 from plait.state.change_log import ChangeLog
 from plait.state.state_history import StateHistory
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.patch import Op
 
 __all__ = ["TOO_OLD", "ConcurrentOp", "ConcurrentOps", "LoadedChanges", "MissingChanges"]

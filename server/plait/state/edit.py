@@ -9,7 +9,7 @@ from plait.state.budget import Budget
 from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.draft import Draft, NotFinite, draft, recorded
 from plait_schemas.patch import Op
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, Owned, apply, decode_ops, find, parse
 

@@ -11,7 +11,8 @@ from plait.clock import read_wall_clock
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.state_history import StateHistory, replay_document
 from plait.state.types import StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, Snapshot, Store, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import Store, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.thread_rows import ChangeRow, Snapshot
 from plait_schemas.codec import decode_json, encode_json, has_non_finite
 from plait_schemas.diff import diff
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, compact, decode_ops
 

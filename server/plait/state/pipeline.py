@@ -20,8 +20,9 @@ from plait.state.source import Client, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
 from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_size, encode_value
-from plait.store.protocol import ClientRow, Record, Store
+from plait.store.protocol import Store
 from plait.store.record_checks import check_record
+from plait.store.thread_rows import ClientRow, Record
 from plait_schemas.codec import decode_json, encode_json, weigh
 from plait_schemas.diff import replace
 from plait_schemas.elements import Keys

@@ -7,7 +7,7 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.errors import PlaitError
-from plait.store.protocol import KNOWN_CLIENTS, ClientRow
+from plait.store.thread_rows import KNOWN_CLIENTS, ClientRow
 from plait_schemas.messages import UNANSWERED
 
 __all__ = ["MOST_PUSHES", "ClientPushes", "PushLog", "Refusal"]

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from plait.state.types import UNDECODED, StateType
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import decode_json, encode_json, is_large, read_parts
 
 __all__ = ["Revision"]

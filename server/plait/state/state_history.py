@@ -13,7 +13,8 @@ from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
 from plait.state.types import MOST_OPS, UNDECODED, StateType, explain_invalid_state
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, StoredThread, ThreadKey, Write
+from plait.store.protocol import StoredThread, ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from plait.errors import StoreError
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
-from plait.store.protocol import Record, RecordRange, Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey
 from plait.store.record_checks import is_key
+from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Records"]
 

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, Protocol, Self
 from plait.errors import PlaitError, RolledBack
 from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait.store.protocol import Record, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record
 from plait_schemas.patch import Op, compact, is_index
 
 __all__ = ["Transaction", "find_transaction", "innermost", "refuse"]

@@ -10,7 +10,7 @@ from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.state.undone import REDO, UNDO, drop_undone, parse_taken_back
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.inverse import invert
 from plait_schemas.patch import Op, Owned, PatchError, apply, compact, decode_ops
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from plait.state.budget import Budget
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.inverse import invert
 from plait_schemas.patch import Op, Owned, compact
 

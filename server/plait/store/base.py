@@ -7,11 +7,8 @@ from typing import Self
 
 from plait.errors import StoreError
 from plait.store.batches import Batches
-from plait.store.protocol import (
-    RecordRange,
-    StoredThread,
-    ThreadKey,
-)
+from plait.store.protocol import StoredThread, ThreadKey
+from plait.store.thread_rows import RecordRange
 
 __all__ = ["EngineStore"]
 

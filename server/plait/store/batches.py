@@ -11,8 +11,8 @@ from itertools import count
 from typing import Final
 
 from plait.errors import Indeterminate, StoreError
-from plait.store.outcomes import Health, Outcome, make_fenced
-from plait.store.protocol import ThreadKey, Unreachable, Write
+from plait.store.outcomes import Health, Outcome, Unreachable, make_fenced
+from plait.store.protocol import ThreadKey, Write
 
 __all__ = ["Batches", "WriteGroup"]
 

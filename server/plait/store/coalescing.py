@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from plait.store.protocol import ChangeRow, ClientRow, Prune, Record, Snapshot, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot
 
 __all__ = ["coalesce"]
 

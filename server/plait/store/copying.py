@@ -10,7 +10,8 @@ import msgspec
 
 from plait.errors import StoreError
 from plait.store.deletion import delete_thread
-from plait.store.protocol import Record, Store, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import Store, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.thread_rows import Record
 from plait.store.whole import WholeStore
 
 __all__ = ["UNFINISHED", "check_finished", "copy_store"]

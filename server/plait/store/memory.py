@@ -16,16 +16,7 @@ from plait.store.outcomes import Outcome
 from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
     ALL_THREADS,
-    CLIENT_DAYS,
-    DAY,
-    INCOMPLETE,
-    KNOWN_CLIENTS,
-    ChangeRow,
-    ClientRow,
     DueThread,
-    Prune,
-    Record,
-    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
@@ -33,6 +24,17 @@ from plait.store.protocol import (
     ThreadRow,
     ThreadView,
     Write,
+)
+from plait.store.thread_rows import (
+    CLIENT_DAYS,
+    DAY,
+    INCOMPLETE,
+    KNOWN_CLIENTS,
+    ChangeRow,
+    ClientRow,
+    Prune,
+    Record,
+    RecordRange,
 )
 
 __all__ = ["MemoryStore"]

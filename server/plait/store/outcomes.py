@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.protocol import ThreadKey, Unreachable
 
-__all__ = ["FileLost", "Health", "Outcome", "make_fenced", "make_indeterminate", "make_refusal"]
+__all__ = ["FileLost", "Health", "Outcome", "Unreachable", "make_fenced", "make_indeterminate", "make_refusal"]
 
 log = logging.getLogger("plait.store")
 
@@ -21,6 +20,12 @@ Outcome = tuple[int, StoreError | None]
 """The number of durable writes of a group, and the error of the others."""
 
 
+class Unreachable(StoreError):
+    """The engine of the store cannot be reached, or this process may not write: nothing was stored."""
+
+    code = "unavailable"
+
+
 class FileLost(StoreError):
     """The file of the store was deleted or replaced, which has been logged. Nothing more is stored in it."""
 
@@ -29,19 +34,19 @@ class FileLost(StoreError):
         self.is_logged = True
 
 
-def make_fenced(key: ThreadKey) -> Fenced:
+def make_fenced(key: object) -> Fenced:
     """Return the error of a write of an earlier owner."""
     return Fenced(f"{key} was written by another process")
 
 
-def make_indeterminate(key: ThreadKey, cause: Exception, why: str) -> Indeterminate:
+def make_indeterminate(key: object, cause: Exception, why: str) -> Indeterminate:
     """Return the error of a write that may be stored, or not."""
     error = Indeterminate(f"{key}: it is not known whether the change was stored: {why}")
     error.__cause__ = cause
     return error
 
 
-def make_refusal(key: ThreadKey, cause: Exception, why: str, *, is_unreachable: bool = False) -> StoreError:
+def make_refusal(key: object, cause: Exception, why: str, *, is_unreachable: bool = False) -> StoreError:
     """Return the error of a write that is known not to be stored; the health of the store logs it."""
     error = (Unreachable if is_unreachable else StoreError)(f"{key} could not be written: {why}")
     error.__cause__ = cause

@@ -1,7 +1,6 @@
 """The Store protocol and its rows. `tests/server/store/contract.py` tests every store against it."""
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -10,22 +9,12 @@ from typing import Final, Literal, NamedTuple, Protocol, Self
 import msgspec
 
 from plait.errors import Fenced, StoreError
-from plait_schemas.codec import encode_json
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, RecordRange, Snapshot
 
 __all__ = [
     "ALL_THREADS",
-    "CLIENT_DAYS",
-    "DAY",
-    "INCOMPLETE",
-    "KNOWN_CLIENTS",
-    "ChangeRow",
-    "ClientRow",
     "DueThread",
     "Order",
-    "Prune",
-    "Record",
-    "RecordRange",
-    "Snapshot",
     "Store",
     "StoredThread",
     "ThreadHeader",
@@ -33,34 +22,8 @@ __all__ = [
     "ThreadQuery",
     "ThreadRow",
     "ThreadView",
-    "Unreachable",
     "Write",
-    "connection_id",
 ]
-
-DAY: Final = 24 * 3600 * 1_000_000
-"""A day, in microseconds."""
-
-CLIENT_DAYS: Final = 30
-"""A client's row is kept this many days after its last push, and until others have pushed on that many days."""
-
-KNOWN_CLIENTS: Final = 256
-"""The maximum number of client ids that are loaded with a thread; with more, each join looks for its client's row."""
-
-INCOMPLETE: Final = 1
-"""The due time of a thread that is being imported, until its last write. No listing shows it.
-
-After a crash, `Store.due_threads` finds it with this time, and what is stored of it is removed.
-"""
-
-
-def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
-    """Return the id by which other clients see a client, in the thread with this secret.
-
-    It also depends on the principal; None is an anonymous client. Without the secret, the id does not reveal the
-    principal or the client, and a guess cannot be verified.
-    """
-    return hashlib.blake2b(encode_json((protocol, principal, client)), key=secret, digest_size=12).hexdigest()
 
 
 class ThreadKey(NamedTuple):
@@ -71,69 +34,6 @@ class ThreadKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
-
-
-class ChangeRow(msgspec.Struct, frozen=True):
-    """A stored change: `ops` is a JSON array of JSON Patch operations, `at` is in microseconds since the epoch."""
-
-    version: int
-    ops: bytes
-    source: str
-    at: int
-
-
-class ClientRow(msgspec.Struct, frozen=True):
-    """The outcome of a client's last pushes: `refused` is JSON, `at` is in microseconds since the epoch."""
-
-    # The connection id, so that each principal has its own row.
-    client: str
-    ref: int
-    refused: bytes
-    at: int
-
-
-class Prune(msgspec.Struct, frozen=True):
-    """The bounds of a thread's log: changes outside any of them may be removed.
-
-    The remaining log begins with a snapshot, so that each of its versions can be read. A change after a recent one is
-    never too old, whatever its time is, as the clock may have been wrong.
-    """
-
-    # Remove changes up to this version, and changes made before this time, in microseconds since the epoch.
-    version: int = 0
-    at: int = 0
-    # Keep the last changes with this many bytes of operations.
-    bytes: int | None = None
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """The whole state at a version, as JSON."""
-
-    version: int
-    state: bytes
-
-
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """A value that a part of a thread keeps under a key. Writing None deletes it."""
-
-    part: str
-    key: str
-    value: bytes | None
-
-
-class RecordRange(msgspec.Struct, frozen=True):
-    """The records of a part whose keys begin with `prefix`, in the order of the keys' code points."""
-
-    part: str
-    prefix: str = ""
-    # The last records, in descending order.
-    reverse: bool = False
-    limit: int = 1000
-    # Only keys after and before these.
-    after: str = ""
-    before: str | None = None
-    # The last record is that at which the values reach this many bytes.
-    size: int | None = None
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -289,12 +189,6 @@ class ThreadView:
         CorruptThread and StoreError.
         """
         return await self._read(after, limit, size)
-
-
-class Unreachable(StoreError):
-    """The engine of the store cannot be reached, or this process may not write: nothing was stored."""
-
-    code = "unavailable"
 
 
 class Store(Protocol):

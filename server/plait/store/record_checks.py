@@ -5,7 +5,7 @@ from typing import Final
 
 from plait.errors import TooLarge
 from plait.limits import Limits
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 
 __all__ = ["check_record", "is_key"]
 

@@ -12,11 +12,7 @@ from plait.errors import StoreError
 from plait.store.page import PLACES
 from plait.store.protocol import (
     ALL_THREADS,
-    ChangeRow,
-    ClientRow,
     DueThread,
-    Record,
-    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
@@ -26,6 +22,7 @@ from plait.store.protocol import (
     Write,
 )
 from plait.store.shards import find_file
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 from plait.store.whole import StoredSchema, WholeStore
 
 __all__ = ["ShardedStore"]

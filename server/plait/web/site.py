@@ -24,7 +24,8 @@ from plait.cluster.gate import OPEN
 from plait.errors import StoreError
 from plait.instruments.prometheus import Family, Metrics
 from plait.settings import Settings, make_setting_error
-from plait.store.protocol import Store, Unreachable
+from plait.store.outcomes import Unreachable
+from plait.store.protocol import Store
 from plait.web.hosts import Hosts
 from plait.web.http.endpoint import Endpoint, PathRoute
 from plait.web.http.routes import ThreadRequests

@@ -18,7 +18,7 @@ from plait.errors import Conflict, InvalidState, NotFound, Readonly, Reject
 from plait.parts.values import Values
 from plait.state.change_log import Change
 from plait.state.retention import Retention
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.patch import Op, apply
 
 PATIENCE = 10.0

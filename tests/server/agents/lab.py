@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import Context, Limits, MemoryStore, Plait, SqliteStore, StoreError, Thread, ThreadKey, Values
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Conversation", "CountingMemory", "Lab", "make_store", "open_lab"]
 

@@ -11,7 +11,7 @@ from tests.server.agents.test_runs import Gate, ended
 
 from plait import Context, Interrupted, Interruption, MemoryStore, Plait, Thread, ThreadKey, TooLarge, Unavailable, rpc
 from plait.agents.cut_off import MARK
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 
 ONE = ThreadKey("conversation", "one")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import Context, CorruptThread, Destroyed, StoreError, ThreadKey, TooLarge, Unavailable
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 
 LIMIT = 1_048_576
 

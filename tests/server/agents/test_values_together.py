@@ -8,7 +8,7 @@ import pytest
 from tests.server.agents.lab import Conversation, Lab
 
 from plait import Context, StoreError, ThreadKey
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 
 
 def hold_reads(lab: Lab) -> tuple[asyncio.Event, asyncio.Event]:

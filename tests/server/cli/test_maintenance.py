@@ -9,9 +9,10 @@ from tests.server.store.sqlite.test_store import change_file, database
 
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
-from plait.store.protocol import ChangeRow, Write
+from plait.store.protocol import Write
 from plait.store.sqlite.checksums import checksum_change, checksum_snapshot
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ChangeRow
 
 
 @pytest.fixture

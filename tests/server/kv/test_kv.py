@@ -17,7 +17,8 @@ from plait.kv.kv import KV, KVStats
 from plait.kv.namespace import Namespace
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.store.protocol import Record, RecordRange, Store, ThreadKey
+from plait.store.protocol import Store, ThreadKey
+from plait.store.thread_rows import Record, RecordRange
 
 ODD_KEYS = [
     "a b",

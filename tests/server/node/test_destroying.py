@@ -27,7 +27,8 @@ from plait.errors import (
     StoreError,
     TurnTimeout,
 )
-from plait.store.protocol import ChangeRow, Record, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, Record, Snapshot
 from plait_schemas.codes import DESTROYED, TRY_AGAIN_LATER
 
 PATIENCE = 10.0

@@ -19,7 +19,8 @@ from plait.node.handle import Handle
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, Snapshot
 
 PATIENCE = 10.0
 HOUR = 3600.0

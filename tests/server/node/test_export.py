@@ -39,7 +39,8 @@ from plait import (
     migrate,
 )
 from plait.cli.maintenance import describe_thread
-from plait.store.protocol import INCOMPLETE, Record, RecordRange, Snapshot, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import INCOMPLETE, Record, RecordRange, Snapshot
 
 PATIENCE = 10.0
 

@@ -31,7 +31,8 @@ from plait import (
     rpc,
 )
 from plait.clock import read_wall_clock
-from plait.store.protocol import Record, ThreadView, Write
+from plait.store.protocol import ThreadView, Write
+from plait.store.thread_rows import Record
 
 PATIENCE = 10.0
 FOREVER = 2**62

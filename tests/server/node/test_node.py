@@ -27,7 +27,8 @@ from plait.errors import (
 )
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
-from plait.store.protocol import ChangeRow, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, Snapshot
 
 PATIENCE = 10.0
 

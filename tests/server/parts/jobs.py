@@ -12,7 +12,8 @@ from plait.parts.attempt_runner import AttemptRunner
 from plait.parts.attempts import Attempts, RetryPolicy
 from plait.parts.part import Part
 from plait.state.commit import Commit
-from plait.store.protocol import Record, RecordRange, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import encode_json
 
 __all__ = ["KEY", "Desk", "Jobs", "ThreadJobs", "decode_job"]

@@ -12,7 +12,8 @@ from tests.server.parts.workshop import FlakyStore, open_workshop, until
 from plait import Context, Messages, Readonly, Terminated, Thread
 from plait.actor.connection import Rights
 from plait.actor.turn import Turn
-from plait.store.protocol import RecordRange, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import RecordRange
 
 KEY = ThreadKey("chat", "one")
 

@@ -18,7 +18,7 @@ from plait.parts.attempts import CRASHES, PAUSES
 from plait.parts.messages.message import Message
 from plait.parts.messages.queue import MOST_QUEUED
 from plait.parts.messages.thread_messages import Messages
-from plait.store.protocol import RecordRange
+from plait.store.thread_rows import RecordRange
 from plait_schemas.codec import decode_json
 
 

@@ -15,7 +15,7 @@ from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.store.protocol import RecordRange
+from plait.store.thread_rows import RecordRange
 from plait_schemas.codec import decode_json
 
 

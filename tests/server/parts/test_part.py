@@ -12,7 +12,8 @@ from plait.parts.messages.thread_messages import Messages
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import RecordRange, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import RecordRange
 
 PARTS = ("values", "messages", "schedule")
 

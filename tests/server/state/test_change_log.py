@@ -16,7 +16,8 @@ from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, ClientRow, RecordRange, Snapshot, StoredThread, ThreadKey, Write
+from plait.store.protocol import StoredThread, ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, RecordRange, Snapshot
 from plait_schemas.patch import Op
 
 KEY = ThreadKey("room", "one")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plait.state.json_patch import to_json_patch
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, apply, decode_ops, splice
 

@@ -21,8 +21,9 @@ from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerStat
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.state.migrations import migrate, migrate_state, store_migrated
-from plait.store.protocol import Snapshot, StoredThread, ThreadKey, Write
+from plait.store.protocol import StoredThread, ThreadKey, Write
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import Snapshot
 from plait_schemas.patch import Op
 
 PATIENCE = 10.0

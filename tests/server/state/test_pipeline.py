@@ -24,7 +24,8 @@ from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction
 from plait.state.types import StateType
-from plait.store.protocol import ChangeRow, ClientRow, Record, RecordRange, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, Snapshot
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, apply, decode_ops

@@ -5,7 +5,7 @@ import pytest
 
 from plait.errors import Reject
 from plait.state.push_log import ClientPushes, PushLog
-from plait.store.protocol import KNOWN_CLIENTS, ClientRow
+from plait.store.thread_rows import KNOWN_CLIENTS, ClientRow
 
 
 def test_of_a_client_of_whom_nothing_is_known_any_positive_ref_is_the_first() -> None:

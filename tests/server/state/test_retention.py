@@ -9,7 +9,8 @@ from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
-from plait.store.protocol import Prune, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Prune
 
 NUMBER = StateType(int)
 

@@ -16,7 +16,8 @@ from plait.limits import DEFAULT_LIMITS
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory, replay_json
 from plait.state.types import UNDECODED, StateType
-from plait.store.protocol import ChangeRow, Snapshot, StoredThread, ThreadKey, Write
+from plait.store.protocol import StoredThread, ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, Snapshot
 from plait_schemas.patch import decode_ops
 
 KEY = ThreadKey("room", "one")

@@ -17,7 +17,7 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, Reject, StoreError
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.patch import decode_ops
 
 PATIENCE = 10.0

@@ -26,7 +26,8 @@ from plait.state.retention import Retention
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.state.undo import redo, undo
-from plait.store.protocol import ChangeRow, RecordRange, StoredThread, ThreadKey
+from plait.store.protocol import StoredThread, ThreadKey
+from plait.store.thread_rows import ChangeRow, RecordRange
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, splice
 

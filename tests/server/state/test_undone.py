@@ -7,7 +7,7 @@ import pytest
 from plait.errors import Conflict
 from plait.state.budget import Budget
 from plait.state.undone import drop_undone
-from plait.store.protocol import ChangeRow
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op
 

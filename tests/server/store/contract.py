@@ -14,20 +14,9 @@ from tests.server.owning import own, owned, submit
 
 from plait.errors import Fenced, StoreError
 from plait.state.state_history import replay_json
-from plait.store.protocol import (
-    KNOWN_CLIENTS,
-    ChangeRow,
-    ClientRow,
-    Prune,
-    Snapshot,
-    Store,
-    StoredThread,
-    ThreadKey,
-    ThreadQuery,
-    ThreadRow,
-    Unreachable,
-    Write,
-)
+from plait.store.outcomes import Unreachable
+from plait.store.protocol import Store, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Prune, Snapshot
 
 ROOM = ThreadKey("room", "one")
 OTHER = ThreadKey("room", "two")

@@ -9,7 +9,8 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes
 from tests.server.store.contract_records import names, put_records
 
 from plait.errors import StoreError
-from plait.store.protocol import Record, RecordRange, Store, ThreadKey, ThreadQuery, Write
+from plait.store.protocol import Store, ThreadKey, ThreadQuery, Write
+from plait.store.thread_rows import Record, RecordRange
 
 # In UTF-16 the last two are the other way round.
 KEYS = [

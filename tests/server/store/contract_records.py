@@ -12,8 +12,9 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, client_r
 
 from plait.errors import Fenced, StoreError, TooLarge
 from plait.limits import Limits
-from plait.store.protocol import Record, RecordRange, Store, StoredThread, ThreadKey, Write
+from plait.store.protocol import Store, StoredThread, ThreadKey, Write
 from plait.store.record_checks import check_record
+from plait.store.thread_rows import Record, RecordRange
 
 
 def put_records(

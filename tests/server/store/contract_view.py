@@ -6,7 +6,8 @@ from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_due import due
 from tests.server.store.contract_records import delete
 
-from plait.store.protocol import INCOMPLETE, DueThread, Order, Record, RecordRange, Store, ThreadQuery, Write
+from plait.store.protocol import DueThread, Order, Store, ThreadQuery, Write
+from plait.store.thread_rows import INCOMPLETE, Record, RecordRange
 
 EPOCH = beginning().epoch
 ORDERS: tuple[Order, ...] = ("name", "created", "changed")

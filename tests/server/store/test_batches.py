@@ -17,19 +17,9 @@ from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.memory import MemoryStore
-from plait.store.outcomes import Outcome
-from plait.store.protocol import (
-    ChangeRow,
-    ClientRow,
-    Prune,
-    Record,
-    RecordRange,
-    Snapshot,
-    Store,
-    ThreadKey,
-    Unreachable,
-    Write,
-)
+from plait.store.outcomes import Outcome, Unreachable
+from plait.store.protocol import Store, ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, RecordRange, Snapshot
 
 MEGABYTE = 2**20
 

@@ -12,8 +12,9 @@ from tests.server.store.sqlite.test_store import change_file
 
 from plait.errors import StoreError
 from plait.store.copying import UNFINISHED, check_finished, copy_store
-from plait.store.protocol import Order, Prune, RecordRange, Snapshot, Store, ThreadKey, ThreadQuery, Write
+from plait.store.protocol import Order, Store, ThreadKey, ThreadQuery, Write
 from plait.store.sqlite.files import Files
+from plait.store.thread_rows import Prune, RecordRange, Snapshot
 from plait.store.urls import open_files
 from plait.store.whole import WholeStore
 

@@ -17,7 +17,8 @@ from plait.store.nats.layout import Known
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import DueThread, Prune, RecordRange, ThreadKey
+from plait.store.protocol import DueThread, ThreadKey
+from plait.store.thread_rows import Prune, RecordRange
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from tests.server.store.contract_records import put_records
 from plait.store.nats.layout import join_chunks, split_chunks
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import ChangeRow, Prune, RecordRange, Snapshot, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, Prune, RecordRange, Snapshot
 
 MIB = 1024 * 1024
 

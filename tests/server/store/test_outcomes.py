@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from plait.errors import Fenced, StoreError
-from plait.store.outcomes import Health
-from plait.store.protocol import Unreachable
+from plait.store.outcomes import Health, Unreachable
 from plait.store.sqlite.failures import is_trouble
 
 

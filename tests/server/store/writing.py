@@ -13,7 +13,9 @@ from tests.server.store.contract_records import put_records
 from tests.server.store.cutting_proxy import CuttingProxy
 
 from plait.errors import StoreError
-from plait.store.protocol import RecordRange, Store, ThreadKey, Unreachable, Write
+from plait.store.outcomes import Unreachable
+from plait.store.protocol import Store, ThreadKey, Write
+from plait.store.thread_rows import RecordRange
 
 __all__ = ["KEYS", "Writing", "cut_answers", "until"]
 

@@ -10,7 +10,7 @@ from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import LEASE, NodeLease
 from plait.cluster.owners import Workers
 from plait.errors import StoreError
-from plait.store.protocol import Unreachable
+from plait.store.outcomes import Unreachable
 from plait.web.links.links import HOLD
 
 

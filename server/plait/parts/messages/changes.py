@@ -27,7 +27,7 @@ from plait.parts.messages.state import (
     count_key,
     encode_head,
 )
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = ["Changes"]

@@ -21,7 +21,7 @@ from plait.parts.messages.message import (
 )
 from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, LostStream, State
 from plait.state.thread_records import Records
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.codec import decode_json
 
 __all__ = ["History", "Order"]

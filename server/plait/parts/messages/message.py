@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from plait.errors import TooLarge
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = [

@@ -16,7 +16,7 @@ from plait.parts.messages.message import Message, Status, check_size, encode_mes
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.state import LostStream
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = ["MessageStream"]

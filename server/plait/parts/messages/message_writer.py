@@ -11,7 +11,7 @@ from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
 from plait.state.commit import Commit
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 
 __all__ = ["MessageWriter"]
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from plait.errors import CorruptThread
 from plait.parts.attempts import PAUSES, Attempts
 from plait.parts.messages.message import Message, SentKeys, decode_message
-from plait.store.protocol import Record
+from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = [

@@ -26,7 +26,7 @@ from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Messages", "ThreadMessages"]
 

@@ -23,7 +23,7 @@ from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microsecond
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
-from plait.store.protocol import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
 
 __all__ = ["MOST_ROWS", "Planned", "Schedule", "Scheduled", "ThreadSchedule"]

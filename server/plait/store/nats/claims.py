@@ -13,7 +13,8 @@ from plait.store.nats.line import Disconnected, Lost
 from plait.store.nats.publishing import PUBLISH_AGAIN, Publisher
 from plait.store.nats.stream import PATIENCE, Message, Stream, WrongSequence
 from plait.store.nats.watch import Watch
-from plait.store.protocol import ThreadKey, Unreachable
+from plait.store.outcomes import Unreachable
+from plait.store.protocol import ThreadKey
 
 __all__ = ["Claims"]
 

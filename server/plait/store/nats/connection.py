@@ -8,7 +8,7 @@ from typing import Final
 from plait.errors import StoreError
 from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, connect
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import Unreachable
+from plait.store.outcomes import Unreachable
 
 __all__ = ["Connection"]
 

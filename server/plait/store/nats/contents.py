@@ -22,7 +22,8 @@ from plait.store.nats.layout import (
 )
 from plait.store.nats.stream import Stored, Stream
 from plait.store.page import take_page
-from plait.store.protocol import Record, RecordRange, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record, RecordRange
 
 __all__ = [
     "Contents",

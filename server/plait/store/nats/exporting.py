@@ -7,7 +7,8 @@ from plait.errors import CorruptThread
 from plait.store.nats.contents import Contents, Moved, read_changes, read_records, read_values
 from plait.store.nats.layout import Subjects, decode_client, to_change
 from plait.store.nats.stream import Stream
-from plait.store.protocol import ChangeRow, Snapshot, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, Snapshot
 
 __all__ = ["export", "read_schema", "read_schemas"]
 

@@ -11,8 +11,10 @@ import msgspec
 
 from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
 from plait.store.nats.stream import Stored, Stream
+from plait.store.outcomes import Unreachable
 from plait.store.page import PLACES, sort_in_steps
-from plait.store.protocol import INCOMPLETE, DueThread, ThreadKey, ThreadQuery, ThreadRow, Unreachable
+from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["Index"]
 

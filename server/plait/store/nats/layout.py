@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.protocol import ChangeRow, ClientRow, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ChangeRow, ClientRow
 
 __all__ = [
     "CHUNK",

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 
 from plait.errors import StoreError
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import Unreachable
+from plait.store.outcomes import Unreachable
 
 __all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "NotPermitted", "connect"]
 

@@ -7,7 +7,8 @@ from plait.clock import read_wall_clock
 from plait.store.nats.contents import Contents, read_changes, read_values
 from plait.store.nats.layout import Change, decode_client
 from plait.store.nats.stream import Stream
-from plait.store.protocol import CLIENT_DAYS, DAY, Prune, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import CLIENT_DAYS, DAY, Prune
 
 __all__ = ["find_floor"]
 

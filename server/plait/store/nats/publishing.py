@@ -12,8 +12,8 @@ from plait.store.nats.contents import read_head
 from plait.store.nats.layout import CHUNK, DELETED, Head, Known, Subjects, encode_rows
 from plait.store.nats.line import Disconnected, Lost, NotPermitted
 from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
-from plait.store.outcomes import make_fenced, make_indeterminate, make_refusal
-from plait.store.protocol import ThreadKey, Unreachable
+from plait.store.outcomes import Unreachable, make_fenced, make_indeterminate, make_refusal
+from plait.store.protocol import ThreadKey
 
 __all__ = ["PUBLISH_AGAIN", "Publisher", "refuse"]
 

@@ -19,16 +19,8 @@ from plait.store.nats.contents import (
 )
 from plait.store.nats.layout import Change, Known, Name, Subjects, decode_client, make_name, to_change
 from plait.store.nats.stream import Stream
-from plait.store.protocol import (
-    KNOWN_CLIENTS,
-    ChangeRow,
-    ClientRow,
-    Record,
-    RecordRange,
-    StoredThread,
-    ThreadHeader,
-    ThreadKey,
-)
+from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
+from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
 
 __all__ = ["Reader", "load_contents"]
 

@@ -31,23 +31,19 @@ from plait.store.nats.upkeep import Upkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views
 from plait.store.nats.watch import Watch
-from plait.store.outcomes import Outcome
+from plait.store.outcomes import Outcome, Unreachable
 from plait.store.protocol import (
     ALL_THREADS,
-    ChangeRow,
-    ClientRow,
     DueThread,
-    Record,
-    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
     ThreadQuery,
     ThreadRow,
     ThreadView,
-    Unreachable,
     Write,
 )
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 from plait.store.whole import StoredSchema
 
 __all__ = ["NatsStore"]

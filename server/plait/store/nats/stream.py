@@ -14,7 +14,7 @@ import msgspec
 from plait.errors import StoreError
 from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Lost
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import Unreachable
+from plait.store.outcomes import Unreachable
 
 __all__ = [
     "MOST_MESSAGES",

@@ -11,7 +11,8 @@ from plait.store.nats.layout import name_record
 from plait.store.nats.planning import Plan
 from plait.store.nats.stream import Stream
 from plait.store.page import take_page
-from plait.store.protocol import Record, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record
 
 __all__ = ["View", "Views"]
 

@@ -8,13 +8,13 @@ from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
-from plait.store.outcomes import Outcome, make_fenced, make_indeterminate, make_refusal
+from plait.store.outcomes import Outcome, Unreachable, make_fenced, make_indeterminate, make_refusal
 from plait.store.postgres.connections import Writer
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost, was_sent
 from plait.store.postgres.heads import Head, Heads
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
-from plait.store.protocol import ThreadKey, Unreachable, Write
+from plait.store.protocol import ThreadKey, Write
 
 __all__ = ["BatchCommitter"]
 

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from plait.errors import StoreError
+from plait.store.outcomes import Unreachable
 from plait.store.postgres.engine import Db, Engine, explain, is_lost
-from plait.store.protocol import Unreachable
 
 __all__ = ["Readers", "Writer"]
 

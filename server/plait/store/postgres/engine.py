@@ -9,8 +9,8 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from plait.errors import StoreError
+from plait.store.outcomes import Unreachable
 from plait.store.postgres.url import PostgresUrl
-from plait.store.protocol import Unreachable
 
 __all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "has_no_table", "is_lost", "was_sent"]
 

@@ -7,7 +7,8 @@ from plait.errors import CorruptThread
 from plait.store.postgres.engine import Db
 from plait.store.postgres.reads import encode, load_changes, load_page
 from plait.store.postgres.schema import Tables
-from plait.store.protocol import ChangeRow, ClientRow, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Snapshot
 
 __all__ = ["export"]
 

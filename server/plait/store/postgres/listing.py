@@ -5,7 +5,8 @@ from typing import Any, Final
 from plait.store.postgres.engine import Db
 from plait.store.postgres.reads import END
 from plait.store.postgres.schema import Tables
-from plait.store.protocol import INCOMPLETE, DueThread, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["load_due", "load_threads"]
 

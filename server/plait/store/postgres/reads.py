@@ -11,16 +11,8 @@ from plait.store.page import take_page
 from plait.store.postgres.engine import Db
 from plait.store.postgres.heads import CLAIM, Head
 from plait.store.postgres.schema import Tables
-from plait.store.protocol import (
-    KNOWN_CLIENTS,
-    ChangeRow,
-    ClientRow,
-    Record,
-    RecordRange,
-    StoredThread,
-    ThreadHeader,
-    ThreadKey,
-)
+from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
+from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
 
 __all__ = [
     "END",

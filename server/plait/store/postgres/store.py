@@ -18,7 +18,7 @@ import asyncpg
 from plait.errors import StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
-from plait.store.outcomes import Outcome
+from plait.store.outcomes import Outcome, Unreachable
 from plait.store.postgres import listing, reads
 from plait.store.postgres.commits import BatchCommitter
 from plait.store.postgres.connections import Readers, Writer
@@ -30,20 +30,16 @@ from plait.store.postgres.upkeep import Upkeep
 from plait.store.postgres.url import PostgresUrl
 from plait.store.protocol import (
     ALL_THREADS,
-    ChangeRow,
-    ClientRow,
     DueThread,
-    Record,
-    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
     ThreadQuery,
     ThreadRow,
     ThreadView,
-    Unreachable,
     Write,
 )
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 from plait.store.whole import StoredSchema
 
 __all__ = ["PostgresStore"]

@@ -7,7 +7,8 @@ from plait.clock import read_wall_clock
 from plait.store.postgres.engine import Db
 from plait.store.postgres.heads import Head
 from plait.store.postgres.schema import Tables
-from plait.store.protocol import CLIENT_DAYS, DAY, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import CLIENT_DAYS, DAY
 
 __all__ = ["PLAIN", "Rows", "change_columns", "client_columns", "columns"]
 

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from plait.errors import CorruptThread
-from plait.store.protocol import ChangeRow, ClientRow, Record, ThreadKey
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ChangeRow, ClientRow, Record
 
 __all__ = [
     "Origin",

@@ -9,7 +9,7 @@ from plait.errors import StoreError
 from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, make_indeterminate, make_refusal
-from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite.checksums import (
     Origin,
     checksum_change,
@@ -18,14 +18,15 @@ from plait.store.sqlite.checksums import (
     checksum_snapshot,
     checksum_thread,
 )
-from plait.store.sqlite.reads import SELECT_HEAD
 from plait.store.sqlite.removal import STEP, prune_log, remove_rows
-from plait.store.sqlite.schema import rewrite_format
+from plait.store.sqlite.schema import LAST_VERSION, rewrite_format
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, Snapshot
 
 __all__ = ["BatchResult", "Head", "Heads", "commit", "refuse"]
 
 SqlValue = str | int | bytes | bytearray | None
 
+_SELECT_HEAD: Final = f"SELECT t.id, t.epoch, {LAST_VERSION} FROM threads t WHERE t.kind = ? AND t.name = ?"
 _INSERT_CHANGE: Final = "INSERT INTO changes (thread, version, ops, source, at, checksum) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT_CLIENT: Final = """
 INSERT OR REPLACE INTO clients (thread, client, ref, refused, at, checksum) VALUES (?, ?, ?, ?, ?, ?)
@@ -207,7 +208,7 @@ class _Transaction:
         """Accept the writes of a thread that follow its stored version."""
         key, db = group.writes[0].key, self._db
         head = self._heads.get(key)
-        if head is None and (row := db.execute(SELECT_HEAD, key).fetchone()):
+        if head is None and (row := db.execute(_SELECT_HEAD, key).fetchone()):
             head = Head(*row)
         before = head
         count, error = group.count_following(None if head is None else (head.epoch, head.version))

@@ -6,9 +6,10 @@ from typing import Final, Literal, NamedTuple
 
 from plait.errors import CorruptThread
 from plait.store.page import take_page
-from plait.store.protocol import ChangeRow, ClientRow, Record, Snapshot, ThreadKey, Write
+from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.sqlite.schema import LAST_VERSION
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, Snapshot
 
 __all__ = ["FIRST", "Step", "load_step"]
 

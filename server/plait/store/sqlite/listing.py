@@ -4,9 +4,10 @@ import sqlite3
 from contextlib import closing
 from typing import Final
 
-from plait.store.protocol import INCOMPLETE, DueThread, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
 from plait.store.sqlite.reads import find_end, read_transaction
 from plait.store.sqlite.schema import LAST_VERSION
+from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["load_due", "load_threads"]
 

@@ -9,21 +9,12 @@ from typing import Final
 
 from plait.errors import CorruptThread
 from plait.store.page import take_page
-from plait.store.protocol import (
-    KNOWN_CLIENTS,
-    ChangeRow,
-    ClientRow,
-    Record,
-    RecordRange,
-    StoredThread,
-    ThreadHeader,
-    ThreadKey,
-)
+from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
 from plait.store.sqlite.checksums import read_change, read_client, read_records, read_snapshot, read_thread
 from plait.store.sqlite.schema import LAST_VERSION
+from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
 
 __all__ = [
-    "SELECT_HEAD",
     "find",
     "find_end",
     "load",
@@ -39,7 +30,6 @@ __all__ = [
     "save_schema",
 ]
 
-SELECT_HEAD: Final = f"SELECT t.id, t.epoch, {LAST_VERSION} FROM threads t WHERE t.kind = ? AND t.name = ?"
 _FIND: Final = f"""
 SELECT t.epoch, {LAST_VERSION}, t.created_at, t.user, t.due, t.changed_at FROM threads t WHERE t.kind = ? AND t.name = ?
 """

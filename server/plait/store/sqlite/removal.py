@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Final
 
 from plait.clock import read_wall_clock
-from plait.store.protocol import CLIENT_DAYS, DAY, Prune
+from plait.store.thread_rows import CLIENT_DAYS, DAY, Prune
 
 __all__ = ["STEP", "has_removed", "prune_log", "remove_all", "remove_rows", "remove_step"]
 

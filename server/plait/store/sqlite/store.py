@@ -22,11 +22,7 @@ from plait.store.batches import Batches, WriteGroup
 from plait.store.outcomes import Outcome
 from plait.store.protocol import (
     ALL_THREADS,
-    ChangeRow,
-    ClientRow,
     DueThread,
-    Record,
-    RecordRange,
     StoredThread,
     ThreadHeader,
     ThreadKey,
@@ -42,6 +38,7 @@ from plait.store.sqlite.file_place import ONLY_FILE, FilePlace
 from plait.store.sqlite.file_writer import FileWriter
 from plait.store.sqlite.files import check_creation
 from plait.store.sqlite.lock import StoreInUse, StoreLock
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 from plait.store.whole import StoredSchema
 
 __all__ = ["SqliteStore", "Synchronous"]

@@ -13,7 +13,7 @@ from tests.server.store.contract_records import put_records
 from tests.server.store.sqlite.test_store import change_file, database
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.protocol import ChangeRow, ClientRow, Record, RecordRange, ThreadKey
+from plait.store.protocol import ThreadKey
 from plait.store.sqlite.checksums import (
     Origin,
     checksum_change,
@@ -23,6 +23,7 @@ from plait.store.sqlite.checksums import (
     checksum_thread,
 )
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 
 OTHER_OPS = b'[{"op":"replace","path":"","value":9}]'
 

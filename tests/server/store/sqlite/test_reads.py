@@ -11,10 +11,11 @@ import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store.protocol import Record, RecordRange, ThreadKey, ThreadQuery
+from plait.store.protocol import ThreadKey, ThreadQuery
 from plait.store.sqlite import listing, reads
 from plait.store.sqlite.inspection import Inspection
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import Record, RecordRange
 
 Read = Callable[[sqlite3.Connection], Any]
 

@@ -11,9 +11,10 @@ from tests.server.store.contract_records import delete, everything, put_records
 from tests.server.store.sqlite.test_store import run
 
 from plait.cli.maintenance import check_store
-from plait.store.protocol import RecordRange, Store
+from plait.store.protocol import Store
 from plait.store.sqlite.backup import back_up, restore
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import RecordRange
 
 FILL = """
     from tests.server.owning import submit

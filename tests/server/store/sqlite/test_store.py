@@ -41,8 +41,9 @@ from tests.server.store.contract_records import put_records
 from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import CorruptThread, Fenced, StoreError
-from plait.store.protocol import Prune, ThreadKey
+from plait.store.protocol import ThreadKey
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import Prune
 
 
 @pytest.fixture
