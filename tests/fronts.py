@@ -44,12 +44,20 @@ class _Use:
 class OneOwner(Owners):
     """Two nodes; one owns every thread."""
 
-    is_alone = False
-    keepers: Sequence[NodeId] = (_GATEWAY, _OWNER)
-    node: NodeId = _GATEWAY
-
     def __init__(self, node: int = _GATEWAY) -> None:
-        self.node = node
+        self._node = node
+
+    @property
+    def node(self) -> NodeId:
+        return self._node
+
+    @property
+    def is_alone(self) -> bool:
+        return False
+
+    @property
+    def keepers(self) -> Sequence[NodeId]:
+        return (_GATEWAY, _OWNER)
 
     def find(self, key: ThreadKey) -> NodeId | None:
         return _OWNER

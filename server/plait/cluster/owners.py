@@ -120,8 +120,6 @@ class Worker(msgspec.Struct, frozen=True):
 class Workers(Owners):
     """The owners of threads among workers; `files` is how many files the store has."""
 
-    is_alone = False
-
     def __init__(self, node: int, count: int, files: int) -> None:
         self._node = node
         self.count = count
@@ -130,6 +128,10 @@ class Workers(Owners):
     @property
     def node(self) -> NodeId:
         return self._node
+
+    @property
+    def is_alone(self) -> bool:
+        return False
 
     @property
     def keepers(self) -> Sequence[NodeId]:
