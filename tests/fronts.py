@@ -75,9 +75,11 @@ class Front:
         self._folder = tempfile.mkdtemp(prefix="plait-")
         self._held = [hold_port(), hold_port()] if over == "tcp" else []
         # The app, too, gets links, for as long as it runs.
-        self._former = app._owners, app._links
+        self._former = app._owners, app._context.links
         owners = app._owners = app._context.owners = OneOwner(_OWNER)
-        app._links = app._context.links = Links(owners, self._make_network(_OWNER), app._openers)
+        openers = app._context.links.openers
+        app._context.links = Links(owners, self._make_network(_OWNER))
+        app._context.links.openers |= openers
         settings = app.settings
         self.context = context = ServerContext(
             app._node,
@@ -87,7 +89,7 @@ class Front:
             compatibility=app._context.compatibility,
             runs=app._runs,
             owners=(gateway := OneOwner(_GATEWAY)),
-            links=Links(gateway, self._make_network(_GATEWAY), {}),
+            links=Links(gateway, self._make_network(_GATEWAY)),
             shutdown_timeout=settings.shutdown_timeout,
         )
         context.lists_kinds = app._context.lists_kinds
@@ -119,7 +121,7 @@ class Front:
     @property
     def sent(self) -> int:
         """The messages that the gateway and the owner have sent."""
-        return self.context.links.count("sent") + self.app._links.count("sent")
+        return self.context.links.count("sent") + self.app._context.links.count("sent")
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
@@ -134,8 +136,8 @@ class Front:
                 await self.context.links.stop()
                 await self.context.heartbeat.stop()
         app = self.app
-        app._owners, app._links = self._former
-        app._context.owners, app._context.links = self._former
+        app._owners, app._context.links = self._former
+        app._context.owners = app._owners
         shutil.rmtree(self._folder)
         for held in self._held:
             held.close()

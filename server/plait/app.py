@@ -49,7 +49,6 @@ from plait.web.hosts import Hosts
 from plait.web.lifespan import collect_rarely, run_lifespan
 from plait.web.links.calls import Calls
 from plait.web.links.folder import Folder
-from plait.web.links.link import Opener
 from plait.web.links.links import Links
 from plait.web.links.process_role import ProcessRole, find_role
 from plait.web.relay.measures import measure
@@ -80,6 +79,9 @@ class Plait(AgentHost, ThreadHost):
     `async with app:` runs it without a server, so that you can use the handles that `thread` returns. Environment
     variables (`PLAIT_STORE` and so on) override the keywords. Raises TypeError or ValueError for an invalid setting.
     """
+
+    # Gives all threads away, after `drain`.
+    _leaving: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -116,29 +118,19 @@ class Plait(AgentHost, ThreadHost):
         )
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
-        worker = Worker.from_environment()
-        self._store, owners, self._network = self._find_role(store, worker)
-        # The node of this process, if its store is shared.
-        self._cluster = owners if isinstance(owners, ClusterOwners) else None
-        # The streams that other nodes may open here, by the kind of their first message.
-        self._openers: dict[int, Opener] = {}
-        self._links = Links(owners, self._network, self._openers)
+        self._store, owners, self._network, self._is_first = self._find_role(store)
         shown = _make_metrics(settings)
         told = combine_instruments(instruments, () if shown is None else (shown,))
         super().__init__(self._kinds, self._store, limits, told, owners=owners)
-        self._node.everywhere.nodes.peers = self._calls = Calls(self._links, self._node.calls)
         self._context = self._make_context(authenticate, authorize)
+        self._node.everywhere.nodes.peers = self._calls = Calls(self._context.links, self._node.calls)
         self._sockets = SocketEndpoint(self._context)
         self._thread_ids = ThreadIds(settings.secret, thread_ids)
         self._site = Site(self._context, self._store, settings, self._thread_ids, metrics=shown, lifespan=self.lifespan)
-        # Whether no process of this server has started before.
-        self._is_first = worker is None or worker.is_first
         self._startup = StartupFunctions()
         self._node.calls.read_metrics = self._site.read_metrics
         self._owner = Owner(self._context, self._site.asgi)
-        self._openers.update({**self._calls.openers, **self._owner.openers})
         self._watcher = LoopWatcher(told)
-        self._leaving: asyncio.Task[None] | None = None
         self._is_running = False
         _made[next(_numbers)] = self
 
@@ -152,12 +144,10 @@ class Plait(AgentHost, ThreadHost):
         try:
             await self._check_finished()
             await self._context.compatibility.remember({kind.name: kind.state_type for kind in self._kinds})
-            if self._cluster is not None:
-                await self._cluster.start(NodeMoves(self._context, self.settings.shutdown_timeout))
+            await self._owners.start(NodeMoves(self._context, self.settings.shutdown_timeout))
             await self._node.transfers.remove_incomplete()
         except BaseException:
-            if self._cluster is not None:
-                await self._cluster.stop()
+            await self._owners.stop()
             await self._store.__aexit__(None, None, None)
             raise
         self._node.start()
@@ -182,11 +172,10 @@ class Plait(AgentHost, ThreadHost):
             await self._node.stop(self.settings.shutdown_timeout)
             await self._calls.stop()
             await self._owner.finish(self.settings.shutdown_timeout)
-            await self._links.stop()
+            await self._context.links.stop()
             await self._owner.stop()
             await self._context.heartbeat.stop()
-            if self._cluster is not None:
-                await self._cluster.stop()
+            await self._owners.stop()
         finally:
             self._watcher.stop()
             self._is_running = False
@@ -250,11 +239,12 @@ class Plait(AgentHost, ThreadHost):
         A server calls this when it is told to stop, and keeps listening until the returned awaitable is done, so that
         clients are told to try again. You need not await it. Leaving the app ends everything else.
         """
-        if self._cluster is None or self._cluster.is_alone:
-            self._links.go_away()
+        owners = self._owners
+        if owners.is_alone or not isinstance(owners, ClusterOwners):
+            self._context.links.go_away()
             return self._context.shutdown()
         if self._leaving is None or self._leaving.done():
-            self._leaving = asyncio.create_task(self._leave(self._cluster), name="plait leaves the cluster")
+            self._leaving = asyncio.create_task(self._leave(owners), name="plait leaves the cluster")
         return self._leaving
 
     @overload
@@ -314,27 +304,27 @@ class Plait(AgentHost, ThreadHost):
 
     async def _check_finished(self) -> None:
         # Among workers, only one has the file in which that is stored. A node owns nothing before it has joined.
-        if self._cluster is not None or self._owners.find(UNFINISHED) == self._owners.node:
+        if isinstance(self._owners, ClusterOwners) or self._owners.find(UNFINISHED) == self._owners.node:
             await check_finished(self._store)
 
     async def _listen(self) -> None:
         """Answer other nodes, and get threads of them. Raises Unavailable."""
         if not self._owners.is_alone:
             try:
-                await self._links.start()
+                await self._context.links.start()
             except OSError as error:
                 raise Unavailable(f"cannot listen for other nodes: {error.strerror or error}") from error
-        if self._cluster is not None:
-            await self._cluster.open()
+        await self._owners.open()
 
     async def _leave(self, cluster: ClusterOwners) -> None:
         """Give all threads to the other nodes, and then shut down."""
         self._node.moving.set_deadline(self.settings.shutdown_timeout)
         await cluster.give_all()
-        self._links.go_away()
+        self._context.links.go_away()
         await self._context.shutdown()
 
-    def _find_role(self, store: str | Store, worker: Worker | None) -> ProcessRole:
+    def _find_role(self, store: str | Store) -> ProcessRole:
+        worker = Worker.from_environment()
         given = None if self.settings.store or isinstance(store, str) else store
         versions = {kind.name: kind.state_version for kind in self._kinds}
         with as_setting_error("store"):
@@ -354,7 +344,7 @@ class Plait(AgentHost, ThreadHost):
             compatibility=Compatibility(self._store),
             runs=self._runs,
             owners=self._owners,
-            links=self._links,
+            links=Links(self._owners, self._network),
             shutdown_timeout=settings.shutdown_timeout,
         )
         self._node.calls.disconnect = context.leases.disconnect

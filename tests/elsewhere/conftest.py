@@ -35,9 +35,9 @@ class Lines:
     def __init__(self, node: Node, folder: str) -> None:
         self._node = node
         asker, owner = OneOwner(0), OneOwner(1)
-        answers = Calls(Links(owner, Folder(1, folder), {}), node.calls)
-        self.owner = Links(owner, Folder(1, folder), answers.openers)
-        self.asker = Links(asker, Folder(0, folder), {}, hold=2.0)
+        self.owner = Links(owner, Folder(1, folder))
+        answers = Calls(self.owner, node.calls)
+        self.asker = Links(asker, Folder(0, folder), hold=2.0)
         self.answers = answers
         self.calls = Calls(self.asker, node.calls)
         self.is_open = False

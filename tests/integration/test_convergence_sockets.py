@@ -53,8 +53,8 @@ class Linked:
 
     async def restart(self) -> None:
         """Lose the links, and listen for others."""
-        await self._front.app._links.stop()
-        await self._front.app._links.start()
+        await self._front.app._context.links.stop()
+        await self._front.app._context.links.start()
 
     async def get(self, key: ThreadKey) -> tuple[str, Any]:
         """Return epoch and version of a thread, with a colon between, and its state."""

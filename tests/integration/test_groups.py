@@ -70,9 +70,9 @@ async def test_fifty_up_to_date_sockets_of_a_gateway_are_sent_a_change_by_one_ca
         assert [len(group) for group in find_groups(actor)] == [50]
         casts: list[int] = []
         for number in (2, 3):
-            sent = front.app._links.count("sent")
+            sent = front.app._context.links.count("sent")
             await set_number(actor, number, clients)
-            casts.append(front.app._links.count("sent") - sent)
+            casts.append(front.app._context.links.count("sent") - sent)
         assert casts == [1, 1]
         assert actor.sockets.single == {}
         assert {client.version for client in clients} == {actor.state.durable.version}
@@ -81,11 +81,11 @@ async def test_fifty_up_to_date_sockets_of_a_gateway_are_sent_a_change_by_one_ca
 async def test_a_client_that_pushes_stays_in_its_group_and_is_not_sent_its_change() -> None:
     async with serving() as (address, front, actor), joined(address, PATH, "a") as a, joined(address, PATH, "b") as b:
         await set_number(actor, 1, [a, b])
-        sent = front.app._links.count("sent")
+        sent = front.app._context.links.count("sent")
         await a.push(add("/all/-", "a"))
         await b.until(lambda client: client.version == 2)
         await a.until(lambda client: client.answers)
-        assert front.app._links.count("sent") - sent == 2  # The change and the answer.
+        assert front.app._context.links.count("sent") - sent == 2  # The change and the answer.
         assert is_grouped(actor, a, b)
         await set_number(actor, 2, [a, b])
         assert [frame["version"] for frame in a.of(("change", "ack"))] == [1, 2, 3]

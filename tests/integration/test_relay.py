@@ -89,7 +89,7 @@ async def serving(fronts: list[Front], **settings: Any) -> AsyncIterator[tuple[s
 
 async def lose(front: Front) -> None:
     """End the links of the owner, as if it had been killed."""
-    await front.app._links.stop()
+    await front.app._context.links.stop()
 
 
 def hold(front: Front, seconds: float) -> None:
@@ -113,7 +113,7 @@ async def test_sockets_are_closed_with_1001_when_their_owner_is_lost_and_are_ser
             async with connected(address, PATH) as other:
                 await lose(front)
                 assert await other.until_closed() == 1001
-        await front.app._links.start()
+        await front.app._context.links.start()
         async with joined(address, PATH, "a") as client:
             await client.push(put("/n", 1))
             await client.until_state({"n": 1})
@@ -128,7 +128,7 @@ async def test_a_socket_is_held_until_the_owner_is_there(fronts: list[Front]) ->
         while not front.context.links._dials:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert not opening.done()
-        await front.app._links.start()
+        await front.app._context.links.start()
         assert (await opening)["state"] == {"n": 0}
         await client.close()
 
@@ -153,7 +153,7 @@ async def test_a_socket_is_told_to_try_again_later_when_the_owner_stays_away(
 
 async def test_an_owner_that_goes_away_keeps_its_sockets_and_gets_no_other(fronts: list[Front]) -> None:
     async with serving(fronts) as (address, front, _), joined(address, PATH, "a") as client:
-        front.app._links.go_away()
+        front.app._context.links.go_away()
         hold(front, 0.1)
         other = NativeClient(address, PATH, "b")
         with pytest.raises(Closed):
@@ -161,7 +161,7 @@ async def test_an_owner_that_goes_away_keeps_its_sockets_and_gets_no_other(front
         assert other.socket.close_code == 1013
         await client.push(put("/n", 1))
         await client.until_state({"n": 1})
-        await front.app._links.start()
+        await front.app._context.links.start()
         await other.join()
         await client.push(put("/n", 2))
         await other.until_state({"n": 2})
@@ -262,7 +262,7 @@ async def test_clients_end_with_the_state_of_the_server_whatever_links_are_lost(
                     await rejoin(client)
                 if number == 0 and step % 8 == 7:
                     await lose(front)
-                    await front.app._links.start()
+                    await front.app._context.links.start()
             while client.pending:
                 try:
                     await client.until(lambda client: not client.pending)
@@ -290,7 +290,7 @@ async def test_a_request_is_held_until_the_owner_is_there_and_then_503(fronts: l
         getting = asyncio.create_task(web.get(PATH))
         while not front.context.links._dials:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await front.app._links.start()
+        await front.app._context.links.start()
         assert (await getting).status_code == 200
         await lose(front)
         hold(front, 0.1)

@@ -40,7 +40,7 @@ class Nodes:
     @property
     def sent(self) -> int:
         """How many messages the links have carried."""
-        return sum(app._links.count("sent") for app in self.apps)
+        return sum(app._context.links.count("sent") for app in self.apps)
 
 
 @asynccontextmanager

@@ -13,8 +13,7 @@ from plait.cluster.directory import Directory, DirectoryView, NodeRecord
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import LEASE, boot_time
 from plait.cluster.member import SINGLE, Member
-from plait.cluster.owners import NodeId, NotOwner, Owners
-from plait.cluster.shard_moves import NO_THREADS, Moves
+from plait.cluster.owners import NO_THREADS, Moves, NodeId, NotOwner, Owners
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.store.outcomes import Unreachable
 from plait.store.protocol import ThreadKey

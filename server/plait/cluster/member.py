@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from plait.cluster.directory import NO_VIEW, Directory, DirectoryView, NodeRecord, ShardRecord
 from plait.cluster.lease import NodeLease, boot_time
+from plait.cluster.owners import NO_THREADS, Moves
 from plait.cluster.rendezvous import find_winner
-from plait.cluster.shard_moves import NO_THREADS, Moves
 from plait.errors import StoreError, Unavailable
 
 __all__ = ["SILENCE", "SINGLE", "Member"]

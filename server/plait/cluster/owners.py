@@ -5,7 +5,7 @@ file, and a file to a worker, so every worker finds each owner by itself.
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Final, Self
 
 import msgspec
@@ -16,7 +16,7 @@ from plait.store.protocol import ThreadKey
 from plait.store.shards import find_file
 from plait_schemas import codes
 
-__all__ = ["ALONE", "NodeId", "NotOwner", "Owners", "Worker", "Workers"]
+__all__ = ["ALONE", "NO_THREADS", "Moves", "NodeId", "NotOwner", "Owners", "Worker", "Workers"]
 
 _VARIABLE: Final = "PLAIT_WORKER"
 
@@ -33,6 +33,34 @@ class NotOwner(Unavailable):
     def __init__(self, message: str, owner: NodeId | None = None) -> None:
         super().__init__(message)
         self.owner = owner
+
+
+class Moves:
+    """Callbacks for shards that move; these are of a node without threads and links."""
+
+    async def vacate(self, shards: Collection[int]) -> None:
+        """End the use of shards, before they are given away: nothing wakes there, and what is written is durable."""
+
+    def lose(self) -> None:
+        """Drop all threads, and what waits to be sent: the node was dead for the others."""
+
+    def gain(self) -> None:
+        """Check the threads of this node after it has got shards, or can serve again."""
+
+    def find_busy(self) -> Set[int]:
+        """Return the shards with work that may take long: they are given away last, and are not shared."""
+        return frozenset()
+
+    def find_linked(self) -> Collection[NodeId]:
+        """Return the nodes to which there are links, which the others are told."""
+        return ()
+
+    def close_links(self, alive: Collection[NodeId]) -> None:
+        """Close the links to all nodes but these."""
+
+
+NO_THREADS: Final = Moves()
+"""The moves of a process that has no threads."""
 
 
 class Owners:
@@ -60,6 +88,15 @@ class Owners:
     def server(self) -> Mapping[int, NodeId | None]:
         """The nodes that are one server in metrics, by their numbers; None for one that is known to be dead."""
         return {0: self.node}
+
+    async def start(self, moves: Moves) -> None:
+        """Join the others, and get threads that have no owner. `moves` is told of all moves."""
+
+    async def open(self) -> None:
+        """Get threads of others from now on."""
+
+    async def stop(self) -> None:
+        """Leave the others."""
 
     async def find_others(self) -> Collection[NodeId]:
         """Return all other nodes that are alive now. Raises StoreError."""

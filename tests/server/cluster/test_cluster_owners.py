@@ -12,7 +12,7 @@ from tests.server.cluster.stepped import SteppedDirectory
 from plait.cluster.cluster_owners import ClusterOwners
 from plait.cluster.directory import NodeRecord
 from plait.cluster.lease import boot_time
-from plait.cluster.shard_moves import NO_THREADS, Moves
+from plait.cluster.owners import NO_THREADS, Moves
 from plait.errors import StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS
 from plait.node.remote_chain import Chains

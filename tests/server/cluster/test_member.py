@@ -14,7 +14,7 @@ from tests.server.cluster.stepped import Outcome, SteppedDirectory
 
 from plait.cluster.directory import NodeRecord, ShardRecord
 from plait.cluster.member import SINGLE, Member
-from plait.cluster.shard_moves import Moves
+from plait.cluster.owners import Moves
 
 NAMES = ("a", "b", "c")
 SHARDS = 64

@@ -358,7 +358,7 @@ async def test_the_metrics_of_all_workers_are_shown(nodes: Nodes) -> None:
             assert f'process_resident_memory_bytes{{worker="{node}"}}' in text
             assert f'plait_commit_seconds_count{{kind="desk",worker="{node}"}}' in text
         assert text.count("# TYPE plait_threads_awake") == 1
-        await nodes.apps[1]._links.stop()
+        await nodes.apps[1]._context.links.stop()
         text = (await http.get("/metrics")).text
         assert 'plait_worker_up{worker="1"} 0.0' in text
         assert 'plait_worker_up{worker="0"} 1.0' in text
@@ -370,7 +370,7 @@ async def test_a_worker_is_ready_whatever_becomes_of_the_others(nodes: Nodes) ->
         answer = await other.get("/readyz")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
         assert (await http.get("/readyz")).status_code == 200
-        await nodes.apps[1]._links.stop()
+        await nodes.apps[1]._context.links.stop()
         assert (await http.get("/readyz")).status_code == 200
 
 

@@ -342,7 +342,7 @@ async def test_a_call_whose_link_is_lost_is_indeterminate(nodes: Nodes) -> None:
         running = asyncio.create_task(room.wait_in_turn())
         thread: Any = (await find_actor(nodes, name, 1)).thread
         await thread.reached.wait()
-        (link,) = nodes.apps[0]._links._dialled.values()
+        (link,) = nodes.apps[0]._context.links._dialled.values()
         await link.close()
         with pytest.raises(Indeterminate, match="another process was lost during a call"):
             await running
@@ -361,7 +361,7 @@ async def test_a_read_whose_link_is_lost_is_repeated() -> None:
         while actor.state.current.version < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         reading = asyncio.create_task(room.state())
-        (link,) = nodes.apps[0]._links._dialled.values()
+        (link,) = nodes.apps[0]._context.links._dialled.values()
         await wait_for_message(link)
         await link.close()
         with pytest.raises(Indeterminate):
@@ -377,7 +377,7 @@ async def test_a_read_of_kv_whose_link_is_lost_is_repeated(read: str) -> None:
         await kv.set(namespace, "key", 1)
         theirs.is_held = True
         setting = asyncio.ensure_future(kv.set(namespace, "key", 2))
-        (link,) = nodes.apps[0]._links._dialled.values()
+        (link,) = nodes.apps[0]._context.links._dialled.values()
         await wait_for_message(link)
         reading = asyncio.create_task(kv.get(namespace, "key") if read == "get" else getattr(kv, read)(namespace))
         await wait_for_message(link)
@@ -397,26 +397,26 @@ async def wait_for_message(link: Link) -> None:
 
 async def until_unlinked(nodes: Nodes) -> None:
     """Wait until the first node has noticed that its link is lost: a call that is put on it before is in doubt."""
-    while nodes.apps[0]._links.find(1) is not None:  # noqa: ASYNC110
+    while nodes.apps[0]._context.links.find(1) is not None:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 async def test_a_call_waits_for_a_node_that_comes_back(nodes: Nodes) -> None:
     async with asyncio.timeout(PATIENCE):
         owner = nodes.apps[1]
-        await owner._links.stop()
+        await owner._context.links.stop()
         await until_unlinked(nodes)
         call = asyncio.create_task(nodes.handle(Node, 1).record())
         await asyncio.sleep(0)
-        await owner._links.start()
+        await owner._context.links.start()
         await call
 
 
 async def test_a_node_that_stays_away_is_unavailable(nodes: Nodes) -> None:
     async with asyncio.timeout(PATIENCE):
-        await nodes.apps[1]._links.stop()
+        await nodes.apps[1]._context.links.stop()
         await until_unlinked(nodes)
-        nodes.apps[0]._links.hold = 0.1
+        nodes.apps[0]._context.links.hold = 0.1
         with pytest.raises(Unavailable, match="the process that owns this thread is not running"):
             await nodes.handle(Node, 1).record()
 
@@ -430,7 +430,7 @@ async def test_a_node_that_shuts_down_begins_no_call_but_those_of_turns(nodes: N
         running = asyncio.create_task(there.wait_in_turn())
         thread: Any = (await find_actor(nodes, name, 1)).thread
         await thread.reached.wait()
-        owner._links.go_away()
+        owner._context.links.go_away()
         draining = owner.drain()
         refused = asyncio.create_task(there.record())
         other = nodes.name(Node, 1, "other")
@@ -452,7 +452,7 @@ async def test_a_call_that_a_node_has_refused_is_put_again(nodes: Nodes) -> None
         await there.record()
         # The caller has not read yet that the node is away.
         draining = owner._node.drain(PATIENCE)
-        (link,) = nodes.apps[0]._links._dialled.values()
+        (link,) = nodes.apps[0]._context.links._dialled.values()
         sent = link.sent
         call = asyncio.create_task(there.record())
         while link.sent < sent + 2:  # noqa: ASYNC110

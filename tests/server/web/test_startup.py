@@ -88,7 +88,7 @@ async def test_other_nodes_use_the_threads_of_a_node_after_its_functions(tmp_pat
     async with here:
         starting = asyncio.create_task(there.__aenter__())
         await begun.wait()
-        here._links.hold = 0.1
+        here._context.links.hold = 0.1
         with pytest.raises(Unavailable):
             await Nodes([here, there]).handle(Room, 1).state()
         gate.set()

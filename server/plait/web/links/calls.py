@@ -1,7 +1,7 @@
 """Calls between nodes: carries requests to the owners of threads, and answers those of other nodes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextvars import Context
 from typing import Final, Self
 
@@ -12,7 +12,7 @@ from plait.node.remote_calls import RemoteCalls, Reply
 from plait.node.remote_errors import decode_error, encode_error
 from plait.node.remote_nodes import Ask, Settle
 from plait.store.protocol import ThreadKey
-from plait.web.links.link import Link, Opener
+from plait.web.links.link import Link
 from plait.web.links.links import Links
 from plait.web.links.pipe import WINDOW, Pipe
 
@@ -55,7 +55,7 @@ class Calls:
         self._links = links
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
-        self.openers: Mapping[int, Opener] = {_CALL: self._open}
+        links.openers[_CALL] = self._open
 
     async def stop(self) -> None:
         """Cancel the calls of other nodes, and wait until they have ended."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from contextvars import Context
 from typing import Final, Literal, Protocol, get_args
@@ -41,17 +41,13 @@ class Network(Protocol):
 
 
 class Links:
-    """Dials the other nodes when their threads are used, and answers those that dial this one.
+    """Dials the other nodes when their threads are used, and answers those that dial this one."""
 
-    `openers` are the streams that the others may open here.
-    """
-
-    def __init__(
-        self, owners: Owners, network: Network | None, openers: Mapping[int, Opener], *, hold: float = HOLD
-    ) -> None:
+    def __init__(self, owners: Owners, network: Network | None, *, hold: float = HOLD) -> None:
         self._owners = owners
         self._network = network
-        self._openers = openers
+        # The streams that other nodes may open here, by the kind of their first message.
+        self.openers: dict[int, Opener] = {}
         # Seconds for which something is held whose owner is away.
         self.hold = hold
         self._server: asyncio.Server | None = None
@@ -212,7 +208,7 @@ class Links:
         return None
 
     def _answer(self, node: NodeId | None) -> Link:
-        link = Link(self._openers, self._end, gate=self._owners.gate, node=node)
+        link = Link(self.openers, self._end, gate=self._owners.gate, node=node)
         self._answered.add(link)
         return link
 

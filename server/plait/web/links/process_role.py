@@ -30,6 +30,8 @@ class ProcessRole(NamedTuple):
     store: Store
     owners: Owners
     network: Network | None
+    # Whether no process of this server has started before.
+    is_first: bool = True
 
 
 def find_role(
@@ -53,9 +55,9 @@ def find_role(
 def _join_cluster(
     settings: Settings, given: Store | None, config: NodeConfig, worker: Worker | None, versions: Mapping[str, int]
 ) -> ProcessRole:
-    count = 1
+    count, is_first = 1, True
     if worker is not None:
-        config, count = config.for_worker(worker.number), worker.count
+        config, count, is_first = config.for_worker(worker.number), worker.count, worker.is_first
     store = open_store(settings.store) if given is None else given
     directory = find_directory(store) if store.is_shared else None
     if directory is None:
@@ -70,7 +72,7 @@ def _join_cluster(
         found = owners.find_node(node)
         return None if found is None else found.address
 
-    return ProcessRole(store, owners, Tcp(config, lambda: owners.node, find_address))
+    return ProcessRole(store, owners, Tcp(config, lambda: owners.node, find_address), is_first)
 
 
 def _share_files(settings: Settings, given: Store | None, worker: Worker) -> ProcessRole:
@@ -83,4 +85,4 @@ def _share_files(settings: Settings, given: Store | None, worker: Worker) -> Pro
     patience = _PATIENCE + 2 * settings.shutdown_timeout
     store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
     owners = Workers(worker.number, worker.count, files)
-    return ProcessRole(store, owners, Folder(worker.number, worker.folder))
+    return ProcessRole(store, owners, Folder(worker.number, worker.folder), worker.is_first)

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 
-from plait.cluster.owners import NodeId
-from plait.cluster.shard_moves import Moves
+from plait.cluster.owners import Moves, NodeId
 from plait.web.server_context import ServerContext
 
 __all__ = ["NodeMoves"]

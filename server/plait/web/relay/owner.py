@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from plait.cluster.owners import NotOwner
 from plait.store.protocol import ThreadKey
 from plait.web.admission import Admission, join_in_task
-from plait.web.links.link import Link, Opener
+from plait.web.links.link import Link
 from plait.web.relay.messages import NOT_OWNER, OPEN, REQUEST, TAKEN, SentScope, pack_owner
 from plait.web.relay.remote_request import RemoteRequest
 from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
@@ -29,7 +29,7 @@ class Owner:
         # All tasks, and those that answer requests.
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: set[asyncio.Task[None]] = set()
-        self.openers: dict[int, Opener] = {OPEN: self._open_socket, REQUEST: self._open_request}
+        context.links.openers |= {OPEN: self._open_socket, REQUEST: self._open_request}
 
     async def finish(self, timeout: float) -> None:
         """Wait at most `timeout` seconds until all requests are answered, as a server does for its own ones."""

@@ -26,7 +26,7 @@ async def test_a_call_that_is_refused_has_read_nothing_of_its_upload() -> None:
     async with asyncio.timeout(PATIENCE), open_nodes(lambda: Plait(Desk, store="memory://")) as nodes:
         key = ThreadKey("desk", nodes.name(Desk, 0))
         ask = nodes.apps[0]._node.everywhere.nodes.ask
-        nodes.apps[0]._links.hold = 0.2
+        nodes.apps[0]._context.links.hold = 0.2
         sent = nodes.sent
         with pytest.raises(Unavailable):
             # The other node does not own the thread.

@@ -52,8 +52,9 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Links, Links]]:
         link.put(KIND, number, data)
         return Recorder()
 
-    here = Links(OneOwner(0), Folder(0, tmp_path), {}, hold=0.2)
-    there = Links(OneOwner(1), Folder(1, tmp_path), {KIND: open_echo})
+    here = Links(OneOwner(0), Folder(0, tmp_path), hold=0.2)
+    there = Links(OneOwner(1), Folder(1, tmp_path))
+    there.openers[KIND] = open_echo
     await there.start()
     yield here, there
     await here.stop()
