@@ -154,20 +154,19 @@ def test_what_is_asked_offline_is_sent_and_answered_later(demo: Demo) -> None:
 
 
 def test_a_reader_who_has_scrolled_up_is_left_there_and_can_go_to_the_latest(demo: Demo) -> None:
-    page = demo.open("assistant/", width=PHONE, height=700, touch=True)
-    for number in range(4):
-        ask(page, "help")
-        expect(turns(page, "done")).to_have_count(number + 1)
+    page = demo.open("assistant/", width=PHONE, height=400, touch=True)
+    ask(page, "help")
+    expect(turns(page, "done")).to_have_count(1)
     page.wait_for_function("innerHeight + scrollY >= document.body.scrollHeight - 1")
     ask(page, LONG)
-    expect(answer(page, 4)).to_contain_text("1,")
+    expect(answer(page, 1)).to_contain_text("1,")
     page.evaluate("scrollTo({ top: 0 })")
     expect(page.locator("#latest")).to_be_visible()
-    expect(answer(page, 4)).to_contain_text("10,")
+    expect(answer(page, 1)).to_contain_text("10,")
     assert page.evaluate("scrollY") == 0
     page.click("#latest")
     expect(page.locator("#latest")).to_be_hidden()
-    expect(answer(page, 4)).to_contain_text("30,")
+    expect(answer(page, 1)).to_contain_text("30,")
     page.wait_for_function("innerHeight + scrollY >= document.body.scrollHeight - 1")
     page.click("#stop")
 
