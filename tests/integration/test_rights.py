@@ -72,6 +72,8 @@ class Entrance:
         self.opened.set()
         self.waiting = 0
         self.came = asyncio.Event()
+        # Set at the end of the test: runs that pour end then, and the server waits for none.
+        self.ended = asyncio.Event()
 
     async def enter(self) -> None:
         self.waiting += 1
@@ -118,7 +120,7 @@ def make_app(entrance: Entrance) -> Plait:
     @app.agent("pour", thread=Room)
     async def pour(ctx: Context[Room]) -> AsyncIterator[str]:
         yield "1"
-        await asyncio.Event().wait()
+        await entrance.ended.wait()
 
     app.mount("/ag-ui", AgUi(app))
     return app
@@ -130,6 +132,7 @@ async def served() -> AsyncIterator[Served]:
     async with running(app) as address, http(address) as web:
         await begin(app, Room)
         yield Served(app, address, web, entrance)
+        entrance.ended.set()
 
 
 # Doors
