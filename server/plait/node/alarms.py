@@ -7,6 +7,7 @@ from heapq import heappop, heappush, nsmallest
 from math import inf
 from typing import Final
 
+from plait.backoff import Backoff
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store.protocol import DueThread, Store, ThreadKey, ThreadQuery
@@ -20,10 +21,9 @@ log = logging.getLogger("plait.node")
 _AT_ONCE: Final = 100
 # Maximum number of threads in memory; the others are read from the store later.
 _MOST_KNOWN: Final = 1000
-# Seconds before a thread is woken again after a failure to wake it or to do its work: doubled each time, up to the
-# longest. The delays of at most `_MOST_RESTING` threads are kept.
-_REST: Final = 1.0
-_LONGEST_REST: Final = 300.0
+# Before a thread is woken again after a failure to wake it or to do its work, and before the store is read again. The
+# delays of at most `_MOST_RESTING` threads are kept.
+_BACKOFF: Final = Backoff(1.0, 300.0)
 _MOST_RESTING: Final = 10_000
 
 # Microseconds by which a thread must have been written in the future to be looked at: the clocks of nodes differ.
@@ -170,7 +170,7 @@ class Alarms:
         except StoreError as error:
             self._failures += 1
             self._may_be_ahead = True
-            rest = min(self._interval, _REST * 2.0 ** min(self._failures - 1, 16))
+            rest = min(self._interval, _BACKOFF.delay(self._failures))
             log.error("threads that are due are not woken: %s", operator_message(error))
             self._horizon = now + int(rest * 1e6)
             return
@@ -239,7 +239,7 @@ class Alarms:
             if len(self._resting) >= _MOST_RESTING:
                 return
             rest = self._resting[key] = _Rest()
-        rest.until = asyncio.get_running_loop().time() + min(_LONGEST_REST, _REST * 2.0 ** min(rest.count, 16))
         rest.count += 1
+        rest.until = asyncio.get_running_loop().time() + _BACKOFF.delay(rest.count)
         heappush(self._rests, (rest.until, key))
         self._changed.set()

@@ -11,6 +11,7 @@ import msgspec
 from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.agents.agent import AgentMethod, Given
+from plait.backoff import Backoff
 from plait.errors import Conflict
 from plait.limits import Limits
 from plait.node.local_thread import THREAD_METHODS, find_part
@@ -41,9 +42,9 @@ from plait_schemas.codec import decode_json, encode_json
 
 __all__ = ["RemoteThread"]
 
-# Seconds for which a function is called again and again for a value that others change, and the longest pause.
+# Seconds for which a function is called again and again for a value that others change, and the longest pauses.
 _PATIENCE: Final = 8.0
-_LONGEST_PAUSE: Final = 0.05
+_BACKOFF: Final = Backoff(0.001, 0.05)
 
 _decode_state: Final = msgspec.msgpack.Decoder(StateReply).decode
 
@@ -152,11 +153,11 @@ class _Retries:
         self._what = what
         self._clock = asyncio.get_running_loop().time
         self._until = self._clock() + _PATIENCE
-        self._pause = 0.001
+        self._failures = 0
 
     async def wait(self) -> None:
         """Wait a random time, which grows. Raises Conflict after 8 seconds in all."""
         if self._clock() > self._until:
             raise Conflict(f"{self._what}, in another process, changes too often for a function of it: use an rpc")
-        await asyncio.sleep(random.uniform(0, self._pause))
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._failures += 1
+        await asyncio.sleep(random.uniform(0, _BACKOFF.delay(self._failures)))

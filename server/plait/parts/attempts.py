@@ -9,6 +9,8 @@ from typing import Final, Self
 import msgspec
 from msgspec.structs import replace
 
+from plait.backoff import Backoff
+
 __all__ = ["CRASHES", "PAUSES", "Attempts", "RetryPolicy"]
 
 CRASHES: Final = 3
@@ -26,7 +28,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def pause(self, failures: int) -> int:
         """Return the microseconds before the next attempt."""
-        longest = min(self.most, self.base * 2.0 ** min(failures - 1, 64))
+        longest = Backoff(self.base, self.most).delay(failures)
         return int(longest * (random.uniform(0.5, 1) if self.is_random else 1) * 1e6)
 
 

@@ -10,6 +10,7 @@ from tests.clocks import Clock
 from tests.server.parts.workshop import SECOND, SOON, FlakyStore, Workshop, make_store, open_workshop, until
 
 from plait.actor.thread import Thread
+from plait.backoff import Backoff
 from plait.errors import NotFound, StoreError
 from plait.node.alarms import Alarms
 from plait.parts.schedule.effects import effect
@@ -521,7 +522,9 @@ async def test_a_wake_that_fails_rests_for_a_second_then_two(
 
 
 async def test_a_wake_whose_rest_is_over_at_once_is_tried_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.node.alarms._REST", 0.0)  # As when the process was stopped after the failure.
+    monkeypatch.setattr(
+        "plait.node.alarms._BACKOFF", Backoff(0.0, 0.0)
+    )  # As when the process was stopped after the failure.
 
     class Failing(Board):
         async def wake(self, key: ThreadKey) -> bool:

@@ -3,8 +3,10 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Final
 
+from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, connect
 from plait.store.nats.url import NatsUrl
@@ -14,9 +16,8 @@ __all__ = ["Connection"]
 
 # Seconds for which callers wait for a lost connection. After that they fail at once, until there is another one.
 _PATIENCE: Final = 5.0
-# Seconds between attempts to connect: the first ones and the most.
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
+# Between attempts to connect.
+_BACKOFF: Final = Backoff(0.05, 1.0)
 
 
 class Connection:
@@ -111,9 +112,8 @@ class Connection:
         self._connecting = loop.create_task(self._reconnect(), name="plait connects to NATS")
 
     async def _reconnect(self) -> None:
-        pause = _FIRST_PAUSE
         try:
-            while True:
+            for failures in count(1):
                 await self._close_lost()
                 try:
                     line = await self._connect()
@@ -121,8 +121,7 @@ class Connection:
                     self._trouble = str(error)
                 else:
                     break
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(_BACKOFF.delay(failures))
         finally:
             self._connecting = None
         self._line, self._trouble = line, ""

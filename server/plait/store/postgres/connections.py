@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.postgres.engine import Db, Engine, explain, is_lost
@@ -17,9 +19,8 @@ __all__ = ["Readers", "Writer"]
 _PATIENCE: Final = 5.0
 # Seconds after which a statement without an answer counts as lost with its connection.
 _ANSWER_TIMEOUT: Final = 10.0
-# Seconds between attempts to connect: the first ones and the most.
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
+# Between attempts to connect.
+_BACKOFF: Final = Backoff(0.05, 2.0)
 # The connections that read, and how many of them views may hold.
 _READERS: Final = 4
 _VIEWS: Final = 2
@@ -96,17 +97,15 @@ class Writer:
             self._connecting = loop.create_task(self._connect(), name="plait connects to PostgreSQL")
 
     async def _connect(self) -> None:
-        pause = _FIRST_PAUSE
         try:
-            while True:
+            for failures in count(1):
                 try:
                     db = await self._engine.connect()
                 except StoreError as error:
                     self._trouble = str(error)
                 else:
                     break
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(_BACKOFF.delay(failures))
         finally:
             self._connecting = None
         self._take(db)

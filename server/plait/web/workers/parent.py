@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from plait.backoff import Backoff
 from plait.cluster.owners import Worker
 from plait.web.workers.control import SILENCE
 from plait.web.workers.process import WorkerProcess
@@ -26,8 +27,8 @@ log = logging.getLogger("plait.workers")
 
 # A worker that accepted connections for this many seconds is started again at once when it ends.
 _RAN_WELL: Final = 30.0
-# The longest pause before a worker is started again.
-_LONGEST_PAUSE: Final = 30.0
+# Seconds before a worker is started again, from the second failure on.
+_BACKOFF: Final = Backoff(1.0, 30.0)
 # Unix sockets have short paths.
 _LONGEST_FOLDER: Final = 60
 
@@ -116,7 +117,7 @@ class Parent:
                 continue
             ran_well = process.ready_since is not None and self._now() - process.ready_since >= _RAN_WELL
             failures = 1 if ran_well else failures + 1
-            pause = 0.0 if failures == 1 else min(2.0 ** (failures - 2), _LONGEST_PAUSE)
+            pause = 0.0 if failures == 1 else _BACKOFF.delay(failures - 1)
             log.error(
                 "worker %d %s; it is started again %s",
                 number,
