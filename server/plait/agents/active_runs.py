@@ -59,25 +59,10 @@ class ActiveRuns:
             if agent.multitask == "interrupt":
                 queue.current.interrupt()
         self._queues[actor] = queue
-        try:
-            if not queue.is_empty:
-                if turn is not None:
-                    turn.on_abandon = partial(_leave_queue, turn, agent)
-                    turn.is_waiting = True
-                await queue.enter(
-                    run,
-                    max_waiting=agent.max_waiting,
-                    timeout=agent.wait_timeout,
-                    party=None if turn is None else find_party(turn),
-                    most_of_party=actor.limits.waiting_runs,
-                )
-            else:
-                queue.current = run
-        finally:
-            if turn is not None:
-                turn.is_waiting = False
-            if queue.is_empty:
-                self._queues.pop(actor, None)
+        if queue.is_empty:
+            queue.current = run
+        else:
+            await self._wait(run, queue)
         if turn is not None:
             turn.on_abandon = partial(_lose_caller, run)
         if self._is_cutting_off:
@@ -153,6 +138,26 @@ class ActiveRuns:
             _interrupt(run)
 
     # Inside
+
+    async def _wait(self, run: Run, queue: RunQueue[Run]) -> None:
+        """Wait in the queue of a thread, which a run leaves early if its caller does."""
+        agent, turn = run.agent, run.turn
+        if turn is not None:
+            turn.on_abandon = partial(_leave_queue, turn, agent)
+            turn.is_waiting = True
+        try:
+            await queue.enter(
+                run,
+                max_waiting=agent.max_waiting,
+                timeout=agent.wait_timeout,
+                party=None if turn is None else find_party(turn),
+                most_of_party=run.actor.limits.waiting_runs,
+            )
+        finally:
+            if turn is not None:
+                turn.is_waiting = False
+            if queue.is_empty:
+                self._queues.pop(run.actor, None)
 
     @property
     def _active(self) -> list[Run]:

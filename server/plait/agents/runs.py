@@ -194,39 +194,14 @@ class Runs(ActiveRuns):
     # Inside
 
     async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
-        """Wait until the run is admitted, and return its context. A run inside of another one does not wait."""
+        """Begin a run when the queue admits it, and return its context. A run inside of another one does not wait."""
         actor = thread._actor
         assert isinstance(actor, Actor)
-        turn, calling = current_turn(), find_context()
-        caller, holder = None if calling is None else calling._run, self.find_holder(actor)
-        if holder is not None:
-            _check_same_session(given, holder)
-        if holder is not None and calling is not None and calling._run.outermost is holder:
-            calling.check_inner(given.user_id, given.attributes)
-            run = Run(agent, actor, calling.session, turn=turn, outer=calling._run, caller=caller)
-            return await self._start(run, calling.make_inner(run, self.find_user(given.user_id)))
-        session = Session(given.session_id, thread) if holder is None else holder.session
-        run = Run(agent, actor, session, turn=turn, outer=holder, caller=caller)
-        context = self._make_context(run, thread, given)
-        if holder is not None:
-            run.stage.enter()  # A turn of the mailbox through which the call came back has no stage.
+        if (holder := self.find_holder(actor)) is None:
+            context = await self._enter_queue(agent, actor, given)
         else:
-            actor.check_active()
-            await self.admit(run)
-            try:
-                actor.check_active()
-                if turn is not None:
-                    turn.check_rights()
-                run.stage.enter()
-                await self.recall(run)
-                remember_session(actor, given.user_id, given.session_id)
-                await self.events.emit("session.started", session)
-            except BaseException:
-                self.leave(run)
-                raise
-        return await self._start(run, context)
-
-    async def _start(self, run: Run, context: Context[Any]) -> Context[Any]:
+            context = self._enter_run(agent, actor, given, holder)
+        run = context._run
         try:
             await self.events.emit("agent.started", context)
         except BaseException:
@@ -236,7 +211,42 @@ class Runs(ActiveRuns):
         run.has_begun = True
         return context
 
-    def _make_context(self, run: Run, thread: Thread[Any], given: Given) -> Context[Any]:
+    async def _enter_queue(self, agent: Agent, actor: Actor, given: Given) -> Context[Any]:
+        """Wait until a run is admitted, and return its context."""
+        turn, calling = current_turn(), find_context()
+        session = Session(given.session_id, actor.thread)
+        run = Run(agent, actor, session, turn=turn, outer=None, caller=None if calling is None else calling._run)
+        context = self._make_context(run, given)
+        actor.check_active()
+        await self.admit(run)
+        try:
+            actor.check_active()
+            if turn is not None:
+                turn.check_rights()
+            run.stage.enter()
+            await self.recall(run)
+            remember_session(actor, given.user_id, given.session_id)
+            await self.events.emit("session.started", session)
+        except BaseException:
+            self.leave(run)
+            raise
+        return context
+
+    def _enter_run(self, agent: Agent, actor: Actor, given: Given, holder: Run) -> Context[Any]:
+        """Return the context of a run inside of `holder`, the admitted run of the thread."""
+        _check_same_session(given, holder)
+        turn, calling = current_turn(), find_context()
+        if calling is not None and calling._run.outermost is holder:
+            calling.check_inner(given.user_id, given.attributes)
+            run = Run(agent, actor, calling.session, turn=turn, outer=calling._run, caller=calling._run)
+            return calling.make_inner(run, self.find_user(given.user_id))
+        caller = None if calling is None else calling._run
+        run = Run(agent, actor, holder.session, turn=turn, outer=holder, caller=caller)
+        context = self._make_context(run, given)
+        run.stage.enter()  # A turn of the mailbox through which the call came back has no stage.
+        return context
+
+    def _make_context(self, run: Run, given: Given) -> Context[Any]:
         connection, request = (None, None) if run.turn is None else (run.turn.connection, run.turn.request)
         user_id = given.user_id
         if user_id is None and connection is not None and connection.principal is not None:
@@ -245,7 +255,7 @@ class Runs(ActiveRuns):
         return Context(
             run,
             self,
-            thread=thread,
+            thread=run.actor.thread,
             user=user,
             kv=self.kv,
             state={},
