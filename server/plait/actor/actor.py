@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 from plait.actor.connection import Connection
-from plait.actor.ending import Ending
+from plait.actor.ending import Ending, Termination
 from plait.actor.events import Events
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
@@ -16,7 +16,6 @@ from plait.actor.logs import Failures
 from plait.actor.outcome import Done
 from plait.actor.per_actor import PerActor
 from plait.actor.sockets import Sockets
-from plait.actor.termination import Termination
 from plait.actor.thread import Thread
 from plait.actor.timer import Timer
 from plait.actor.turn import Turn

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from plait.actor.ending import MARK as TERMINATED
 from plait.actor.kind import Kind
-from plait.actor.termination import MARK as TERMINATED
 from plait.clock import read_wall_clock
 from plait.limits import Limits
 from plait.node.export_file import ExportReader, Header

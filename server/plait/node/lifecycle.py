@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from plait.actor.actor import Actor
+from plait.actor.ending import MARK as TERMINATED
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
-from plait.actor.termination import MARK as TERMINATED
 from plait.errors import (
     CorruptThread,
     Destroyed,
