@@ -119,7 +119,12 @@ class Owners:
         """
 
 
-ALONE: Final = Owners()
+class _Alone(Owners):
+    # An attribute, as each socket and request asks for it.
+    is_alone = True
+
+
+ALONE: Final[Owners] = _Alone()
 """The owners of an app that one process serves."""
 
 
