@@ -33,7 +33,7 @@ class _Quick:
         await asyncio.sleep(delay / 20)
 
 
-vars(uvicorn.server)["asyncio"] = _Quick()
+setattr(uvicorn.server, "asyncio", _Quick())  # noqa: B010
 
 
 async def begin(app: Plait, cls: type[Thread[Any]], name: str = "one") -> None:

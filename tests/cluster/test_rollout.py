@@ -76,13 +76,15 @@ async def test_older_code_does_not_get_the_shards_of_threads_that_newer_code_has
             assert (await ask(cluster, "a", name, method="PUT", body=body))[0] == 200
         await replace(cluster, tmp_path, "b", "new")
 
-        def find_three() -> tuple[str, ...] | None:
+        def find_three() -> Sequence[str] | None:
             """Return one name of each kind in shards of b, which gets a few of these at a time."""
             owned = (owned_by_b(cluster, names) for names in (kept, odd, unused))
             return next((three for three in product(*owned) if len(set(map(shard_of, three))) == 3), None)
 
         await cluster.until(find_three)
-        migrated, failed, made = await asyncio.to_thread(find_three) or ()
+        found = await asyncio.to_thread(find_three)
+        assert found is not None
+        migrated, failed, made = found
         assert await ask(cluster, "a", migrated) == (200, b'{"text":["kept"]}')
         assert (await ask(cluster, "a", failed))[0] == 500
         assert (await ask(cluster, "a", made, method="PUT", body=b'{"text":["new"]}'))[0] == 200
