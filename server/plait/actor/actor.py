@@ -1,7 +1,7 @@
 """One awake thread, which its node starts, watches and stops."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
 from functools import partial
 from math import inf
@@ -48,6 +48,19 @@ class AgentRuns(Protocol):
     def terminate(self, actor: "Actor") -> None:
         """Interrupt the run of a terminated thread, unless the calling code is a part of it."""
 
+    @property
+    def threads(self) -> Collection[ThreadKey]:
+        """The threads with a run, or one that waits."""
+        ...
+
+    def has_run(self, thread: ThreadKey | None = None) -> bool:
+        """Whether a run of a thread, or of any one, has not ended."""
+        ...
+
+    def cut_off(self, thread: ThreadKey | None = None) -> None:
+        """Interrupt the run of a thread, or all, and mark their threads."""
+        ...
+
 
 class ActorHost(NamedTuple):
     """The services that a node gives to all of its actors."""
@@ -57,8 +70,7 @@ class ActorHost(NamedTuple):
     # Turns exceptions into the errors that clients get.
     failures: Failures
     instruments: Instruments
-    # None if the app has no agents.
-    runs: AgentRuns | None
+    runs: AgentRuns
     # Returns a handle to a thread of a class.
     make_handle: Callable[[type[Thread[Any]], str], Any]
     destroy: Callable[[ThreadKey], Awaitable[None]]
@@ -180,8 +192,6 @@ class Actor:
         Raises ValueError at once if the thread has no such agent. Awaiting the result returns whether the run was
         interrupted, and raises what the agent raises, but Uncounted if it was interrupted or did not begin.
         """
-        if self.host.runs is None:
-            raise ValueError(f"there is no agent {agent!r}")
         return self.host.runs.attempt(self, agent)
 
     @property
@@ -196,8 +206,7 @@ class Actor:
     def terminate(self) -> Commit:
         """Stop taking new work, as `Thread.terminate` does."""
         commit = self.termination.begin(self._post_terminated)
-        if self.host.runs is not None:
-            self.host.runs.terminate(self)
+        self.host.runs.terminate(self)
         return commit
 
     def arm(self) -> None:

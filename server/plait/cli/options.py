@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.errors import PlaitError, operator_message
+from plait.settings import SettingError
 from plait.spelling import hide_password
 from plait.store.nats.url import is_nats
 from plait.store.sqlite.files import Files
@@ -86,7 +87,7 @@ def find_existing(store: str) -> Files:
     return files
 
 
-def give_up(error: LoadError | NoTypes | PlaitError) -> NoReturn:
+def give_up(error: LoadError | NoTypes | PlaitError | SettingError) -> NoReturn:
     """Print the app's part of the traceback and the error, and exit."""
     if isinstance(error, LoadError):
         sys.stderr.write(error.trace)

@@ -107,10 +107,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         try:
             app = load(self.target)
             return app, find_plaits(self.target, app)
-        except (LoadError, PlaitError) as error:
+        except (LoadError, PlaitError, SettingError) as error:
             give_up(error)
-        except SettingError as error:
-            fail(str(error))
 
     def _check(self, plaits: list[Plait], *, is_restart: bool) -> Settings:
         """Check and prepare the Plaits of the app; return the settings of the server."""
@@ -121,10 +119,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
                 if not is_restart:
                     asyncio.run(each.check_store())
             return plaits[0].settings
-        except PlaitError as error:
+        except (PlaitError, SettingError) as error:
             give_up(error)
-        except SettingError as error:
-            fail(str(error))
 
 
 def serve_command(

@@ -4,16 +4,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from plait.actor.actor import Actor
+from plait.actor.actor import Actor, AgentRuns
 from plait.errors import PlaitError, Unavailable
 from plait.node.alarms import Alarms
 from plait.node.threads import SHUTTING_DOWN, Phase, ThreadTable
 from plait.store.protocol import ThreadKey
 from plait_schemas.codes import GOING_AWAY
 
-__all__ = ["EndingRuns", "drain", "end_work", "leave", "refuse_clients"]
+__all__ = ["drain", "end_work", "leave", "refuse_clients"]
 
 log = logging.getLogger("plait.node")
 
@@ -21,24 +21,7 @@ log = logging.getLogger("plait.node")
 _GRACE: Final = 1.0
 
 
-class EndingRuns(Protocol):
-    """The runs of agents."""
-
-    @property
-    def threads(self) -> Collection[ThreadKey]:
-        """The threads with a run, or one that waits."""
-        ...
-
-    def has_run(self, thread: ThreadKey | None = None) -> bool:
-        """Whether a run of a thread, or of any one, has not ended."""
-        ...
-
-    def cut_off(self, thread: ThreadKey | None = None) -> None:
-        """Interrupt the run of a thread, or all, and mark their threads."""
-        ...
-
-
-async def drain(threads: ThreadTable, runs: EndingRuns, alarms: Alarms, timeout: float) -> None:
+async def drain(threads: ThreadTable, runs: AgentRuns, alarms: Alarms, timeout: float) -> None:
     """Refuse sockets, give turns and changes `timeout` seconds to end, cancel the others, then close all sockets."""
     await alarms.stop()
     for actor in threads.actors(Phase.AWAKE):
@@ -66,7 +49,7 @@ def leave(actor: Actor, code: int, reason: str) -> None:
 
 async def end_work(
     find_busy: Callable[[], Collection[Actor]],
-    runs: EndingRuns,
+    runs: AgentRuns,
     until: float,
     *,
     grace: float,

@@ -6,10 +6,10 @@ from collections.abc import Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from plait.actor.actor import Actor
+from plait.actor.actor import Actor, AgentRuns
 from plait.actor.logs import about
 from plait.cluster.owners import NotOwner
-from plait.node.draining import EndingRuns, end_work, leave, refuse_clients
+from plait.node.draining import end_work, leave, refuse_clients
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import Phase, Slot
 from plait.store.shards import find_shard
@@ -26,7 +26,7 @@ _GRACE: Final = 2.0
 class Moving:
     """Stops threads that move, after their turns and runs, with `on_stop`; their clients join at the new owner."""
 
-    def __init__(self, lifecycle: Lifecycle, runs: EndingRuns) -> None:
+    def __init__(self, lifecycle: Lifecycle, runs: AgentRuns) -> None:
         self._lifecycle = lifecycle
         self._runs = runs
         self._tasks: set[asyncio.Task[object]] = set()
