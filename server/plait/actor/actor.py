@@ -131,18 +131,16 @@ class Actor:
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
         self.records = Records(key, host.store, self.state, on_error=tell_store_error)
-        # The values that other packages keep on this actor, which they declare with PerActor.
-        self.parts: dict[PerActor[Any, Any], Any] = {}
+        # The values that other packages keep on this actor, which they declare with PerActor; None if there are none.
+        self.parts: dict[PerActor[Any, Any], Any] | None = None
         # When the node checks the thread again, if it is not used before.
         self.due = inf
         # Calls the parts that are due.
         self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
         self.usage = Usage(self, host.active, None if stored is None else stored.due)
-        # The node checks the thread, as its log in memory may be freed.
-        self.sockets.on_unseen = self.usage.watch
         self.termination = Termination(key, self.state, self.records, self.timer)
-        self.ending = Ending(self, self._run_last)
+        self.ending = Ending(self)
         self.thread._actor = self
         self.thread.__init__()  # type: ignore[misc]
 
@@ -303,6 +301,10 @@ class Actor:
         finally:
             self.cancel_turns()
 
+    def run_last(self, caller: Turn) -> Awaitable[None]:
+        """Run `on_destroyed` inside of a turn."""
+        return self.hooks.run_last(self.thread.turn_timeout, caller=caller)
+
     # Inside
 
     def _make_history(self, stored: StoredThread | None, fence: int) -> StateHistory:
@@ -335,9 +337,6 @@ class Actor:
 
     def _drop(self, error: StoreError) -> None:
         self.host.drop(self, error)
-
-    def _run_last(self, caller: Turn) -> Awaitable[None]:
-        return self.hooks.run_last(self.thread.turn_timeout, caller=caller)
 
     def _post_terminated(self) -> None:
         if self.hooks.has("on_terminated") and self.turns.refusal is None:

@@ -31,21 +31,18 @@ class Connections:
         "_ids",
         "_instruments",
         "_members",
+        "_presence",
         "_refusal",
         "groups",
         "on_change",
-        "on_unseen",
-        "presence",
         "single",
     )
 
     def __init__(self, instruments: Instruments = NO_INSTRUMENTS) -> None:
         self._instruments = instruments
-        # Called for each change after it is sent, if there is such a hook, and for a change that no connection gets.
+        # Called for each change after it is sent, if there is such a hook.
         self.on_change: Callable[[Commit], None] | None = None
-        self.on_unseen: Callable[[], None] | None = None
-        # The data that each client, and agents of the server, show to others.
-        self.presence = Presence(self.send_presence)
+        self._presence: Presence | None = None
         self._members: dict[Connection, None] = _NOTHING
         # The connections that are sent each change separately, and the groups of the others, one a link.
         self.single: dict[Connection, None] = _NOTHING
@@ -63,6 +60,13 @@ class Connections:
 
     def __iter__(self) -> Iterator[Connection]:
         return iter(tuple(self._members))
+
+    @property
+    def presence(self) -> Presence:
+        """The data that each client, and agents of the server, show to others."""
+        if self._presence is None:
+            self._presence = Presence(self.send_presence)
+        return self._presence
 
     def find_by_tag(self, tag: str | None) -> list[Connection]:
         """Return the connections that have `tag`, or all if it is None."""
@@ -121,16 +125,19 @@ class Connections:
                 del self._ids[connection.id]
 
     def send_change(self, commit: Commit) -> None:
-        """Send a change that is durable, and then call `on_change` or `on_unseen`."""
+        """Send a change that is durable, and then call `on_change`."""
         if commit.revision.version == 0:
             return
-        if not self._members and self.on_unseen is not None:
-            self.on_unseen()
+        if not self._members:
+            self.note_unseen()
         count = self.broadcast_change(commit.revision, source=commit.source)
         if commit.began is not None:
             self._instruments.change_sent(commit.trace, count)
         if self.on_change is not None:
             self.on_change(commit)
+
+    def note_unseen(self) -> None:
+        """Note that a change was made while there were no connections."""
 
     def broadcast_change(self, revision: Revision, *, source: Source) -> int:
         """Send a change to every connection that follows the state, except its source; return how many there are."""

@@ -105,15 +105,18 @@ class EndingActor(TurnActor, Protocol):
         """Runs the turn that destroys the thread, and ends the others."""
         ...
 
+    def run_last(self, caller: Turn) -> Awaitable[None]:
+        """Run `on_destroyed` inside of a turn."""
+        ...
+
 
 class Ending:
-    """Destroys the thread of an actor, once. `run_last` runs `on_destroyed`, inside of the given turn."""
+    """Destroys the thread of an actor, once."""
 
-    __slots__ = ("_actor", "_run_last", "callers", "is_begun")
+    __slots__ = ("_actor", "callers", "is_begun")
 
-    def __init__(self, actor: EndingActor, run_last: Callable[[Turn], Awaitable[None]]) -> None:
+    def __init__(self, actor: EndingActor) -> None:
         self._actor = actor
-        self._run_last = run_last
         self.is_begun = False
         # The turn that destroys the thread, and the turns that wait for it; empty if there is none.
         self.callers: Sequence[Turn] = ()
@@ -160,7 +163,7 @@ class Ending:
             before = actor.state.begin_deletion(callers[0])
             if before is not None:
                 await before
-            await self._run_last(callers[0])
+            await self._actor.run_last(callers[0])
             await actor.state.delete()
             refusal = Destroyed(f"{actor.key} was destroyed")
         except StoreError as error:

@@ -45,8 +45,7 @@ class Mailbox:
         self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
         # Turns that run nested in the running one, and a future that is done when one of them has ended.
-        # A dict, as an empty set is large.
-        self.nested: dict[Turn, None] = {}
+        self.nested: tuple[Turn, ...] = ()
         self._nested_ended: asyncio.Future[None] | None = None
         # Whether no turn begins except nested ones.
         self.is_held = False
@@ -67,7 +66,7 @@ class Mailbox:
             return
         turn.mailbox = self
         if turn.parent is not None and turn.parent.holds(self):
-            self.nested[turn] = None
+            self.nested += (turn,)
             turn.on_end(lambda *_: self._finish_nested(turn))
             turn.start(self._loop)
             return
@@ -134,7 +133,7 @@ class Mailbox:
                 self._run()
 
     def _finish_nested(self, turn: Turn) -> None:
-        self.nested.pop(turn, None)
+        self.nested = tuple(each for each in self.nested if each is not turn)
         if self._nested_ended is not None and not self._nested_ended.done():
             self._nested_ended.set_result(None)
 

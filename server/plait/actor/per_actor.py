@@ -11,8 +11,8 @@ T = TypeVar("T")
 class Keeper(Protocol):
     """The part of an actor that this module uses."""
 
-    # The kept values, by their declarations.
-    parts: "dict[PerActor[Any, Any], Any]"
+    # The kept values, by their declarations; None if there are none, to save memory.
+    parts: "dict[PerActor[Any, Any], Any] | None"
 
 
 K = TypeVar("K", bound=Keeper)
@@ -26,6 +26,8 @@ class PerActor(Generic[K, T]):
 
     def of(self, actor: K) -> T:
         """Return the value of an actor."""
+        if actor.parts is None:
+            actor.parts = {}
         value: T | None = actor.parts.get(self)
         if value is None:
             value = actor.parts[self] = self._make(actor)

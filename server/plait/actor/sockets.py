@@ -86,6 +86,10 @@ class Sockets(Connections):
             id, transport, self._actor.state.after, rights=rights, wire=wire, arrival=arrival, party=party
         )
 
+    def note_unseen(self) -> None:
+        # The node checks the thread, as its log in memory may be freed.
+        self._actor.usage.watch()
+
     def find_refusal(self) -> PlaitError | None:
         """Return why another connection may not join; None if it may."""
         return self.refusal(self._actor.limits.connections_per_thread)

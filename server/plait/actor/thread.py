@@ -41,7 +41,7 @@ class ThreadActor(Protocol):
     log: ChangeLog
     # The records beside the state, and the values that other packages keep on the actor.
     records: Records
-    parts: dict[PerActor[Any, Any], Any]
+    parts: dict[PerActor[Any, Any], Any] | None
 
     def make_handle(self, kind: "type[Thread[Any]]", name: str) -> Any:
         """Make a handle to another thread."""

@@ -27,6 +27,8 @@ __all__ = ["TurnActor", "TurnRunner", "TurnThread", "find_trace"]
 
 log = logging.getLogger("plait.thread")
 
+# Shared by all threads without concurrent turns, to save memory.
+_NO_TURNS: Final[dict[Turn, None]] = {}
 # Maximum number of turns that wait for each other in one chain of calls.
 _MOST_CALLS: Final = 64
 
@@ -62,8 +64,7 @@ class TurnRunner:
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
         # The turns that run outside of the mailbox: concurrent rpcs and streams, and the last one.
-        # A dict, as an empty set is large.
-        self._concurrent: dict[Turn, None] = {}
+        self._concurrent: dict[Turn, None] = _NO_TURNS
         # The error that ends all turns; None while they may run.
         self.refusal: PlaitError | None = None
 
@@ -179,9 +180,8 @@ class TurnRunner:
                 return
             turn.count()
         if is_concurrent and not self.mailbox.is_held:
-            turn.on_end(lambda *_: self._finish_concurrent(turn))
+            self._add_concurrent(turn)
             turn.on_end(done)
-            self._concurrent[turn] = None
             turn.start(self._loop, context)
             return
         turn.on_end(done)
@@ -248,14 +248,12 @@ class TurnRunner:
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
         """Run a turn concurrently with others, even while those are held or refused."""
-        turn.on_end(lambda *_: self._finish_concurrent(turn))
-        self._concurrent[turn] = None
+        self._add_concurrent(turn)
         turn.start(self._loop, context)
 
     def run_last(self, turn: Turn) -> None:
         """Run a turn while the others are held."""
-        turn.on_end(lambda *_: self._finish_concurrent(turn))
-        self._concurrent[turn] = None
+        self._add_concurrent(turn)
         self.mailbox.run_last(turn)
 
     def expire(self, now: float, timeout: float | None) -> None:
@@ -336,6 +334,12 @@ class TurnRunner:
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by one that runs while the others are held."""
         return turn.parent is not None and turn.parent.holds(self.mailbox)
+
+    def _add_concurrent(self, turn: Turn) -> None:
+        turn.on_end(lambda *_: self._finish_concurrent(turn))
+        if self._concurrent is _NO_TURNS:
+            self._concurrent = {}
+        self._concurrent[turn] = None
 
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.pop(turn, None)

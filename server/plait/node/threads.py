@@ -76,14 +76,14 @@ class Slot:
         self.phase = Phase.ASLEEP
         # The task that works on the thread. If it runs an `on_start` or `on_stop` that destroys the thread, a second
         # task does so, and the first one waits for it.
-        self.tasks: list[asyncio.Task[object]] = []
+        self.tasks: tuple[asyncio.Task[object], ...] = ()
         # Set when the thread is loaded, even if only to be destroyed.
         self.actor: Actor | None = None
         # The number of its owner, which is released when the thread goes to sleep; 0 before it is claimed.
         self.fence = 0
         self.has_woken = False
-        # Callers that have not resumed, in order of arrival.
-        self.waiters: dict[asyncio.Future[BaseException | None], None] = {}
+        # Callers that have not resumed, in order of arrival; None if there are none, to save memory.
+        self.waiters: dict[asyncio.Future[BaseException | None], None] | None = None
 
     async def wait(self) -> BaseException | None:
         """Wait until the thread is awake or asleep; return the error of the task that has ended, if it failed.
@@ -91,7 +91,8 @@ class Slot:
         If the thread is already awake, wait until the earlier callers have resumed.
         """
         future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        self.waiters[future] = None
+        waiters = self.waiters = {} if self.waiters is None else self.waiters
+        waiters[future] = None
         try:
             if self.phase is Phase.AWAKE:
                 await asyncio.sleep(
@@ -100,9 +101,9 @@ class Slot:
                 return None
             return await future
         finally:
-            del self.waiters[future]
-            if not self.waiters:
-                self.waiters.clear()  # This frees its memory.
+            del waiters[future]
+            if not waiters:
+                self.waiters = None
 
     def use(self, *, is_used: bool = True) -> Actor:
         """Return the actor of a thread that is awake, to use it or only to read it, and reset its idle timer."""
@@ -152,7 +153,7 @@ class ThreadTable:
         """Begin a phase in which `task` works on a thread."""
         if slot.phase is not phase:
             self._move(slot, phase)
-        slot.tasks.append(task)
+        slot.tasks += (task,)
         task.add_done_callback(partial(self._finish, slot))
 
     def set_awake(self, slot: Slot) -> None:
@@ -190,7 +191,7 @@ class ThreadTable:
     # Inside
 
     def _finish(self, slot: Slot, task: asyncio.Task[object]) -> None:
-        slot.tasks.remove(task)
+        slot.tasks = tuple(each for each in slot.tasks if each is not task)
         # This also marks the exception as retrieved; its caller may be cancelled.
         error = Unavailable(SHUTTING_DOWN) if task.cancelled() else task.exception()
         if slot.tasks or slot.phase is Phase.AWAKE:
@@ -221,7 +222,7 @@ def _stop_awake(slot: Slot, stop: Callable[[Actor], None], _: object = None) -> 
 
 
 def _resume(slot: Slot, outcome: BaseException | None) -> None:
-    for waiter in slot.waiters:
+    for waiter in slot.waiters or ():
         if not waiter.done():
             waiter.set_result(outcome)
 

@@ -24,6 +24,8 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 # Threads to which no client has pushed share it.
 _NONE: Final[frozenset[str]] = frozenset()
+# Shared by all threads without clients, to save memory.
+_NO_CLIENTS: Final[dict[str, "ClientPushes"]] = {}
 
 _decode = msgspec.json.Decoder(list[Refusal]).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -97,7 +99,7 @@ class PushLog:
     __slots__ = ("_members", "_read", "_stored")
 
     def __init__(self, read: Callable[[str], Awaitable[ClientRow | None]], stored: Iterable[str] | None) -> None:
-        self._members: dict[str, ClientPushes] = {}
+        self._members: dict[str, ClientPushes] = _NO_CLIENTS
         self._read = read
         self._stored: frozenset[str] | None = None if stored is None else frozenset(stored) or _NONE
 
@@ -118,6 +120,8 @@ class PushLog:
         # Another socket of the client may have entered, and pushed, while the row was read.
         client = self._members.get(id)
         if client is None:
+            if self._members is _NO_CLIENTS:
+                self._members = {}
             client = self._members[id] = ClientPushes(id, row)
         client.users += 1
         return client
