@@ -123,14 +123,13 @@ class Actor:
         self.thread: Thread[Any] = object.__new__(kind.cls)
         self.sockets = Sockets(self, self.thread)
         history = self._make_history(stored, fence)
-        tell_store_error = self._tell_store_error
-        self.log = ChangeLog(key, host.store, history, on_error=tell_store_error)
+        self.log = ChangeLog(key, host.store, history, instruments=host.instruments)
         self.state = self._make_state(history, stored)
-        self.turns = self.state.turns = TurnRunner(self, self.thread, self.state.after)
+        self.turns = self.state.turns = TurnRunner(self, self.thread)
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
-        self.records = Records(key, host.store, self.state, on_error=tell_store_error)
+        self.records = Records(key, host.store, self.state, instruments=host.instruments)
         # The values that other packages keep on this actor, which they declare with PerActor; None if there are none.
         self.parts: dict[PerActor[Any, Any], Any] | None = None
         # When the node checks the thread again, if it is not used before.
@@ -327,7 +326,7 @@ class Actor:
             self.host.store,
             self.limits,
             policy=kind.policy(thread),
-            clients=PushLog(self.log.client, () if stored is None else stored.clients),
+            clients=PushLog(self.log, () if stored is None else stored.clients),
             validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
             on_commit=self.sockets.send_change,
             on_lost=self._drop,
@@ -342,9 +341,6 @@ class Actor:
         if self.hooks.has("on_terminated") and self.turns.refusal is None:
             turn = Turn("on_terminated", self.thread.on_terminated, actor=self)
             self.turns.begin(turn, partial(self.turns.report_turn, turn))
-
-    def _tell_store_error(self, error: StoreError) -> None:
-        self.instruments.store_failed(error.code)
 
 
 def find_actor(turn: Turn) -> Actor | None:

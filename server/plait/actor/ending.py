@@ -96,11 +96,6 @@ class EndingActor(TurnActor, Protocol):
         ...
 
     @property
-    def state(self) -> Pipeline:
-        """The state, which is deleted."""
-        ...
-
-    @property
     def turns(self) -> TurnRunner:
         """Runs the turn that destroys the thread, and ends the others."""
         ...

@@ -17,7 +17,6 @@ from plait.actor.turn import Turn
 from plait.actor.turns import TurnActor, TurnRunner
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
-from plait.state.pipeline import Pipeline
 from plait_schemas.codec import encode_json
 
 __all__ = ["Sockets", "connection_id"]
@@ -38,11 +37,6 @@ def connection_id(secret: bytes, protocol: str, principal: str | None, client: s
 
 class SocketActor(TurnActor, Protocol):
     """The part of an actor that its sockets use."""
-
-    @property
-    def state(self) -> Pipeline:
-        """The state: frames are sent when its earlier changes are durable."""
-        ...
 
     @property
     def turns(self) -> TurnRunner:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.actor.connection import Connection, Gate, Lease, Party
+from plait.actor.connection import Connection, Lease, Party
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
@@ -21,6 +21,7 @@ from plait.actor.usage import Usage
 from plait.errors import CallFailed, PlaitError, TooMany, Unauthenticated, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
+from plait.state.pipeline import Pipeline
 from plait.state.source import Source
 
 __all__ = ["TurnActor", "TurnRunner", "TurnThread", "find_trace"]
@@ -51,16 +52,20 @@ class TurnActor(TurnOwner, Protocol):
     limits: Limits
     usage: Usage
 
+    @property
+    def state(self) -> Pipeline:
+        """The state: the outcomes of turns wait until its earlier changes are durable."""
+        ...
+
 
 class TurnRunner:
-    """Runs the turns of `actor`; the outcome of a gated turn waits at `gate` until earlier changes are durable."""
+    """Runs the turns of `actor`; the outcome of a gated turn waits until earlier changes are durable."""
 
-    __slots__ = ("_actor", "_concurrent", "_gate", "_loop", "_thread", "mailbox", "refusal")
+    __slots__ = ("_actor", "_concurrent", "_loop", "_thread", "mailbox", "refusal")
 
-    def __init__(self, actor: TurnActor, thread: TurnThread, gate: Gate) -> None:
+    def __init__(self, actor: TurnActor, thread: TurnThread) -> None:
         self._actor = actor
         self._thread = thread
-        self._gate = gate
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
         # The turns that run outside of the mailbox: concurrent rpcs and streams, and the last one.
@@ -102,7 +107,7 @@ class TurnRunner:
         if method.is_stream:
             assert sink is not None
             streaming = StreamRunner(
-                sink, done, gate=self._gate, connection=connection, report=self.report, reader=reader
+                sink, done, gate=self._actor.state.after, connection=connection, report=self.report, reader=reader
             )
             done = streaming.finish
             work = partial(streaming.run, method, thread, args, kwargs)
@@ -139,7 +144,7 @@ class TurnRunner:
         instruments = self._actor.instruments
 
         def tell(_: object, error: BaseException | None) -> None:
-            self._gate(lambda failure: instruments.message_ended(trace, find_outcome(failure or error)))
+            self._actor.state.after(lambda failure: instruments.message_ended(trace, find_outcome(failure or error)))
 
         if turn is None:
             tell(None, None)
@@ -329,7 +334,7 @@ class TurnRunner:
     def _answer(self, turn: Turn, done: Done, result: object, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
-        self._gate(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))
+        self._actor.state.after(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))
 
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by one that runs while the others are held."""

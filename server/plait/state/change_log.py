@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
 from plait.errors import CorruptThread, NotFound, StoreError, operator_message
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.missed import MissedChanges
 from plait.state.state_history import StateHistory, replay_steps
 from plait.store.protocol import Store, ThreadKey
@@ -55,7 +56,7 @@ log = logging.getLogger("plait.thread")
 class ChangeLog:
     """Reads the log of one thread, a page at a time, so that other reads need not wait for the whole log."""
 
-    __slots__ = ("_history", "_key", "_on_error", "_store")
+    __slots__ = ("_history", "_instruments", "_key", "_store")
 
     def __init__(
         self,
@@ -63,13 +64,12 @@ class ChangeLog:
         store: Store,
         history: StateHistory,
         *,
-        on_error: Callable[[StoreError], None] = lambda _: None,
+        instruments: Instruments = NO_INSTRUMENTS,
     ) -> None:
         self._key = key
         self._store = store
         self._history = history
-        # Called when a read has failed.
-        self._on_error = on_error
+        self._instruments = instruments
 
     def since(self, version: int) -> list[ChangeRow] | None:
         """Return the durable changes after a version, in order, from memory; None if some are missing."""
@@ -200,7 +200,7 @@ class ChangeLog:
         try:
             return await result
         except StoreError as error:
-            self._on_error(error)
+            self._instruments.store_failed(error.code)
             if isinstance(error, CorruptThread):
                 log.error("%s", operator_message(error), extra={"plait_thread": str(self._key)})
                 error.is_logged = True

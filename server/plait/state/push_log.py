@@ -1,7 +1,7 @@
 """The outcomes of the last pushes of a thread's clients, so that no push is applied twice."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 import msgspec
 
@@ -89,18 +89,26 @@ class ClientPushes:
             del self._refused[min(self._refused)]
 
 
+class ClientLog(Protocol):
+    """The stored rows of clients."""
+
+    async def client(self, id: str) -> ClientRow | None:
+        """Return the row of a client, None if there is none. Raises StoreError."""
+        ...
+
+
 class PushLog:
     """The clients that have joined one thread, by connection id.
 
     `stored` has the ids of all clients that have a row in the store; it is None if there are too many to keep. A client
-    that is not in it has never pushed, so its row is not read. `read` reads a row from the store.
+    that is not in it has never pushed, so its row is not read from `log`.
     """
 
-    __slots__ = ("_members", "_read", "_stored")
+    __slots__ = ("_log", "_members", "_stored")
 
-    def __init__(self, read: Callable[[str], Awaitable[ClientRow | None]], stored: Iterable[str] | None) -> None:
+    def __init__(self, log: ClientLog, stored: Iterable[str] | None) -> None:
         self._members: dict[str, ClientPushes] = _NO_CLIENTS
-        self._read = read
+        self._log = log
         self._stored: frozenset[str] | None = None if stored is None else frozenset(stored) or _NONE
 
     def __contains__(self, id: str) -> bool:
@@ -116,7 +124,7 @@ class PushLog:
         if id not in self._members:
             for each in (id, *older_ids):
                 if row is None and (self._stored is None or each in self._stored):
-                    row = await self._read(each)
+                    row = await self._log.client(each)
         # Another socket of the client may have entered, and pushed, while the row was read.
         client = self._members.get(id)
         if client is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from plait.errors import StoreError
+from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.store.protocol import Store, ThreadKey
@@ -15,15 +15,13 @@ __all__ = ["Records"]
 class Records:
     """Reads and writes the records of one thread, in order with its changes."""
 
-    __slots__ = ("_key", "_on_error", "_pipeline", "_store")
+    __slots__ = ("_instruments", "_key", "_pipeline", "_store")
 
-    def __init__(
-        self, key: ThreadKey, store: Store, pipeline: Pipeline, *, on_error: Callable[[StoreError], None]
-    ) -> None:
+    def __init__(self, key: ThreadKey, store: Store, pipeline: Pipeline, *, instruments: Instruments) -> None:
         self._key = key
         self._store = store
         self._pipeline = pipeline
-        self._on_error = on_error
+        self._instruments = instruments
 
     async def wait_for_shown(self) -> None:
         """Wait as `Pipeline.wait_for_shown` does."""
@@ -34,11 +32,8 @@ class Records:
         if not self._pipeline.history.is_begun or not is_key(name):
             return None
         await self._pipeline.wait_until_stored()
-        try:
+        with telling_store_errors(self._instruments):
             return await self._store.record(self._key, part, name)
-        except StoreError as error:
-            self._on_error(error)
-            raise
 
     async def list(
         self,
@@ -55,14 +50,9 @@ class Records:
         if not self._pipeline.history.is_begun:
             return []
         await self._pipeline.wait_until_stored()
-        try:
-            return await self._store.records(
-                self._key,
-                RecordRange(part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size),
-            )
-        except StoreError as error:
-            self._on_error(error)
-            raise
+        found = RecordRange(part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size)
+        with telling_store_errors(self._instruments):
+            return await self._store.records(self._key, found)
 
     def write(
         self,

@@ -87,7 +87,7 @@ class Rows:
         self.rows = {id: ClientRow(id, 7, b"[]", 0) for id in ids}
         self.read: list[str] = []
 
-    async def __call__(self, id: str) -> ClientRow | None:
+    async def client(self, id: str) -> ClientRow | None:
         self.read.append(id)
         return self.rows.get(id)
 
