@@ -132,12 +132,14 @@ class StreamRunner:
 
     def _is_ahead(self) -> bool:
         """Whether the stream must wait for its reader."""
-        if self._reader is None:
-            return False
-        if not self._gated and not self._reader.is_backed_up:
+        if not self._is_behind():
             self._ahead = 0
             return False
         return self.lose is None or self._ahead > _MOST_AHEAD
+
+    def _is_behind(self) -> bool:
+        """Whether the reader does not have all chunks yet."""
+        return self._reader is not None and (self._gated > 0 or self._reader.is_backed_up)
 
     async def _wait_for_reader(self) -> None:
         assert self._reader is not None
@@ -168,8 +170,6 @@ class StreamRunner:
 
     def _emit(self, what: Sent, value: object) -> None:
         go = self._sink(what, value)
-        if self.lose is not None and what == "chunk":
-            self._ahead += _measure(value)
         self._gated += 1
 
         def release(failure: PlaitError | None) -> None:
@@ -185,6 +185,8 @@ class StreamRunner:
                 self._done(None, self.explain(failure))
 
         self._gate(release)
+        if self.lose is not None and what == "chunk" and self._is_behind():
+            self._ahead += _measure(value)
 
 
 def _measure(value: object) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from types import FrameType
 
 import pytest
@@ -90,3 +91,31 @@ async def test_a_chunk_for_a_reader_that_keeps_up_needs_no_coroutine() -> None:
         sys.setprofile(None)
     assert sent[:1000] == list(range(1000))
     assert len(ran) < 100
+
+
+async def test_chunks_of_a_run_are_not_encoded_to_be_measured_while_their_reader_keeps_up() -> None:
+    encoded = list[object]()
+
+    @dataclass
+    class Chunk:
+        text: str
+
+        def __getattribute__(self, name: str) -> object:
+            encoded.append(name)
+            return object.__getattribute__(self, name)
+
+    async def produce_chunks(_: object) -> AsyncIterator[Chunk]:
+        for _each in range(3):
+            yield Chunk("x")
+
+    runner = StreamRunner(
+        lambda what, value: lambda: None,
+        lambda result, error: None,
+        gate=lambda release: release(None),
+        connection=None,
+        report=lambda error, connection: None,
+        reader=Quick(),
+    )
+    runner.lose = lambda: None
+    await runner.run(Method("produce", "produce", produce_chunks, concurrent=True), None, [], {})
+    assert encoded == []
