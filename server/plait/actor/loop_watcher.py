@@ -60,8 +60,9 @@ class LoopWatcher:
         self._is_ended.clear()
         self._sent, self._has_answered = self._clock(), False
         loop.call_soon(self._answer)
-        watch = partial(self._watch, loop, threading.get_ident())
-        self._thread = threading.Thread(target=watch, daemon=True, name="plait loop watcher")
+        watched = threading.get_ident()
+        watch = partial(self._watch, loop, watched)
+        self._thread = threading.Thread(target=watch, daemon=True, name=f"plait loop watcher of {watched}")
         self._thread.start()
 
     def stop(self) -> None:
@@ -104,10 +105,16 @@ class LoopWatcher:
         what = "code outside of turns" if turn is None else f"{turn.name} of {key}"
         place, advice = (running.called, "") if running.frame is None else (running.frame, ": use asyncio.to_thread")
         where = f"{_shorten(place.f_code.co_filename)}:{place.f_lineno}"
-        log.warning("%s blocks the server at %s%s", what, where, advice, extra=about(key))
+        if self._is_first():
+            log.warning("%s blocks the server at %s%s", what, where, advice, extra=about(key))
         kind, name = ("", "") if turn is None else (turn.actor.key.kind, turn.name)
         loop.call_soon_threadsafe(self._end_block, kind, name, self._sent)
         return 0
+
+    def _is_first(self) -> bool:
+        """Whether it logs, as several apps may watch one loop: the first one does."""
+        own = threading.current_thread()
+        return next(each for each in threading.enumerate() if each.name == own.name) is own
 
     # In the loop
 

@@ -70,6 +70,26 @@ async def test_a_loop_that_does_not_answer_is_blocked_and_told_once(caplog: pyte
     assert line.startswith("code outside of turns blocks the server at tests/server/actor/test_loop_watcher.py:")
 
 
+async def test_of_several_watchers_of_one_loop_one_logs_and_all_tell_their_instruments(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    times = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    told, clocks = (Told(), Told()), (Clock(*times), Clock(*times))
+    watchers = [LoopWatcher(each, clock=clock) for each, clock in zip(told, clocks, strict=True)]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        await next_iteration()
+        for clock in clocks:
+            wait(clock)
+    finally:
+        for watcher in watchers:
+            watcher.stop()
+    await next_iteration()
+    assert [len(each.seconds) for each in told] == [1, 1]
+    assert len(caplog.records) == 1
+
+
 async def test_code_in_a_folder_whose_name_begins_like_that_of_plait_is_the_authors(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
