@@ -412,6 +412,27 @@ async def test_a_stream_that_has_not_begun_when_rights_end_is_refused(method: st
         assert (answer.status_code, answer.json()["error"]["code"]) == wanted
 
 
+async def test_an_event_stream_of_a_user_who_is_disconnected_during_on_connect_is_refused() -> None:
+    came, release = asyncio.Event(), asyncio.Event()
+
+    class Hall(Thread[dict[str, Any]]):
+        initial_state: Any = dict
+
+        async def on_connect(self, connection: Any, request: Request) -> None:
+            came.set()
+            await release.wait()
+
+    app = Plait(Hall, store=MemoryStore(), authenticate=lambda request: Principal("ada"))
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        assert (await web.put("/threads/hall/one", json={})).status_code == 200
+        asked = asyncio.create_task(web.get("/threads/hall/one/changes", headers={"accept": "text/event-stream"}))
+        await came.wait()
+        await app.disconnect("ada")
+        release.set()
+        answer = await asked
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated")
+
+
 @pytest.mark.parametrize("during", ["on_connect", "storing"])
 async def test_a_run_of_ag_ui_does_not_begin_if_rights_end_before(during: str) -> None:
     came, release, runs = asyncio.Event(), asyncio.Event(), list[str]()

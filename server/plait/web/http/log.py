@@ -98,7 +98,9 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
     with actor.usage.keep_awake():
         addresses.enter(host)
         await stream.open(request, have)
-    find_lease(request).open(stream.end, connection_id=stream.connection.id)
+    lease = find_lease(request)
+    lease.open(stream.end, connection_id=stream.connection.id)
+    lease.check()
     return StreamedResponse(stream.lines(), media_type="text/event-stream", ended=stream.end)
 
 
