@@ -569,6 +569,45 @@ async def test_no_request_is_carried_out_whose_rights_end_while_a_hook_is_asked(
         assert desk.begun == []
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", TABLE), ("POST", f"{TABLE}/interrupt")], ids=["destroy", "interrupt"]
+)
+async def test_no_thread_is_destroyed_or_interrupted_by_a_client_whose_rights_end_while_authorize_is_asked(
+    method: str, path: str
+) -> None:
+    gate, began, ended = Entrance(), asyncio.Event(), asyncio.Event()
+
+    class Table(Thread[dict[str, Any]]):
+        initial_state: Any = dict
+
+    async def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        await gate.enter()
+        return True
+
+    authenticate = lambda request: Principal("ada")  # noqa: E731
+    app = Plait(Table, store=MemoryStore(), authenticate=authenticate, authorize=authorize, secret="x" * 32)
+
+    @app.agent("wait", thread=Table)
+    async def wait(ctx: Context[Table]) -> str:
+        began.set()
+        await ended.wait()
+        return "said"
+
+    async with running(app) as address, http(address) as web, asyncio.timeout(TIMEOUT):
+        await web.put(TABLE, json={"n": 1})
+        run = asyncio.create_task(web.post(f"{TABLE}/run/wait"))
+        await began.wait()
+        gate.opened.clear()
+        asked = asyncio.create_task(web.request(method, path))
+        await gate.until_waiting(1)
+        await app.disconnect("ada")
+        gate.opened.set()
+        check_refused(await asked)
+        ended.set()
+        assert "said" in (await run).text
+        assert (await web.get(TABLE)).json() == {"n": 1}
+
+
 @pytest.mark.parametrize("name", ["rpc", "on_request", "run"])
 async def test_no_request_is_carried_out_whose_rights_end_while_it_waits_for_its_turn(name: str) -> None:
     async with serving_desk() as desk:
