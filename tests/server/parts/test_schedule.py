@@ -275,8 +275,8 @@ async def test_a_replaced_schedule_begins_its_attempts_again_but_not_its_crashes
         await until(has_failed)
         await bell.schedule.after(60, "crack", key="k", replace=True)
         assert [(each.attempt, each.due) for each in await bell.schedule.list()] == [(1, clock.now + 60 * SECOND)]
-        ((id, row),) = bell.schedule._agenda.rows.items()
-        await bell.schedule.put({id: msgspec.structs.replace(row, crashes=1)})
+        ((id, row),) = bell.schedule._runner.agenda.rows.items()
+        await bell.schedule._runner.store({id: msgspec.structs.replace(row, crashes=1)})
         await bell.schedule.after(60, "crack", key="k", replace=True)
         assert [each.attempt for each in await bell.schedule.list()] == [2]
 
@@ -362,9 +362,11 @@ async def test_a_thread_loads_all_rows_even_above_the_limit(store: FlakyStore, c
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         id = bell.schedule.after(60, "ring").id
-        row = bell.schedule._agenda.rows[id]
+        row = bell.schedule._runner.agenda.rows[id]
         # As runs do that end at the same time.
-        await bell.schedule.put({f"{n}": msgspec.structs.replace(row, id=f"{n}") for n in range(2 * MOST_ROWS)})
+        await bell.schedule._runner.store(
+            {f"{n}": msgspec.structs.replace(row, id=f"{n}") for n in range(2 * MOST_ROWS)}
+        )
     async with open_workshop(store, Bell) as shop:
         bell = await shop.thread(Bell)
         assert len(await bell.schedule.list()) == 2 * MOST_ROWS + 1

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, overload
 
@@ -15,12 +15,14 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn, current_turn
 from plait.clock import read_due_clock
+from plait.errors import CorruptThread
 from plait.parts.attempt_runner import AttemptRunner
 from plait.parts.attempts import RetryPolicy
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
-from plait.parts.schedule.rows import Agenda, Row
-from plait.parts.stage import Stage
+from plait.parts.schedule.rows import Agenda, Row, decode_row
+from plait.parts.stage import Stage, find_draft
 from plait.state.commit import Commit
+from plait.store.thread_rows import Record
 
 __all__ = ["Effect", "EffectRunner", "effect", "find_effects"]
 
@@ -109,62 +111,124 @@ def find_effects(cls: type[Thread[Any]]) -> dict[str, Effect]:
 
 
 class EffectRunner:
-    """Runs the rows of an agenda. `owner` is the schedule's key in a stage, and `put` stores rows."""
+    """The rows of one thread: stores them, and runs the due ones."""
 
-    def __init__(
-        self,
-        owner: Hashable,
-        actor: Actor,
-        agenda: Agenda,
-        effects: Mapping[str, Effect],
-        put: Callable[[Mapping[str, Row | None]], Commit],
-    ) -> None:
-        self._owner = owner
+    def __init__(self, actor: Actor, part: str, effects: Mapping[str, Effect]) -> None:
         self._actor = actor
-        self._agenda = agenda
+        self._part = part
         self._effects = effects
-        self._put = put
+        self.agenda = Agenda(is_known=effects.__contains__)
         self._runner = AttemptRunner(actor, self)
+        # The newest time at which a row was created.
+        self.newest = 0
+        # Whether rows that were loaded may be due too late, as a clock that was ahead has set their times.
+        self._is_late = False
+
+    # Called by the part
+
+    def load(self, records: Sequence[Record]) -> None:
+        """Load the stored rows of a waking thread. Raises CorruptThread."""
+        now = read_due_clock()
+        for record in records:
+            assert record.value is not None
+            try:
+                row = decode_row(record.value).recover(self._actor.host.process)
+            except msgspec.MsgspecError as error:
+                raise CorruptThread(
+                    f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)
+                ) from None
+            self.newest = max(self.newest, row.created_at)
+            self._is_late |= row.correct(now) is not row
+            self.agenda.set(row.id, row)
+        if stranded := {row.effect for row in self.agenda.stranded}:
+            names = ", ".join(sorted(stranded))
+            log.warning("there is no effect %s: it waits for a class that has it", names, extra=about(self._actor.key))
+
+    def clear(self) -> Sequence[Record]:
+        """Forget all rows, and return the records that remove them."""
+        return [Record(self._part, id, None) for id in [*self.agenda.rows] if self.agenda.set(id, None)]
+
+    def store(self, rows: Mapping[str, Row | None]) -> Commit:
+        """Store or remove rows, as one write. No row is added to a terminated thread."""
+        if self._actor.terminated is not None:
+            rows = {id: row for id, row in rows.items() if row is None}
+        before = {id: self.agenda.set(id, row) for id, row in rows.items()}
+
+        def undo() -> None:
+            for id, row in reversed(before.items()):
+                self.agenda.set(id, row)
+
+        records = [Record(self._part, id, None if row is None else row.encode()) for id, row in rows.items()]
+        try:
+            return self._actor.records.write(records, undo=undo)
+        except BaseException:
+            undo()
+            raise
+
+    @property
+    def current(self) -> EffectRun | None:
+        """The run of an effect that the calling code is a part of; None outside of runs of this schedule."""
+        draft = find_draft(self._actor, self, ScheduleDraft)
+        return None if draft is None else draft.current
+
+    # Called by the timer of the thread
+
+    @property
+    def due(self) -> int:
+        """When the first row is due; 0 for never."""
+        return self.agenda.due
 
     @property
     def wakes_at(self) -> int:
         """When the next effect may begin; 0 for never, or if one of the running effects must end first."""
-        return 0 if len(self._runner.running) >= _MOST_AT_ONCE else self._agenda.wakes_at
+        if self._is_late:
+            return 1
+        return 0 if len(self._runner.running) >= _MOST_AT_ONCE else self.agenda.wakes_at
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are rows that run once or are queued."""
+        return self.agenda.keeps
+
+    def on_due(self, now: int) -> None:
+        """Begin the due rows."""
+        if self._is_late:
+            self._is_late = False
+            rows = self.agenda.rows.items()
+            self.store({id: after for id, row in rows if (after := row.correct(now)) is not row})
+        for row in self.agenda.take_due(now, _MOST_AT_ONCE - len(self._runner.running)):
+            self._runner.begin(row.id, f"effect {row.effect}")
+
+    def terminate(self) -> None:
+        """Remove all rows, and cancel the running effects, except the one that the calling code is a part of."""
+        self.store(dict.fromkeys(self.agenda.rows))
+        self._runner.cancel(besides=None if (current := self.current) is None else current.id)
 
     def has(self, id: str) -> bool:
         """Whether an attempt to run a row is running."""
         return id in self._runner.running
 
-    def begin_due(self, now: int) -> None:
-        """Begin the due rows."""
-        for row in self._agenda.take_due(now, _MOST_AT_ONCE - len(self._runner.running)):
-            self._runner.begin(row.id, f"effect {row.effect}")
-
-    def cancel(self, *, besides: EffectRun | None) -> None:
-        """Cancel the running effects, except one."""
-        self._runner.cancel(besides=None if besides is None else besides.id)
-
     # The work of `AttemptRunner`
 
     def find(self, id: str) -> Row | None:
         """Return a row."""
-        return self._agenda.rows.get(id)
+        return self.agenda.rows.get(id)
 
     def retries(self, id: str) -> RetryPolicy:
         """Return how often an effect is attempted."""
-        return self._effects[self._agenda.rows[id].effect].retries
+        return self._effects[self.agenda.rows[id].effect].retries
 
     def put(self, id: str, attempts: Row) -> Commit:
         """Store a row."""
-        return self._put({id: attempts})
+        return self.store({id: attempts})
 
     async def attempt(self, id: str) -> None:
         """Run an effect; what it writes to parts, and the end of its row, are one write."""
-        row, turn = self._agenda.rows[id], current_turn()
+        row, turn = self.agenda.rows[id], current_turn()
         assert turn is not None
         current = EffectRun(row.id, row.run_id, row.attempt, row.at)
         stage = Stage(self._actor, _do_nothing)
-        draft = stage.drafts[self._owner] = ScheduleDraft(self._agenda, self._put, current)
+        draft = stage.drafts[self] = ScheduleDraft(self.agenda, self.store, current)
         stage.enter()
         effect = self._effects[row.effect]
         timer = self._watch(turn, effect)
@@ -184,13 +248,13 @@ class EffectRunner:
 
     def give_up(self, id: str, error: BaseException) -> Commit:
         """End a failed run; a recurring row waits for its next one."""
-        return self._put({id: self._agenda.rows[id].advance(read_due_clock())})
+        return self.store({id: self.agenda.rows[id].advance(read_due_clock())})
 
     def ended(self, id: str, unstored: Row | None) -> None:
         """Allow a row to run again when it is due."""
         if unstored is not None:
-            self._agenda.set(id, unstored)
-        self._agenda.release(id)
+            self.agenda.set(id, unstored)
+        self.agenda.release(id)
 
     # Inside
 

@@ -13,16 +13,15 @@ from plait.actor.logs import about
 from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import current_turn
 from plait.clock import read_due_clock, read_wall_clock
-from plait.errors import CorruptThread, TooMany
+from plait.errors import TooMany
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
 from plait.parts.schedule.effects import Effect, EffectRunner, find_effects
-from plait.parts.schedule.rows import Agenda, Row, decode_row
+from plait.parts.schedule.rows import Row, decode_row
 from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
-from plait.state.commit import Commit
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
 
@@ -96,10 +95,10 @@ class Schedule(Part["ThreadSchedule"]):
         return (RecordRange(self.name, limit=_ALL),)
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-        self.of(actor).load(records[0])
+        self.of(actor)._runner.load(records[0])
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
-        return self.of(actor).clear()
+        return self.of(actor)._runner.clear()
 
 
 class ThreadSchedule:
@@ -112,15 +111,9 @@ class ThreadSchedule:
 
     def __init__(self, actor: Actor, part: str, effects: Mapping[str, Effect]) -> None:
         self._actor = actor
-        self._part = part
         self._effects = effects
-        self._agenda = Agenda(is_known=effects.__contains__)
-        self._runner = EffectRunner(self, actor, self._agenda, effects, self.put)
-        # The newest time at which a row was created.
-        self._newest = 0
-        # Whether rows that were loaded may be due too late, as a clock that was ahead has set their times.
-        self._is_late = False
-        actor.timer.add(self)
+        self._runner = EffectRunner(actor, part, effects)
+        actor.timer.add(self._runner)
 
     # Scheduling
 
@@ -174,7 +167,7 @@ class ThreadSchedule:
         draft = self._find_draft()
         if draft is not None:
             return Result(draft.cancel(id), STAGED)
-        has = id in self._agenda.rows
+        has = id in self._runner.agenda.rows
         return Result(has, self._written({id: None} if has else {}))
 
     # Reading
@@ -190,79 +183,7 @@ class ThreadSchedule:
     @property
     def current(self) -> EffectRun | None:
         """The run of an effect that the calling code is a part of; None outside of runs of this schedule."""
-        draft = find_draft(self._actor, self, ScheduleDraft)
-        return None if draft is None else draft.current
-
-    # Called by the timer of the thread
-
-    @property
-    def due(self) -> int:
-        """When the first schedule is due; 0 for never."""
-        return self._agenda.due
-
-    @property
-    def wakes_at(self) -> int:
-        """When the first schedule that is not running is due; 0 for never."""
-        return 1 if self._is_late else self._runner.wakes_at
-
-    @property
-    def keeps(self) -> bool:
-        """Whether there are schedules that run once or are queued."""
-        return self._agenda.keeps
-
-    def on_due(self, now: int) -> None:
-        """Begin the due schedules."""
-        if self._is_late:
-            self._is_late = False
-            rows = self._agenda.rows.items()
-            self.put({id: after for id, row in rows if (after := row.correct(now)) is not row})
-        self._runner.begin_due(now)
-
-    # Called by the part and its runs
-
-    def load(self, records: Sequence[Record]) -> None:
-        """Load the stored rows of a waking thread. Raises CorruptThread."""
-        now = read_due_clock()
-        for record in records:
-            assert record.value is not None
-            try:
-                row = decode_row(record.value).recover(self._actor.host.process)
-            except msgspec.MsgspecError as error:
-                raise CorruptThread(
-                    f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)
-                ) from None
-            self._newest = max(self._newest, row.created_at)
-            self._is_late |= row.correct(now) is not row
-            self._agenda.set(row.id, row)
-        if stranded := {row.effect for row in self._agenda.stranded}:
-            names = ", ".join(sorted(stranded))
-            log.warning("there is no effect %s: it waits for a class that has it", names, extra=about(self._actor.key))
-
-    def clear(self) -> Sequence[Record]:
-        """Forget all rows, and return the records that remove them."""
-        return [Record(self._part, id, None) for id in [*self._agenda.rows] if self._agenda.set(id, None)]
-
-    def put(self, rows: Mapping[str, Row | None]) -> Commit:
-        """Store or remove rows, as one write. No row is added to a terminated thread."""
-        if self._actor.terminated is not None:
-            rows = {id: row for id, row in rows.items() if row is None}
-        before = {id: self._agenda.set(id, row) for id, row in rows.items()}
-
-        def undo() -> None:
-            for id, row in reversed(before.items()):
-                self._agenda.set(id, row)
-
-        records = [Record(self._part, id, None if row is None else row.encode()) for id, row in rows.items()]
-        try:
-            return self._actor.records.write(records, undo=undo)
-        except BaseException:
-            undo()
-            raise
-
-    def terminate(self) -> None:
-        """Remove all schedules, and cancel the running effects, except the one that the calling code is a part of."""
-        self.put(dict.fromkeys(self._agenda.rows))
-        self._runner.cancel(besides=self.current)
+        return self._runner.current
 
     # Inside
 
@@ -293,7 +214,7 @@ class ThreadSchedule:
         if at > LATEST:
             raise ValueError(f"{name} would run after the year 9999")
         at = max(at, read_due_clock())  # As a due time, a time near or before the epoch has another meaning.
-        id, created_at = secrets.token_hex(12), max(read_wall_clock(), self._newest + 1)
+        id, created_at = secrets.token_hex(12), max(read_wall_clock(), self._runner.newest + 1)
         row = Row(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=at, due=at, **options)
         return read_back(row, decode_row)
 
@@ -301,7 +222,7 @@ class ThreadSchedule:
         check_writable(self._actor)
         self._actor.check_active()
         draft = self._find_draft()
-        finder = self._agenda if draft is None else draft
+        finder = self._runner.agenda if draft is None else draft
         same = None if row.identity is None else finder.find(row.identity)
         if same is not None and not replaces:
             return Planned(same.id, STAGED if draft is not None else self._written({}))
@@ -309,7 +230,7 @@ class ThreadSchedule:
             row = msgspec.structs.replace(row, crashes=same.crashes)
         elif len(finder) >= MOST_ROWS:
             raise TooMany(f"{self._actor.key} has {MOST_ROWS:,} schedules, and no more may be added")
-        self._newest = row.created_at
+        self._runner.newest = row.created_at
         if draft is None:
             return Planned(row.id, self._written({**({} if same is None else {same.id: None}), row.id: row}))
         if same is not None:
@@ -318,18 +239,19 @@ class ThreadSchedule:
         return Planned(row.id, STAGED)
 
     def _written(self, rows: Mapping[str, Row | None]) -> Written:
-        return Written(self.put(rows), self._actor.state.find_own_transaction())
+        return Written(self._runner.store(rows), self._actor.state.find_own_transaction())
 
     def _find_draft(self) -> ScheduleDraft | None:
         """Return the draft of the run; None outside of a run, and in a transaction."""
         if self._actor.state.find_own_transaction() is not None:
             return None
-        return use_draft(self._actor, self, ScheduleDraft, lambda _: ScheduleDraft(self._agenda, self.put))
+        runner = self._runner
+        return use_draft(self._actor, runner, ScheduleDraft, lambda _: ScheduleDraft(runner.agenda, runner.store))
 
     def _find_rows(self) -> Sequence[Row]:
         """Return the rows as the calling code sees them."""
-        draft = find_draft(self._actor, self, ScheduleDraft)
-        return [*(self._agenda.rows if draft is None else draft.rows).values()]
+        draft = find_draft(self._actor, self._runner, ScheduleDraft)
+        return [*(self._runner.agenda.rows if draft is None else draft.rows).values()]
 
     def _show(self, row: Row) -> Scheduled:
         rule = row.rule
