@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from plait.cluster.directory import DirectoryView, NodeRecord
 from plait.cluster.nats_messages import Beats, Found, Numbered, Table
 from plait.errors import StoreError
-from plait.store.nats.connection import Connection
-from plait.store.nats.stream import Message, Stream, WrongSequence
+from plait.store.nats.api import Publication, WrongSequence
+from plait.store.nats.jetstream import JetStream
+from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.url import NatsUrl
 
 __all__ = ["NatsDirectory"]
@@ -164,9 +165,9 @@ class _Access:
     """The stream of a directory over a connection of its own, with a limit of time."""
 
     def __init__(self, url: NatsUrl, timeout: float) -> None:
-        self._connection = Connection(url, patience=_PATIENCE)
+        self._connection = ServerConnection(url, patience=_PATIENCE)
         name = f"{url.stream}-directory"
-        self._stream = Stream(url, self._connection, name)
+        self._stream = JetStream(url, self._connection, name)
         self._timeout = timeout
         self._every = f"{name}.>"
         self._table = f"{name}.table"
@@ -222,7 +223,7 @@ class _Access:
         Returns None, and does nothing, if any of them are not the former ones.
         """
         messages = [
-            Message(
+            Publication(
                 self._beats + id,
                 msgspec.json.encode(each),
                 former[id].number if id in former else 0,
@@ -231,7 +232,7 @@ class _Access:
             for id, each in beats.items()
         ]
         if table is not None:
-            messages.append(Message(self._table, table[0].encode(), table[1]))
+            messages.append(Publication(self._table, table[0].encode(), table[1]))
         try:
             return await self._stream.publish_all(messages)
         except WrongSequence:

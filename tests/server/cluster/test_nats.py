@@ -16,8 +16,8 @@ from tests.server.cluster.contract import make_node
 
 from plait.cluster.nats import NatsDirectory
 from plait.errors import StoreError
-from plait.store.nats.connection import Connection
-from plait.store.nats.stream import Stream
+from plait.store.nats.jetstream import JetStream
+from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.url import NatsUrl
 from plait.store.shards import SHARDS
 
@@ -78,9 +78,9 @@ async def until_done(work: Callable[[], Awaitable[T]]) -> T:
 async def delete_stream(url: NatsUrl) -> None:
     """Delete the stream of a directory."""
     name = f"{url.stream}-directory"
-    connection = Connection(url)
+    connection = ServerConnection(url)
     await connection.open()
-    await Stream(url, connection, name).api(f"STREAM.DELETE.{name}", {})
+    await JetStream(url, connection, name).api(f"STREAM.DELETE.{name}", {})
     await connection.close()
 
 

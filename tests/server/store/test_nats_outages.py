@@ -19,8 +19,8 @@ from tests.server.store.cutting_proxy import CuttingProxy
 from tests.server.store.writing import KEYS, Writing, cut_answers, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
+from plait.store.nats.api import Publication
 from plait.store.nats.store import NatsStore
-from plait.store.nats.stream import Message
 from plait.store.nats.url import NatsUrl
 
 log = logging.getLogger(__name__)
@@ -91,9 +91,9 @@ async def test_a_write_is_in_doubt_only_if_others_have_owned_the_thread_meanwhil
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stores wait for a leader for as long as servers need to choose one on a busy machine."""
-    for module in ("claims", "publishing", "stream"):
+    for module in ("claims", "publishing", "jetstream"):
         monkeypatch.setattr(f"plait.store.nats.{module}.PATIENCE", 60.0)
-    monkeypatch.setattr("plait.store.nats.connection._PATIENCE", 60.0)
+    monkeypatch.setattr("plait.store.nats.server_connection._PATIENCE", 60.0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -271,7 +271,7 @@ async def test_after_a_restored_backup_an_operator_tells_the_stores_that_changes
         await store.load(ROOM)
         assert losses == []
         # `nats pub game.anchor restored`
-        await store._stream.publish(Message(f"{store.url.stream}.anchor", b"restored"))
+        await store._stream.publish(Publication(f"{store.url.stream}.anchor", b"restored"))
         await store.load(ROOM)
         await until(lambda: losses == [None])
         _, stored = await store.claim_and_load(ROOM)

@@ -10,9 +10,9 @@ from tests.nats import Nats, new_stream
 from plait.errors import StoreError
 from plait.settings import Settings
 from plait.spelling import hide_password
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import CONFIG
 from plait.store.nats.store import NatsStore
-from plait.store.nats.stream import Stream
 from plait.store.nats.url import NatsUrl
 from plait.store.urls import open_share, open_store
 
@@ -151,7 +151,7 @@ async def test_a_stream_of_an_earlier_build_is_refused_and_left_as_it_is(nats_se
     url = new_stream(nats_server.url, "replicas=1")
     async with open_store(url) as store:
         assert isinstance(store, NatsStore)
-        earlier = Stream(store.url, store._connection, f"{store.url.stream}x")
+        earlier = JetStream(store.url, store._connection, f"{store.url.stream}x")
         await earlier.prepare(CONFIG | {"metadata": {"plait": "1"}})
         before = await earlier.info()
     url = url.replace("?", "x?")
@@ -161,7 +161,7 @@ async def test_a_stream_of_an_earlier_build_is_refused_and_left_as_it_is(nats_se
     with pytest.raises(StoreError, match="an earlier build of plait"):
         await NatsStore(NatsUrl.parse(url), readonly=True).__aenter__()
     async with NatsStore(NatsUrl.parse(new_stream(nats_server.url, "replicas=1"))) as store:
-        after = await Stream(store.url, store._connection, earlier.name).info()
+        after = await JetStream(store.url, store._connection, earlier.name).info()
     assert after.config == before.config
 
 
@@ -171,7 +171,7 @@ async def test_a_stream_with_other_settings_is_left_alone(nats_server: Nats, cap
     async with open_store(url) as store:
         assert isinstance(store, NatsStore)
         assert "less durable" in caplog.text
-        stream = Stream(store.url, store._connection, f"{store.url.stream}x")
+        stream = JetStream(store.url, store._connection, f"{store.url.stream}x")
         await stream.prepare({"max_msgs_per_subject": 5})
     assert "max_msgs_per_subject=5" in await refusal(url.replace("?", "x?"))
     # Another stream has the subjects.

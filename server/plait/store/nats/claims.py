@@ -7,11 +7,11 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.errors import StoreError
+from plait.store.nats.api import Disconnected, Lost, Publication, WrongSequence
 from plait.store.nats.contents import read_head
-from plait.store.nats.layout import Head, Known, Subjects, encode_rows
-from plait.store.nats.line import Disconnected, Lost
+from plait.store.nats.jetstream import PATIENCE, JetStream
+from plait.store.nats.layout import Known, Subjects, ThreadHead, encode_rows
 from plait.store.nats.publishing import PUBLISH_AGAIN, Publisher
-from plait.store.nats.stream import PATIENCE, Message, Stream, WrongSequence
 from plait.store.nats.watch import Watch
 from plait.store.outcomes import Unreachable
 from plait.store.protocol import ThreadKey
@@ -23,7 +23,7 @@ class Claims:
     """Makes this store the owner of threads, and notes their `heads`."""
 
     def __init__(
-        self, stream: Stream, subjects: Subjects, heads: dict[ThreadKey, Known], publisher: Publisher, watch: Watch
+        self, stream: JetStream, subjects: Subjects, heads: dict[ThreadKey, Known], publisher: Publisher, watch: Watch
     ) -> None:
         self._stream = stream
         self._subjects = subjects
@@ -42,10 +42,12 @@ class Claims:
                 if is_in_doubt and known is not None and known.head.fence == token:  # Only the answer was lost.
                     break
                 is_in_doubt = False
-                before = Head(*key, 0, "") if known is None else known.head
+                before = ThreadHead(*key, 0, "") if known is None else known.head
                 token = self._last_fence = max(before.fence + 1, self._last_fence + 1, read_wall_clock())
                 head = self._take(before, token)
-                message = Message(self._subjects.head(key), encode_rows(head), 0 if known is None else known.sequence)
+                message = Publication(
+                    self._subjects.head(key), encode_rows(head), 0 if known is None else known.sequence
+                )
                 known = Known(await self._stream.publish(message), head)
                 break
             except WrongSequence:
@@ -63,7 +65,7 @@ class Claims:
 
     # Inside
 
-    def _take(self, head: Head, fence: int) -> Head:
+    def _take(self, head: ThreadHead, fence: int) -> ThreadHead:
         """Return the head of a new owner."""
         origin, thread = self._watch.origin, head.thread
         if thread is not None and head.origin != origin:

@@ -8,12 +8,13 @@ from plait.clock import read_wall_clock
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
+from plait.store.nats.api import Publication
 from plait.store.nats.contents import Contents, Moved, read_head
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import CHUNK, DELETED, Known, Subjects, split_chunks
 from plait.store.nats.planning import Plan, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.publishing import Publisher, refuse
-from plait.store.nats.stream import Message, Stream
 from plait.store.outcomes import Outcome, make_fenced
 from plait.store.protocol import ThreadKey, Write
 
@@ -28,7 +29,7 @@ class GroupCommitter:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: JetStream,
         subjects: Subjects,
         heads: dict[ThreadKey, Known],
         publisher: Publisher,
@@ -120,7 +121,7 @@ class GroupCommitter:
         except Moved:  # Something is missing. That must not keep the thread from being written.
             return 0, []
 
-    async def _make_messages(self, key: ThreadKey, plan: Plan) -> tuple[Plan, list[Message]]:
+    async def _make_messages(self, key: ThreadKey, plan: Plan) -> tuple[Plan, list[Publication]]:
         """Return the messages of rows, and the plan with what the head must tell of them."""
         thread = plan.head.thread
         if not plan.rows:
@@ -128,14 +129,14 @@ class GroupCommitter:
         assert thread is not None
         start = self._subjects.rows(key, thread.generation)
         chunks = await self._find_chunks(key, start) if thread.has_chunks else {}
-        found: list[Message] = []
+        found: list[Publication] = []
         for rest, value in plan.rows.items():
             parts = [] if value is None else split_chunks(start + rest, value, min(CHUNK, self._stream.max_payload))
-            found += (Message(*each) for each in parts)
+            found += (Publication(*each) for each in parts)
             if value is None:
-                found.append(Message(start + rest, b"", ttl=DELETED))
+                found.append(Publication(start + rest, b"", ttl=DELETED))
             for number in range(max(len(parts), 1), chunks.get(rest, 0)):
-                found.append(Message(f"{start}{rest}.{number}", b"", ttl=DELETED))
+                found.append(Publication(f"{start}{rest}.{number}", b"", ttl=DELETED))
             if len(parts) > 1 and not thread.has_chunks:
                 thread = msgspec.structs.replace(thread, has_chunks=True)
         return plan._replace(head=msgspec.structs.replace(plan.head, thread=thread)), found

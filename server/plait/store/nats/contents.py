@@ -6,21 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
+from plait.store.nats.api import StoredMessage
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import (
     Change,
-    Head,
     Known,
     Name,
     Segment,
     StoredHead,
     Subjects,
+    ThreadHead,
     count_chunks,
     decode_rows,
     join_chunks,
     name_record,
     read_names,
 )
-from plait.store.nats.stream import Stored, Stream
 from plait.store.page import take_page
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange
@@ -65,18 +66,20 @@ class Contents(NamedTuple):
     names: list[tuple[str, str]]
 
 
-async def read_head(stream: Stream, subjects: Subjects, key: ThreadKey) -> Known | None:
+async def read_head(stream: JetStream, subjects: Subjects, key: ThreadKey) -> Known | None:
     """Return the head of a thread, None if it has none. Raises StoreError and UnicodeEncodeError."""
     found = await stream.last([subjects.head(key)])
     return decode_head(key, found[0]) if found else None
 
 
-def decode_head(key: ThreadKey, stored: Stored) -> Known:
+def decode_head(key: ThreadKey, stored: StoredMessage) -> Known:
     """Return the head of a thread. A head without data was given up, and is about to be removed."""
-    return Known(stored.sequence, decode_rows(stored.data, Head) if stored.data else Head(*key, 0, ""))
+    return Known(stored.sequence, decode_rows(stored.data, ThreadHead) if stored.data else ThreadHead(*key, 0, ""))
 
 
-async def read_row(stream: Stream, subjects: Subjects, key: ThreadKey, rest: str) -> tuple[Known | None, bytes | None]:
+async def read_row(
+    stream: JetStream, subjects: Subjects, key: ThreadKey, rest: str
+) -> tuple[Known | None, bytes | None]:
     """Return the head of a thread, and the value of one of its rows, of the same moment. Raises Moved."""
     head = subjects.head(key)
     found = {each.subject: each for each in await stream.last([head, subjects.rows(key, "*") + rest])}
@@ -100,7 +103,7 @@ async def read_row(stream: Stream, subjects: Subjects, key: ThreadKey, rest: str
 
 
 async def find_contents(
-    stream: Stream, subjects: Subjects, key: ThreadKey, known: Known | None = None
+    stream: JetStream, subjects: Subjects, key: ThreadKey, known: Known | None = None
 ) -> Contents | None:
     """Return what a thread has, None if it is not stored. Raises StoreError and UnicodeEncodeError."""
     rows = subjects.rows(key, "*").removesuffix("*.") + ">"
@@ -135,7 +138,7 @@ async def find_contents(
 
 
 async def read_values(
-    stream: Stream, start: str, rests: Sequence[str], kept: Mapping[str, bytes | None] | None = None
+    stream: JetStream, start: str, rests: Sequence[str], kept: Mapping[str, bytes | None] | None = None
 ) -> dict[str, tuple[int, bytes | None]]:
     """Return the sequence and value of each row, None if it was deleted. Raises Moved, and StoreError.
 
@@ -162,7 +165,7 @@ async def read_values(
     return values
 
 
-async def read_changes(stream: Stream, start: str, rests: Iterable[str]) -> list[Change]:
+async def read_changes(stream: JetStream, start: str, rests: Iterable[str]) -> list[Change]:
     """Return the changes of messages. Raises Moved, and StoreError."""
     wanted = list(rests)
     values = await read_values(stream, start, wanted)
@@ -186,7 +189,7 @@ def select_records(contents: Contents, wanted: RecordRange) -> list[tuple[str, s
 
 
 async def read_records(
-    stream: Stream,
+    stream: JetStream,
     contents: Contents,
     names: Sequence[tuple[str, str]],
     limit: int,

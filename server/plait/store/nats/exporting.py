@@ -5,8 +5,8 @@ from typing import Final
 
 from plait.errors import CorruptThread
 from plait.store.nats.contents import Contents, Moved, read_changes, read_records, read_values
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import Subjects, decode_client, to_change
-from plait.store.nats.stream import Stream
 from plait.store.protocol import Write
 from plait.store.thread_rows import ChangeRow, Snapshot
 
@@ -17,7 +17,7 @@ _SIZE: Final = 512 * 1024
 _ROWS: Final = 900
 
 
-async def export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:
+async def export(stream: JetStream, contents: Contents) -> AsyncIterator[Write]:
     """Yield the writes that make a thread. Raises CorruptThread and StoreError."""
     try:
         async for write in _export(stream, contents):
@@ -26,7 +26,7 @@ async def export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:
         raise CorruptThread(f"{contents.known.head.key} cannot be read: some of its rows are missing") from None
 
 
-async def _export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:
+async def _export(stream: JetStream, contents: Contents) -> AsyncIterator[Write]:
     thread, key, start = contents.thread, contents.known.head.key, contents.start
     last, changed_at = thread.version, thread.changed_at
     first = min(
@@ -71,7 +71,7 @@ async def _export(stream: Stream, contents: Contents) -> AsyncIterator[Write]:
         left = [name for name in left if name > after]
 
 
-async def _read_log(stream: Stream, contents: Contents, after: int) -> AsyncIterator[list[ChangeRow]]:
+async def _read_log(stream: JetStream, contents: Contents, after: int) -> AsyncIterator[list[ChangeRow]]:
     """Yield changes after a version; a snapshot ends a page."""
     ends = {version for version in contents.snapshots if version > after}
     page: list[ChangeRow] = []
@@ -91,20 +91,20 @@ async def _read_log(stream: Stream, contents: Contents, after: int) -> AsyncIter
         yield page
 
 
-async def _read_snapshots(stream: Stream, contents: Contents, after: int, to: int) -> list[Snapshot]:
+async def _read_snapshots(stream: JetStream, contents: Contents, after: int, to: int) -> list[Snapshot]:
     wanted = {version: rest for version, rest in sorted(contents.snapshots.items()) if after < version <= to}
     values = await read_values(stream, contents.start, list(wanted.values()), contents.thread.rows)
     found = [(version, values.get(rest, (0, None))[1]) for version, rest in wanted.items()]
     return [Snapshot(version, state) for version, state in found if state is not None]
 
 
-async def read_schema(stream: Stream, subjects: Subjects, kind: str, hash: str) -> bytes | None:
+async def read_schema(stream: JetStream, subjects: Subjects, kind: str, hash: str) -> bytes | None:
     """Return a stored schema; None if there is none."""
     subject = subjects.schema(kind, hash)
     return (await read_values(stream, "", [subject])).get(subject, (0, None))[1]
 
 
-async def read_schemas(stream: Stream, subjects: Subjects) -> list[tuple[str, str, bytes]]:
+async def read_schemas(stream: JetStream, subjects: Subjects) -> list[tuple[str, str, bytes]]:
     """Return all stored schemas, each with its kind and hash."""
     found = [each for each in (await stream.names(subjects.schemas)).subjects if each.count(".") == 3]
     values = await read_values(stream, "", found)

@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from plait.store.nats.layout import GIVEN_UP, Head, Known, Subjects, decode_rows
-from plait.store.nats.stream import Stored, Stream
+from plait.store.nats.api import StoredMessage
+from plait.store.nats.jetstream import JetStream
+from plait.store.nats.layout import GIVEN_UP, Known, Subjects, ThreadHead, decode_rows
 from plait.store.outcomes import Unreachable
 from plait.store.page import PLACES, sort_in_steps
 from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
@@ -27,7 +28,7 @@ _PATIENCE: Final = 10.0
 _READ_AGAIN: Final = 0.01
 
 
-class _Row(msgspec.Struct, gc=False):
+class _IndexRow(msgspec.Struct, gc=False):
     """The columns of one thread in listings."""
 
     key: ThreadKey
@@ -42,13 +43,13 @@ class _Row(msgspec.Struct, gc=False):
 class Index:
     """Knows the heads of all threads, as they were when `refresh` was called or later."""
 
-    def __init__(self, stream: Stream, subjects: Subjects) -> None:
+    def __init__(self, stream: JetStream, subjects: Subjects) -> None:
         self._stream = stream
         self._subjects = subjects
         # A copy of the stream that has this message has all heads that were durable before it.
         stream.barrier = subjects.barrier(secrets.token_hex(8))
         self._turn = asyncio.Lock()
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _IndexRow] = {}
         # The last sequence that was read, and when.
         self._sequence = 0
         self._read_at = 0.0
@@ -94,7 +95,7 @@ class Index:
         """Return the rows of `Store.threads`."""
         kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
 
-        def make(row: _Row) -> ThreadRow | None:
+        def make(row: _IndexRow) -> ThreadRow | None:
             if row.due == INCOMPLETE or kind not in (None, row.key.kind):
                 return None
             return ThreadRow(row.key, row.version, row.created_at, row.changed_at, row.user)
@@ -119,7 +120,7 @@ class Index:
     async def due(self, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
         """Return the rows of `Store.due_threads`."""
 
-        def make(row: _Row) -> DueThread | None:
+        def make(row: _IndexRow) -> DueThread | None:
             return DueThread(row.due, row.key) if row.due else None
 
         rows = await self._sort(("due", None), make, lambda thread: thread)
@@ -128,11 +129,11 @@ class Index:
 
     # Inside
 
-    def _apply(self, stored: Stored) -> None:
+    def _apply(self, stored: StoredMessage) -> None:
         name = stored.subject.rpartition(".")[2]
         if name.startswith("-"):
             return
-        head = decode_rows(stored.data, Head) if stored.data else None
+        head = decode_rows(stored.data, ThreadHead) if stored.data else None
         if head is not None and head.removed:
             self._unclean[head.key] = Known(stored.sequence, head)
         if head is None or (thread := head.thread) is None:
@@ -140,7 +141,7 @@ class Index:
                 self._sorted = {}
             return
         self._sorted = {}
-        self._rows[stored.subject] = _Row(
+        self._rows[stored.subject] = _IndexRow(
             head.key,
             thread.version,
             thread.created_at,
@@ -151,7 +152,7 @@ class Index:
         )
 
     async def _sort(
-        self, name: tuple[str, str | None], make: Callable[[_Row], T | None], place: Callable[[T], Any]
+        self, name: tuple[str, str | None], make: Callable[[_IndexRow], T | None], place: Callable[[T], Any]
     ) -> list[T]:
         """Return the entries of all rows in order, as they are now; other tasks run in between."""
         known = self._sorted  # The next change replaces it, and drops what it has outdated.

@@ -22,12 +22,12 @@ __all__ = [
     "FORMAT",
     "GIVEN_UP",
     "Change",
-    "Head",
     "Known",
     "Name",
     "Segment",
     "StoredHead",
     "Subjects",
+    "ThreadHead",
     "count_chunks",
     "decode_client",
     "decode_rows",
@@ -108,7 +108,7 @@ class StoredHead(msgspec.Struct, frozen=True, array_like=True):
     unfinished: int = 0
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class ThreadHead(msgspec.Struct, frozen=True, array_like=True):
     """The value of a thread's head."""
 
     kind: str
@@ -142,7 +142,7 @@ class Known(NamedTuple):
     """A head, and its sequence in the stream."""
 
     sequence: int
-    head: Head
+    head: ThreadHead
 
 
 class Segment(NamedTuple):

@@ -3,23 +3,21 @@
 import asyncio
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from plait.errors import StoreError
+from plait.store.nats.api import ANSWER_TIMEOUT, Answer, Lost, NotPermitted
 from plait.store.nats.url import NatsUrl
 from plait.store.outcomes import Unreachable
 
-__all__ = ["ANSWER_TIMEOUT", "Answer", "Disconnected", "Line", "Lost", "NotPermitted", "connect"]
-
-ANSWER_TIMEOUT: Final = 5.0
-"""Seconds after which a request without an answer is lost."""
+__all__ = ["Line", "connect"]
 
 # Seconds.
 _CONNECT_TIMEOUT: Final = 1
@@ -36,25 +34,6 @@ _OLDEST_SERVER: Final = (2, 12)
 _NO_RESPONDERS: Final = "503"
 # The server's error for a message that the user may not send, with its subject; nats-py may write it in small letters.
 _MAY_NOT_SEND: Final = re.compile(r'permissions violation for publish to "([^"]*)"', re.IGNORECASE)
-
-
-class Disconnected(Unreachable):
-    """There has been no connection for some time."""
-
-
-class Lost(StoreError):
-    """A request has had no answer: whether it has had an effect is not known."""
-
-
-class NotPermitted(StoreError):
-    """The server has refused a message, because the user has no permission for its subject. It has had no effect."""
-
-
-class Answer(NamedTuple):
-    """A message that answers a request."""
-
-    headers: Mapping[str, str]
-    data: bytes
 
 
 class _Pending:

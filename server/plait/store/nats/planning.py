@@ -7,11 +7,11 @@ import msgspec
 
 from plait.store.nats.layout import (
     Change,
-    Head,
     Known,
     Name,
     Segment,
     StoredHead,
+    ThreadHead,
     encode_rows,
     is_pruned,
     make_name,
@@ -32,7 +32,7 @@ _ROW: Final = 48
 class Plan(NamedTuple):
     """The head after some writes, and the rows that are stored with it."""
 
-    head: Head
+    head: ThreadHead
     # By the rest of the subject; None deletes a row.
     rows: dict[str, bytes | None]
     # The generations whose rows are to be removed.

@@ -5,15 +5,15 @@ from itertools import takewhile
 
 from plait.clock import read_wall_clock
 from plait.store.nats.contents import Contents, read_changes, read_values
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import Change, decode_client
-from plait.store.nats.stream import Stream
 from plait.store.protocol import Write
 from plait.store.thread_rows import CLIENT_DAYS, DAY, Prune
 
 __all__ = ["find_floor"]
 
 
-async def find_floor(stream: Stream, contents: Contents | None, write: Write) -> tuple[int, list[str]]:
+async def find_floor(stream: JetStream, contents: Contents | None, write: Write) -> tuple[int, list[str]]:
     """Return the version up to which changes are pruned by a write, and the clients that have expired.
 
     `contents` are those before the write, None for a new thread. Only messages are read that a bound divides. Raises
@@ -31,7 +31,7 @@ async def find_floor(stream: Stream, contents: Contents | None, write: Write) ->
 class _Log:
     """The changes of a thread: messages of them, and then those of its head and the write."""
 
-    def __init__(self, stream: Stream, contents: Contents | None, write: Write) -> None:
+    def __init__(self, stream: JetStream, contents: Contents | None, write: Write) -> None:
         self._stream = stream
         self._start = "" if contents is None else contents.start
         self._segments = () if contents is None else contents.segments
@@ -85,7 +85,7 @@ def _find_old(rows: Sequence[Change], at: int, now: int) -> tuple[int, bool]:
     return max((row[0] for row in older if row[3] < at), default=0), len(older) < len(rows)
 
 
-async def _find_expired(stream: Stream, contents: Contents | None, write: Write, now: int) -> list[str]:
+async def _find_expired(stream: JetStream, contents: Contents | None, write: Write, now: int) -> list[str]:
     """Return clients whose rows are not kept: until others have pushed on as many days, a wrong clock expires none."""
     rows: dict[str, int] = {}
     if contents is not None:

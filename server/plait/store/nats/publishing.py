@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from plait.errors import Indeterminate, StoreError
+from plait.store.nats.api import ApiError, Disconnected, Lost, NotPermitted, Publication, WrongSequence
 from plait.store.nats.contents import read_head
-from plait.store.nats.layout import CHUNK, DELETED, Head, Known, Subjects, encode_rows
-from plait.store.nats.line import Disconnected, Lost, NotPermitted
-from plait.store.nats.stream import MOST_MESSAGES, PATIENCE, ApiError, Message, Stream, WrongSequence
+from plait.store.nats.jetstream import MOST_MESSAGES, PATIENCE, JetStream
+from plait.store.nats.layout import CHUNK, DELETED, Known, Subjects, ThreadHead, encode_rows
 from plait.store.outcomes import Unreachable, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey
 
@@ -26,11 +26,11 @@ PUBLISH_AGAIN: Final = 0.05
 class Publisher:
     """Publishes all messages of a write or none, unless another owner has claimed the thread."""
 
-    def __init__(self, stream: Stream, subjects: Subjects) -> None:
+    def __init__(self, stream: JetStream, subjects: Subjects) -> None:
         self._stream = stream
         self._subjects = subjects
 
-    async def publish(self, known: Known, messages: Sequence[Message], head: Head) -> Known:
+    async def publish(self, known: Known, messages: Sequence[Publication], head: ThreadHead) -> Known:
         """Publish messages with the next head, and return that. A large write that could not be finished is durable.
 
         Raises Fenced, Indeterminate, and StoreError if nothing was published.
@@ -45,14 +45,14 @@ class Publisher:
         assert head.thread is not None
         start = self._subjects.rows(key, head.thread.generation)
         steps = [f"{start}p.{number}" for number in range(head.thread.unfinished)]
-        messages: list[Message] = []
+        messages: list[Publication] = []
         for stored in await self._stream.last(steps):
             # Without data, the rows have their own subjects already.
             for rest, data in (
                 () if not stored.data else msgspec.msgpack.decode(stored.data, type=list[tuple[str, bytes]])
             ):
-                messages.append(Message(start + rest, data, ttl=None if data else DELETED))
-        messages += (Message(step, b"", ttl=DELETED) for step in steps)
+                messages.append(Publication(start + rest, data, ttl=None if data else DELETED))
+        messages += (Publication(step, b"", ttl=DELETED) for step in steps)
         thread = msgspec.structs.replace(head.thread, unfinished=0)
         room = MOST_MESSAGES - 1
         for begin in range(0, len(messages), room):
@@ -63,11 +63,11 @@ class Publisher:
 
     # Inside
 
-    async def _publish(self, known: Known, messages: Sequence[Message], head: Head) -> Known:
+    async def _publish(self, known: Known, messages: Sequence[Publication], head: ThreadHead) -> Known:
         key = head.key
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
-        published = [*messages, Message(self._subjects.head(key), encode_rows(head), known.sequence)]
+        published = [*messages, Publication(self._subjects.head(key), encode_rows(head), known.sequence)]
         doubt: StoreError | None = None
         while True:
             try:
@@ -88,7 +88,7 @@ class Publisher:
                 raise (refuse(key, error) if doubt is None else _make_indeterminate(key, doubt)) from error
             await asyncio.sleep(PUBLISH_AGAIN)
 
-    async def _settle(self, known: Known, head: Head, doubt: StoreError) -> Known:
+    async def _settle(self, known: Known, head: ThreadHead, doubt: StoreError) -> Known:
         """Find out whether a write is stored whose answer was lost; it cannot be stored later."""
         key = head.key
         try:
@@ -106,7 +106,7 @@ class Publisher:
                     return Known(0, head)
         raise _make_indeterminate(key, doubt)
 
-    async def _publish_in_steps(self, known: Known, messages: Sequence[Message], head: Head) -> Known:
+    async def _publish_in_steps(self, known: Known, messages: Sequence[Publication], head: ThreadHead) -> Known:
         """Publish more messages than are one publication: first as values of a few, from which they can be made."""
         assert head.thread is not None
         key, most = head.key, min(CHUNK, self._stream.max_payload)
@@ -123,7 +123,7 @@ class Publisher:
             raise StoreError(f"{key} could not be written: the write is too large")
         thread = msgspec.structs.replace(head.thread, unfinished=len(parts))
         first = msgspec.structs.replace(head, thread=thread)
-        steps = [Message(f"{start}p.{number}", encode_rows(part)) for number, part in enumerate(parts)]
+        steps = [Publication(f"{start}p.{number}", encode_rows(part)) for number, part in enumerate(parts)]
         after = await self._publish(known, steps, first)
         # It is durable. If this fails, the next owner finishes it.
         try:

@@ -17,8 +17,8 @@ from plait.store.nats.contents import (
     read_values,
     select_records,
 )
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import Change, Known, Name, Subjects, decode_client, make_name, to_change
-from plait.store.nats.stream import Stream
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
 from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Reader:
     """Reads the threads of a stream. `is_owned` tells which ones this process writes."""
 
-    def __init__(self, stream: Stream, subjects: Subjects, is_owned: Callable[[ThreadKey], bool]) -> None:
+    def __init__(self, stream: JetStream, subjects: Subjects, is_owned: Callable[[ThreadKey], bool]) -> None:
         self._stream = stream
         self._subjects = subjects
         self._is_owned = is_owned
@@ -208,7 +208,7 @@ def _require_finished(known: Known) -> None:
 
 
 async def load_contents(
-    stream: Stream, contents: Contents, version: int | None, ranges: Sequence[RecordRange] = ()
+    stream: JetStream, contents: Contents, version: int | None, ranges: Sequence[RecordRange] = ()
 ) -> StoredThread | None:
     """Return the thread with these rows, at `version` if one is given. Raises Moved and CorruptThread."""
     thread, key = contents.thread, contents.known.head.key

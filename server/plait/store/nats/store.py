@@ -15,18 +15,19 @@ from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
+from plait.store.nats.api import ApiError, Lost, Publication
 from plait.store.nats.claims import Claims
 from plait.store.nats.commits import GroupCommitter
-from plait.store.nats.connection import Connection
 from plait.store.nats.contents import Contents, read_head
 from plait.store.nats.exporting import export, read_schema, read_schemas
 from plait.store.nats.index import Index
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import CONFIG, FORMAT, Known, Subjects, split_chunks
-from plait.store.nats.line import Line, Lost
+from plait.store.nats.line import Line
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.publishing import Publisher
 from plait.store.nats.reads import Reader, load_contents
-from plait.store.nats.stream import ApiError, Message, Stream
+from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.upkeep import Upkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views
@@ -70,8 +71,8 @@ class NatsStore(EngineStore):
 
     def _begin(self) -> None:
         """Create the objects that live from open to close."""
-        self._connection = Connection(self.url, self._identify)
-        self._stream = stream = Stream(self.url, self._connection, on_suspicion=self._suspect)
+        self._connection = ServerConnection(self.url, self._identify)
+        self._stream = stream = JetStream(self.url, self._connection, on_suspicion=self._suspect)
         subjects = self._subjects
         # The heads of the threads that this store has claimed.
         self._heads: dict[ThreadKey, Known] = {}
@@ -209,7 +210,7 @@ class NatsStore(EngineStore):
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         with _telling("a schema", "could not be written"):
             messages = split_chunks(self._subjects.schema(kind, hash), schema, self._stream.max_payload)
-            await self._stream.publish_all([Message(*each) for each in messages])
+            await self._stream.publish_all([Publication(*each) for each in messages])
 
     async def _probe(self, *, writes: bool) -> None:
         with _telling("the store", "cannot be written"):

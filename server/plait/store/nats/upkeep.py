@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Final
 
 from plait.errors import StoreError
+from plait.store.nats.api import Publication, WrongSequence
 from plait.store.nats.contents import Contents, find_contents
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import GIVEN_UP, Known, Subjects
-from plait.store.nats.stream import Message, Stream, WrongSequence
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Upkeep"]
@@ -26,7 +27,7 @@ class Upkeep:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: JetStream,
         subjects: Subjects,
         *,
         heads: dict[ThreadKey, Known],
@@ -144,7 +145,7 @@ class Upkeep:
             if known is not None and known.head.fence == fence:
                 if known.head.thread is None:
                     # It is removed in a while.
-                    message = Message(self._subjects.head(key), b"", known.sequence, ttl=GIVEN_UP)
+                    message = Publication(self._subjects.head(key), b"", known.sequence, ttl=GIVEN_UP)
                     with suppress(WrongSequence):  # It has another owner.
                         await self._stream.publish(message)
                 if heads.get(key) is known:

@@ -7,9 +7,9 @@ from typing import Final
 
 from plait.errors import StoreError
 from plait.store.nats.contents import Contents, Moved, read_values
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import name_record
 from plait.store.nats.planning import Plan
-from plait.store.nats.stream import Stream
 from plait.store.page import take_page
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record
@@ -23,7 +23,7 @@ _AT_ONCE: Final = 64
 class View:
     """The records of a thread at one moment."""
 
-    def __init__(self, stream: Stream, contents: Contents) -> None:
+    def __init__(self, stream: JetStream, contents: Contents) -> None:
         self._stream = stream
         self.contents = contents
         self._names = list(contents.names)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from plait.errors import StoreError
+from plait.store.nats.api import Publication, Requests, WrongSequence
+from plait.store.nats.jetstream import JetStream
 from plait.store.nats.line import Line
-from plait.store.nats.stream import Message, Requests, Stream, WrongSequence
 from plait.store.nats.url import NatsUrl
 
 __all__ = ["Watch"]
@@ -23,7 +24,7 @@ class Watch:
     for all stores of the stream. Where the disks of the servers need not be synced, a crash may lose something, too.
     """
 
-    def __init__(self, url: NatsUrl, stream: Stream, on_loss: Callable[[], None], *, readonly: bool) -> None:
+    def __init__(self, url: NatsUrl, stream: JetStream, on_loss: Callable[[], None], *, readonly: bool) -> None:
         self._url = url
         self._stream = stream
         self._on_loss = on_loss
@@ -80,6 +81,6 @@ class Watch:
     async def _renew(self, requests: Requests) -> None:
         """Tell all stores that something is lost."""
         anchor = await self._stream.read_anchor(requests)
-        message = Message(anchor.subject, secrets.token_hex(8).encode(), anchor.sequence)
+        message = Publication(anchor.subject, secrets.token_hex(8).encode(), anchor.sequence)
         with suppress(WrongSequence):  # Another store has done it.
             await self._stream.publish(message, requests=requests)

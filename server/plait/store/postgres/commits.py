@@ -9,9 +9,9 @@ from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, Unreachable, make_fenced, make_indeterminate, make_refusal
-from plait.store.postgres.connections import Writer
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost, was_sent
-from plait.store.postgres.heads import Head, Heads
+from plait.store.postgres.heads import ClaimedHead, Heads
+from plait.store.postgres.pool import Writer
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import PLAIN, Rows, change_columns, client_columns, columns
 from plait.store.protocol import ThreadKey, Write
@@ -20,7 +20,7 @@ __all__ = ["BatchCommitter"]
 
 log = logging.getLogger("plait.store")
 
-# The count of writes is in the lower bits of `Head.writes`, the count of questions in the others.
+# The count of writes is in the lower bits of `ClaimedHead.writes`, the count of questions in the others.
 _QUESTION: Final = 1 << 40
 _LOCK: Final = """
 SELECT t.id, t.epoch, t.version, t.fence, t.writes, t.kind, t.name FROM {threads} t
@@ -49,8 +49,8 @@ class _Attempt:
         self.groups = groups
         self.outcomes: dict[int, Outcome] = {}
         # The heads before and after it, of the groups that write something.
-        self.before: dict[int, Head] = {}
-        self.after: dict[int, Head] = {}
+        self.before: dict[int, ClaimedHead] = {}
+        self.after: dict[int, ClaimedHead] = {}
         # By id: when threads have changed.
         self.changed: dict[int, int] = {}
         self.has_removed = False
@@ -162,7 +162,7 @@ class BatchCommitter:
         attempt.before, attempt.after, attempt.outcomes = {}, {}, {}
         keys = {index: _encode(group) for index, group in attempt.groups.items()}
         rows = await db.fetch(self._tables.fill(_LOCK), *columns(list(keys.values()), 2))
-        heads = {(row["kind"], row["name"]): Head.read(row) for row in rows}
+        heads = {(row["kind"], row["name"]): ClaimedHead.read(row) for row in rows}
         accepted: dict[int, Sequence[Write]] = {}
         for index, group in attempt.groups.items():
             head = heads.get(keys[index])
@@ -218,7 +218,7 @@ class BatchCommitter:
         else:
             outcomes.update((index, _refuse(group, cause)) for index, group in lost.items())
 
-    async def _ask(self, attempt: _Attempt) -> dict[int, Head]:
+    async def _ask(self, attempt: _Attempt) -> dict[int, ClaimedHead]:
         """Return the heads of the groups whose thread still has the same owner.
 
         They are changed, so that a write that has not arrived yet will not fit. Returns nothing if there is no answer.
@@ -235,7 +235,7 @@ class BatchCommitter:
             except DRIVER_ERRORS as error:
                 log.warning("it is not known yet whether a write was stored: %s", explain(error))
                 continue
-            heads = {(row["kind"], row["name"]): Head.read(row) for row in rows}
+            heads = {(row["kind"], row["name"]): ClaimedHead.read(row) for row in rows}
             return {index: heads[key] for index, key in keys.items() if key in heads}
         return {}
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from plait.store.postgres.engine import TIMELINE, Engine
 from plait.store.protocol import ThreadKey
 
-__all__ = ["CLAIM", "Head", "Heads", "claim_values"]
+__all__ = ["CLAIM", "ClaimedHead", "Heads", "claim_values"]
 
 # A number is above those before it, on any server and timeline: the sequence goes back only if a failover has lost
 # writes, and a dump that is restored may be on an earlier timeline.
@@ -23,7 +23,7 @@ RETURNING t.id, t.epoch, t.version, t.fence, t.writes, {TIMELINE} AS timeline
 """SQL that makes its caller the owner of a thread, with the values of `claim_values`, and returns its head."""
 
 
-class Head(NamedTuple):
+class ClaimedHead(NamedTuple):
     """The row of a thread: its id, what is stored, the number of its owner, and how many writes it has had.
 
     The count tells whether a write whose answer was lost is stored. Its lower 40 bits count writes; the others count
@@ -43,13 +43,13 @@ class Head(NamedTuple):
         return None if self.epoch is None or self.version is None else (self.epoch, self.version)
 
     @classmethod
-    def read(cls, row: Any) -> "Head":
+    def read(cls, row: Any) -> "ClaimedHead":
         """Return the head in a row of its columns."""
         id, epoch, version, fence, writes = row[:5]
         return cls(id, None if epoch is None else epoch.decode(), version, fence, writes)
 
 
-Heads = dict[ThreadKey, Head]
+Heads = dict[ThreadKey, ClaimedHead]
 
 
 def claim_values(engine: Engine, key: ThreadKey) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import msgspec
 from plait.errors import CorruptThread
 from plait.store.page import take_page
 from plait.store.postgres.engine import Db
-from plait.store.postgres.heads import CLAIM, Head
+from plait.store.postgres.heads import CLAIM, ClaimedHead
 from plait.store.postgres.schema import Tables
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
 from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
@@ -115,7 +115,7 @@ async def load(
 
 async def claim_and_load(
     db: Db, tables: Tables, key: ThreadKey, claim: tuple[Any, ...], ranges: Sequence[RecordRange]
-) -> tuple[Head, int, StoredThread | None]:
+) -> tuple[ClaimedHead, int, StoredThread | None]:
     """Become the owner of a thread, and return its head, the server's timeline, and the thread.
 
     `claim` has the values of `CLAIM`. Raises CorruptThread.
@@ -124,7 +124,7 @@ async def claim_and_load(
     rows = await db.fetch(tables.fill(sql), *claim, *_values(ranges))
     (row,) = (each for each in rows if each["what"] == _HEAD)
     id, version, fence, writes, timeline = row["more"]
-    head = Head.read((id, row["a"], version, fence, writes))
+    head = ClaimedHead.read((id, row["a"], version, fence, writes))
     (seen,) = [each["more"][4] for each in rows if each["what"] == 0] or [None]
     if (version is None) != (seen is None) or (seen is not None and seen != writes):
         # The statement has waited for a write of the earlier owner, which it sees only in the row that it locks.

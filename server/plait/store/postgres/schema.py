@@ -19,7 +19,7 @@ _FORMAT: Final = 2
 # - threads.fence: the number of the owner. The sequence is part of it, so that no number is given out twice even if the
 #   row was removed in between.
 # - threads.origin: the server and timeline on which the thread was claimed last.
-# - threads.writes: see `Head` in `commits.py`.
+# - threads.writes: see `ClaimedHead` in `heads.py`.
 # - threads.version is in no index and no condition of one, so that a change need not touch the indexes.
 # - threads.due: 0 for never; odd if the thread expires then.
 # - threads.changed_at: saved a second after a change.

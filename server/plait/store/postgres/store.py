@@ -21,10 +21,10 @@ from plait.store.batches import Batches, WriteGroup
 from plait.store.outcomes import Outcome, Unreachable
 from plait.store.postgres import listing, reads
 from plait.store.postgres.commits import BatchCommitter
-from plait.store.postgres.connections import Readers, Writer
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, Engine, explain, is_lost
 from plait.store.postgres.exporting import export
-from plait.store.postgres.heads import CLAIM, Head, claim_values
+from plait.store.postgres.heads import CLAIM, ClaimedHead, claim_values
+from plait.store.postgres.pool import Readers, Writer
 from plait.store.postgres.schema import Tables, prepare
 from plait.store.postgres.upkeep import Upkeep
 from plait.store.postgres.url import PostgresUrl
@@ -218,7 +218,7 @@ class PostgresStore(EngineStore):
         head, _ = await self._claim(key, _claim)
         return head.fence
 
-    async def _claim(self, key: ThreadKey, work: "_Claim") -> tuple[Head, StoredThread | None]:
+    async def _claim(self, key: ThreadKey, work: "_Claim") -> tuple[ClaimedHead, StoredThread | None]:
         if self._readonly:
             raise StoreError("the store is read-only")
         with _telling(f"{key} cannot be claimed"):
@@ -254,18 +254,18 @@ class PostgresStore(EngineStore):
         await self._readers.close()
 
 
-_Claim = Callable[[Db, Tables, ThreadKey, tuple[Any, ...]], Awaitable[tuple[Head, int, StoredThread | None]]]
+_Claim = Callable[[Db, Tables, ThreadKey, tuple[Any, ...]], Awaitable[tuple[ClaimedHead, int, StoredThread | None]]]
 
 
-async def _claim(db: Db, tables: Tables, key: ThreadKey, values: tuple[Any, ...]) -> tuple[Head, int, None]:
+async def _claim(db: Db, tables: Tables, key: ThreadKey, values: tuple[Any, ...]) -> tuple[ClaimedHead, int, None]:
     row = await db.fetchrow(tables.fill(CLAIM), *values)
     assert row is not None
-    return Head.read(row), row["timeline"], None
+    return ClaimedHead.read(row), row["timeline"], None
 
 
 async def _claim_and_load(
     db: Db, tables: Tables, key: ThreadKey, values: tuple[Any, ...], *, ranges: Sequence[RecordRange]
-) -> tuple[Head, int, StoredThread | None]:
+) -> tuple[ClaimedHead, int, StoredThread | None]:
     return await reads.claim_and_load(db, tables, key, values, ranges)
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from plait.errors import StoreError
 from plait.store.postgres.commits import BatchCommitter
-from plait.store.postgres.connections import Readers
 from plait.store.postgres.engine import DRIVER_ERRORS, Db, explain
+from plait.store.postgres.pool import Readers
 from plait.store.postgres.schema import Tables
 from plait.store.postgres.writes import columns
 from plait.store.protocol import ThreadKey

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from plait.clock import read_wall_clock
 from plait.store.postgres.engine import Db
-from plait.store.postgres.heads import Head
+from plait.store.postgres.heads import ClaimedHead
 from plait.store.postgres.schema import Tables
 from plait.store.protocol import Write
 from plait.store.thread_rows import CLIENT_DAYS, DAY
@@ -151,7 +151,7 @@ class Rows:
         """Whether threads are deleted, whose rows are to be removed."""
         return bool(self._removed)
 
-    def add(self, head: Head, writes: Sequence[Write], new_ids: Sequence[int]) -> Head:
+    def add(self, head: ClaimedHead, writes: Sequence[Write], new_ids: Sequence[int]) -> ClaimedHead:
         """Add the writes of a thread, and return its head after them; a deletion takes one of the `new_ids`."""
         id, stored = head.id, head.stored
         for write in writes:
@@ -168,7 +168,7 @@ class Rows:
         if stored is None and id != head.id:
             self._deleted.append((head.id, id))
         epoch, version = stored or (None, None)
-        return Head(id, epoch, version, head.fence, head.writes + (1 if writes else 0))
+        return ClaimedHead(id, epoch, version, head.fence, head.writes + (1 if writes else 0))
 
     async def store(self, db: Db, tables: Tables) -> None:
         """Store everything. Raises UnicodeEncodeError, and what the driver raises."""

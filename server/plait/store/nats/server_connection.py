@@ -8,11 +8,12 @@ from typing import Final
 
 from plait.backoff import Backoff
 from plait.errors import StoreError
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, connect
+from plait.store.nats.api import ANSWER_TIMEOUT, Answer, Disconnected
+from plait.store.nats.line import Line, connect
 from plait.store.nats.url import NatsUrl
 from plait.store.outcomes import Unreachable
 
-__all__ = ["Connection"]
+__all__ = ["ServerConnection"]
 
 # Seconds for which callers wait for a lost connection. After that they fail at once, until there is another one.
 _PATIENCE: Final = 5.0
@@ -20,7 +21,7 @@ _PATIENCE: Final = 5.0
 _BACKOFF: Final = Backoff(0.05, 1.0)
 
 
-class Connection:
+class ServerConnection:
     """Leads to one of the servers of a URL. A task replaces it when it is lost.
 
     `on_connected` is called with each new connection before anything else uses it; if it raises StoreError, the

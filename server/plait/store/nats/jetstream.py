@@ -7,26 +7,30 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.nats.line import ANSWER_TIMEOUT, Answer, Disconnected, Line, Lost
+from plait.store.nats.api import (
+    ANSWER_TIMEOUT,
+    Answer,
+    ApiError,
+    Disconnected,
+    Lines,
+    Lost,
+    Publication,
+    Requests,
+    StoredMessage,
+    StreamInfo,
+    WrongSequence,
+    make_headers,
+    read_answer,
+)
 from plait.store.nats.url import NatsUrl
 from plait.store.outcomes import Unreachable
 
-__all__ = [
-    "MOST_MESSAGES",
-    "PATIENCE",
-    "ApiError",
-    "Message",
-    "Requests",
-    "Stored",
-    "Stream",
-    "StreamInfo",
-    "WrongSequence",
-]
+__all__ = ["MOST_MESSAGES", "PATIENCE", "JetStream"]
 
 MOST_MESSAGES: Final = 1000
 """The most messages that are published as one."""
@@ -46,80 +50,17 @@ _BATCHES: Final = 20
 # Seconds after which the server removes a message that changes nothing.
 _BARRIER: Final = 60
 
-_WRONG_SEQUENCE: Final = 10071
 # Another publication to the subject is under way, whose outcome is not known yet.
 _IN_PROCESS: Final = 10164
 _NO_STREAM: Final = 10059
 _NAME_IN_USE: Final = 10058
 _CROWDED: Final = ("too many inflight", "batch is incomplete")
-_WITHOUT_JETSTREAM: Final = (10039, 10076)
 
 
 T = TypeVar("T")
 
 
-class ApiError(StoreError):
-    """JetStream has refused a request, which has had no effect."""
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        # JetStream's `err_code`.
-        self.number = number
-
-
-class WrongSequence(ApiError):
-    """The last message of the subject is not the expected one: the publication has had no effect."""
-
-
-class Requests(Protocol):
-    """A `Line` or a `Connection`."""
-
-    async def request(
-        self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None, *, timeout: float = ANSWER_TIMEOUT
-    ) -> Answer: ...
-
-
-class Lines(Requests, Protocol):
-    """A `Connection`."""
-
-    async def line(self) -> Line: ...
-
-    async def collect(
-        self, subject: str, data: bytes, is_last: Callable[[Answer], bool], *, timeout: float = ANSWER_TIMEOUT
-    ) -> list[Answer]: ...
-
-
-class Message(NamedTuple):
-    """A message to publish. `expected` is the sequence of the last message of its subject, 0 if there is none."""
-
-    subject: str
-    data: bytes
-    expected: int | None = None
-    # Seconds after which the server removes it.
-    ttl: int | None = None
-
-
-class Stored(NamedTuple):
-    """A stored message."""
-
-    subject: str
-    sequence: int
-    data: bytes
-
-
-class StreamInfo(NamedTuple):
-    """The description of a stream by its leader."""
-
-    config: Mapping[str, Any]
-    # When it was made, and what identifies its leader's term; empty if there is only one server.
-    created: str
-    leader: str
-    last_sequence: int
-    # The subjects that match a filter, if one was given.
-    subjects: Sequence[str]
-
-
-class Stream:
+class JetStream:
     """The stream of a URL, or another one beside it.
 
     `on_suspicion` is called when the stream may be another one, or has lost something.
@@ -195,7 +136,7 @@ class Stream:
                     f"{msgspec.json.encode(value).decode()}: choose another stream in the URL, change this one{hint}"
                 )
         with suppress(WrongSequence):
-            await self.publish(Message(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
+            await self.publish(Publication(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
         return info
 
     async def read_format(self, requests: Requests) -> int:
@@ -203,16 +144,16 @@ class Stream:
         metadata = (await self.info(requests=requests)).config.get("metadata") or {}
         return int(metadata.get("plait", 0))
 
-    async def read_anchor(self, requests: Requests) -> Stored:
+    async def read_anchor(self, requests: Requests) -> StoredMessage:
         """Return the message that tells which stream it is, from its leader. Raises StoreError."""
         found = await self.api(f"STREAM.MSG.GET.{self.name}", {"last_by_subj": self._anchor}, requests=requests)
         message = found["message"]
         self._anchored = base64.b64decode(message.get("data", ""))
-        return Stored(self._anchor, message["seq"], self._anchored)
+        return StoredMessage(self._anchor, message["seq"], self._anchored)
 
-    def make_barrier(self) -> Message:
+    def make_barrier(self) -> Publication:
         """Return a message that changes nothing."""
-        return Message(self.barrier, b"", ttl=_BARRIER)
+        return Publication(self.barrier, b"", ttl=_BARRIER)
 
     async def info(self, subjects: str | None = None, *, requests: Requests | None = None) -> StreamInfo:
         """Return what the leader tells, with the subjects that match a filter. Raises StoreError."""
@@ -252,18 +193,18 @@ class Stream:
         """Call JetStream's API. Raises Unreachable, Lost and ApiError."""
         data = msgspec.json.encode(body) if body else b""
         answer = await (requests or self._connection).request(f"{self._api}.{what}", data, timeout=timeout)
-        return _read(answer)
+        return read_answer(answer)
 
     # Messages
 
-    async def publish(self, message: Message, *, requests: Requests | None = None) -> int:
+    async def publish(self, message: Publication, *, requests: Requests | None = None) -> int:
         """Publish a message and return its sequence, when it is durable. Raises Unreachable, Lost and ApiError."""
         line = requests or self._connection
-        headers, seen = _make_headers(message), self.seen
+        headers, seen = make_headers(message), self.seen
         deadline = _Deadline(PATIENCE)
         while True:
             try:
-                answer = _read(await line.request(message.subject, message.data, headers))
+                answer = read_answer(await line.request(message.subject, message.data, headers))
             except ApiError as error:
                 if error.number != _IN_PROCESS:
                     raise
@@ -271,7 +212,7 @@ class Stream:
             else:
                 return self._see(answer["seq"], seen)
 
-    async def publish_all(self, messages: Sequence[Message]) -> int:
+    async def publish_all(self, messages: Sequence[Publication]) -> int:
         """Publish up to `MOST_MESSAGES` messages, all or none, and return the sequence of the last one.
 
         Raises Unreachable, Lost and ApiError.
@@ -286,16 +227,16 @@ class Stream:
                 batch = f"{self._batch}-{next(self._numbers)}"
                 try:
                     for number, message in enumerate(messages[:-1], 1):
-                        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number), **_make_headers(message)}
+                        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number), **make_headers(message)}
                         await line.send(message.subject, message.data, headers)
                     last = messages[-1]
                     headers = {
                         "Nats-Batch-Id": batch,
                         "Nats-Batch-Sequence": str(len(messages)),
                         "Nats-Batch-Commit": "1",
-                        **_make_headers(last),
+                        **make_headers(last),
                     }
-                    answer = _read(await line.request(last.subject, last.data, headers))
+                    answer = read_answer(await line.request(last.subject, last.data, headers))
                 except ApiError as error:
                     if error.number != _IN_PROCESS and not any(each in str(error) for each in _CROWDED):
                         raise
@@ -303,18 +244,18 @@ class Stream:
                 else:
                     return self._see(answer["seq"], seen)
 
-    async def last(self, subjects: Sequence[str], *, since: int | None = None) -> list[Stored]:
+    async def last(self, subjects: Sequence[str], *, since: int | None = None) -> list[StoredMessage]:
         """Return the last message of each subject that has one, in the order of the stream.
 
         The stream is not older than the message `since`; by default, than what this process has published. Raises
         StoreError.
         """
-        found: list[Stored] = []
+        found: list[StoredMessage] = []
         for start in range(0, len(subjects), _AT_ONCE):
             found += await self._last(subjects[start : start + _AT_ONCE], since)
         return found
 
-    async def after(self, sequence: int, subjects: str, limit: int) -> list[Stored]:
+    async def after(self, sequence: int, subjects: str, limit: int) -> list[StoredMessage]:
         """Return messages that match a filter, after a sequence, up to a count. Raises StoreError."""
         asked = {"seq": sequence + 1, "next_by_subj": subjects, "batch": limit}
         return (await _repeat(partial(self._get, asked)))[0]
@@ -328,7 +269,7 @@ class Stream:
         self.seen = max(self.seen, sequence)
         return sequence
 
-    async def _last(self, subjects: Sequence[str], since: int | None) -> list[Stored]:
+    async def _last(self, subjects: Sequence[str], since: int | None) -> list[StoredMessage]:
         deadline = _Deadline(_CATCH_UP)
         while True:
             # The anchor is always there, and only an answer with messages says how old it is.
@@ -343,7 +284,7 @@ class Stream:
                 return [each for each in found if each.subject != self._anchor]
             await deadline.rest("a copy of the stream is too far behind")
 
-    async def _get(self, asked: Mapping[str, Any]) -> tuple[list[Stored], int | None]:
+    async def _get(self, asked: Mapping[str, Any]) -> tuple[list[StoredMessage], int | None]:
         """Return messages, and the last sequence of the copy that was read, None if nothing was found."""
         answers = await self._connection.collect(
             f"{self._api}.DIRECT.GET.{self.name}", msgspec.json.encode(asked), _is_last
@@ -354,7 +295,8 @@ class Stream:
             raise StoreError(f"the stream cannot be read: {last.headers.get('Description', status)}")
         up_to = last.headers.get("Nats-UpTo-Sequence")
         found = [
-            Stored(each.headers["Nats-Subject"], int(each.headers["Nats-Sequence"]), each.data) for each in answers
+            StoredMessage(each.headers["Nats-Subject"], int(each.headers["Nats-Sequence"]), each.data)
+            for each in answers
         ]
         return found, None if up_to is None else int(up_to)
 
@@ -388,25 +330,3 @@ async def _repeat(read: Callable[[], Awaitable[T]]) -> T:
 
 def _is_last(answer: Answer) -> bool:
     return "Nats-Sequence" not in answer.headers
-
-
-def _make_headers(message: Message) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    if message.expected is not None:
-        headers["Nats-Expected-Last-Subject-Sequence"] = str(message.expected)
-    if message.ttl is not None:
-        headers["Nats-TTL"] = f"{message.ttl}s"
-    return headers
-
-
-def _read(answer: Answer) -> dict[str, Any]:
-    """Return an answer of JetStream. Raises ApiError."""
-    found: dict[str, Any] = msgspec.json.decode(answer.data)
-    if (error := found.get("error")) is None:
-        return found
-    number, message = error.get("err_code", 0), str(error.get("description", "refused"))
-    if number == _WRONG_SEQUENCE:
-        raise WrongSequence(message, number)
-    if number in _WITHOUT_JETSTREAM:
-        message = f"JetStream is not enabled: {message}"
-    raise ApiError(message, number)
