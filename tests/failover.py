@@ -20,8 +20,7 @@ class Failover:
     def cut_off(self) -> None:
         """Stop the replication."""
         self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-        while self.primary.execute("SELECT count(*) FROM pg_stat_replication") != "0":
-            pass
+        self.primary.until("SELECT count(*) FROM pg_stat_replication", "0")
 
     def promote(self) -> None:
         """Kill the primary, and make the standby the new one."""
@@ -50,6 +49,4 @@ def require_standby(primary: Postgres) -> None:
 
 def wait_for_standby(primary: Postgres) -> None:
     """Wait until the standby has everything."""
-    caught_up = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
-    while primary.execute(caught_up) != "1":
-        pass
+    primary.until("SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()", "1")

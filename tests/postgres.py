@@ -148,6 +148,13 @@ class Postgres:
         ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
+    def until(self, statement: str, found: str) -> None:
+        """Wait until SQL finds something."""
+        deadline = time.monotonic() + 60
+        while self.execute(statement) != found:
+            assert time.monotonic() < deadline, statement
+            time.sleep(0.02)
+
     @contextmanager
     def standby(self, folder: Path, *, former: "Postgres | None" = None) -> Iterator["Postgres"]:
         """Run a standby that follows this server, under the name `standby`; it may have the port of a former server."""

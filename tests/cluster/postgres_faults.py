@@ -69,11 +69,9 @@ class Pair:
     def cut_off(self) -> None:
         """End the replication, when the standby has everything that is committed now."""
         at = self.primary.execute("SELECT pg_current_wal_lsn()")
-        while self.primary.execute(f"SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= '{at}'") != "1":
-            pass
+        self.primary.until(f"SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= '{at}'", "1")
         self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-        while self.primary.execute("SELECT count(*) FROM pg_stat_replication") != "0":
-            pass
+        self.primary.until("SELECT count(*) FROM pg_stat_replication", "0")
 
     def promote(self) -> None:
         """Kill the primary, promote the standby, and give it a standby at the port of the former primary."""
