@@ -41,6 +41,14 @@ test("a client that was rendered and never held is closed, and gives way to anot
   expect(vi.getTimerCount()).toBe(0);
 });
 
+test("what waits for a client that cannot connect fails when it is closed, and may wait for another", async () => {
+  const clients = new Clients();
+  const refused = expect(clients.get(OPTIONS).ready).rejects.toMatchObject({ code: "closed" });
+  vi.advanceTimersByTime(60_000);
+  await refused;
+  expect(clients.get(OPTIONS).status).not.toBe("closed");
+});
+
 test("a client that is held stays, until a moment after it is released", () => {
   const clients = new Clients();
   const client = clients.get(OPTIONS);
