@@ -15,16 +15,20 @@ import msgspec
 from plait_schemas.align import Budget, edits
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.elements import Id, Keys, has_repeated, id_of, ids_of
-from plait_schemas.members import attributes
+from plait_schemas.likeness import (
+    NUMBERS,
+    SCALARS,
+    canonical,
+    is_same_element,
+    is_same_json,
+    members_of,
+    outline,
+    shares_ids,
+)
 from plait_schemas.patch import Op, escape, splices
 from plait_schemas.text_diff import TextComparison
 
-__all__ = ["BoundedOps", "TooManyOps", "diff", "is_same_element", "outline", "replace", "shares_ids"]
-
-_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
-
-_NUMBERS: Final = frozenset({int, float, bool, type(None)})
-_SCALARS: Final = _NUMBERS | {str}
+__all__ = ["BoundedOps", "TooManyOps", "diff", "replace"]
 
 _MOST_ELEMENTS: Final = 200_000
 """Lists with more elements, both together, are not compared: the new one replaces the old one."""
@@ -116,16 +120,16 @@ class BoundedOps(list[Op]):
 
 
 def _diff(old: Any, new: Any, path: str, ops: BoundedOps, how: _Comparison) -> None:
-    if _same(old, new):
+    if is_same_json(old, new):
         return
     ops.expect(1)
-    if type(old) in _SCALARS or type(new) in _SCALARS:
+    if type(old) in SCALARS or type(new) in SCALARS:
         if type(new) is str:
             ops.extend(replace(old, new, path, how.keys, how.texts))
         else:
             ops.append(Op("replace", path, new))
         return
-    match _members(old), _members(new):
+    match members_of(old), members_of(new):
         case dict() as before, dict() as after:
             _diff_objects(before, after, path, ops, how)
         case list() | tuple() as before, list() | tuple() as after if len(before) + len(after) <= _MOST_ELEMENTS:
@@ -179,7 +183,7 @@ def _diff_arrays(old: Sequence[Any], new: Sequence[Any], path: str, ops: Bounded
     key = None if how.keys is None else how.keys.at(path)
     if start + tail + 1 == len(old) == len(new):
         before, after = old[start], new[start]
-        if type(before) in _NUMBERS and type(after) in _NUMBERS:
+        if type(before) in NUMBERS and type(after) in NUMBERS:
             ops.append(Op("replace", f"{path}/{start}", after))
             return
         id = id_of(before, key)
@@ -240,14 +244,14 @@ class _Lists:
             return None
         if encode_json(list(compress(old, alike))) == encode_json(list(compress(new, alike))):
             return [at for at, is_alike in enumerate(alike) if not is_alike]
-        found = [at for at, is_alike in enumerate(alike) if not (is_alike and _same(old[at], new[at]))]
+        found = [at for at, is_alike in enumerate(alike) if not (is_alike and is_same_json(old[at], new[at]))]
         return found if len(found) <= most else None
 
     def old_name(self, index: int) -> bytes:
-        return _canonical(self._old[index])
+        return canonical(self._old[index])
 
     def new_name(self, index: int) -> bytes:
-        return _canonical(self._new[index])
+        return canonical(self._new[index])
 
     def find_changed(self, pairs: Sequence[tuple[int, int]]) -> set[int]:
         others = [(at, to) for at, to in pairs if self._old[at] is not self._new[to]]
@@ -255,7 +259,7 @@ class _Lists:
         alike = list(map(bool, map(eq, old, new)))
         found = {at for (at, _), is_alike in zip(others, alike, strict=True) if not is_alike}
         if encode_json(list(compress(old, alike))) != encode_json(list(compress(new, alike))):
-            found |= {at for at, to in compress(others, alike) if not _same(self._old[at], self._new[to])}
+            found |= {at for at, to in compress(others, alike) if not is_same_json(self._old[at], self._new[to])}
         return found
 
     def is_same(self, old: int, new: int) -> bool:
@@ -275,78 +279,9 @@ class _Lists:
 
 def _repeats(elements: Sequence[Any]) -> bool:
     kinds = set(map(type, elements))
-    if len(kinds) == 1 and kinds <= _SCALARS:
+    if len(kinds) == 1 and kinds <= SCALARS:
         return has_repeated(elements)
-    return has_repeated(list(map(_canonical, elements)))
-
-
-def is_same_element(old: Any, new: Any) -> bool:
-    """Tell whether two elements without ids at one place of a list look like one element that was changed.
-
-    Objects do if their own values are the same, so that only deeper values have changed. Rows do if they have most of
-    their values, or an element with an id, in common.
-    """
-    match _members(old), _members(new):
-        case dict() as before, dict() as after:
-            if before.keys() != after.keys() or _has_other_scalar(before, after):
-                return False
-            return outline(before) == outline(after)
-        case list() | tuple() as before, list() | tuple() as after:
-            is_alike = len(before) == len(after) and 2 * sum(map(_same, before, after)) > len(before)
-            return is_alike or _share_ids(before, after)
-        case _:
-            return False
-
-
-def _has_other_scalar(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
-    """Tell whether two objects with the same keys have different scalars, and so different outlines."""
-    for key, value in old.items():
-        other = new[key]
-        if type(value) in _SCALARS and type(other) in _SCALARS and (type(value) is not type(other) or value != other):
-            return True
-    return False
-
-
-def outline(element: Any) -> bytes | None:
-    """Return the JSON of an object, with its lists emptied and, if it has a non-empty string, its objects, too.
-
-    Returns None for a value that is not an object.
-    """
-    members = _members(element)
-    if not isinstance(members, dict):
-        return None
-    has_text = any(isinstance(value, str) and value for value in members.values())
-    return _canonical({key: _outline(value, has_text) for key, value in members.items()})
-
-
-def _outline(value: Any, has_text: bool) -> Any:
-    if type(value) in _SCALARS:
-        return value
-    match _members(value):
-        case list() | tuple():
-            return []
-        case dict() as members:
-            return {} if has_text else {key: _outline(each, False) for key, each in members.items()}
-        case scalar:
-            return scalar
-
-
-def shares_ids(old: Any, new: Any) -> bool:
-    """Tell whether two objects have, at the same key, lists that contain elements with the same id."""
-    match _members(old), _members(new):
-        case dict() as before, dict() as after:
-            lists = ((each, after[key]) for key, each in before.items() if key in after)
-            return any(
-                isinstance(mine, list | tuple) and isinstance(other, list | tuple) and _share_ids(mine, other)
-                for mine, other in lists
-            )
-        case _:
-            return False
-
-
-def _share_ids(old: Sequence[Any], new: Sequence[Any]) -> bool:
-    ids = {id for id in ids_of(old) if id is not None}
-    return bool(ids) and not ids.isdisjoint(ids_of(new))
+    return has_repeated(list(map(canonical, elements)))
 
 
 # Equal values
@@ -361,45 +296,9 @@ def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
         alike.append(count)
         count += 1
     if alike and encode_json([old[at] for at in alike]) != encode_json([new[at] for at in alike]):
-        return next((at for at in alike if not _same(old[at], new[at])), count if count >= 0 else len(identical))
+        return next((at for at in alike if not is_same_json(old[at], new[at])), count if count >= 0 else len(identical))
     return len(identical) if count < 0 else count
 
 
 def _is_alike(old: Any, new: Any) -> bool:
     return old is new or (type(old) is type(new) and bool(old == new))
-
-
-def _same(old: Any, new: Any) -> bool:
-    """Tell whether both encode to the same JSON; may return False for objects whose keys are in another order."""
-    if old is new:
-        return True
-    kind = type(old)
-    if kind is not type(new) or old != new:
-        return False
-    if kind is set or kind is frozenset:
-        return True
-    # In Python True == 1 == 1.0, in JSON not: values that are equal in Python may still have different JSON.
-    return kind in _SCALARS or encode_json(old) == encode_json(new)
-
-
-def _members(value: Any) -> Any:
-    """Convert the top level of `value` to JSON's types: return a dict, a list, a tuple, or a scalar unchanged."""
-    if isinstance(value, (dict, list, tuple)):
-        return value
-    if isinstance(value, msgspec.Struct):
-        config = value.__struct_config__
-        if not (config.omit_defaults or config.array_like or config.tag):
-            fields = attributes(value) or {}
-            return {key: item for key, name in fields.items() if (item := getattr(value, name)) is not msgspec.UNSET}
-    # The elements of a set have no places, so it changes as a whole.
-    if type(value) in _SCALARS or isinstance(value, (set, frozenset)):
-        return value
-    members = msgspec.to_builtins(value, str_keys=True)
-    # Keep the members as they are: a set, above all, as a list would give it an arbitrary order.
-    names = attributes(value)
-    if names is None:
-        return members
-    if isinstance(members, list):
-        own = [getattr(value, name) for name in names.values()]
-        return [*members[: len(members) - len(own)], *own]
-    return {key: getattr(value, names[key]) if key in names else each for key, each in members.items()}

@@ -13,8 +13,9 @@ import msgspec
 
 from plait_schemas.align import Budget, edits
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.diff import BoundedOps, TooManyOps, is_same_element, outline, replace, shares_ids
+from plait_schemas.diff import BoundedOps, TooManyOps, replace
 from plait_schemas.elements import ID_KEYS, Id, Keys, has_repeated
+from plait_schemas.likeness import is_same_element, outline, shares_ids
 from plait_schemas.patch import Op, escape
 from plait_schemas.text_diff import TextComparison
 

@@ -90,7 +90,6 @@ class Socket(asyncio.Protocol):
         # Called when the socket is closed, and when the server shuts down.
         self._ended = ended
         self._shutdown = shutdown
-        disconnected = partial(self._end, ABNORMAL, "")
         self._parser = FrameParser(max_size)
         self._reader = FrameReader(
             transport,
@@ -99,12 +98,11 @@ class Socket(asyncio.Protocol):
             scheduler=scheduler,
             handle=self._handle,
             parsed=self._send_replies,
-            disconnected=disconnected,
+            disconnected=partial(self._end, ABNORMAL, ""),
         )
         # Whether the receiver wants to read, and whether frames wait for the gate. Nothing is read while they wait, as
         # each message may have an answer.
-        self._wants_to_read = False
-        self._is_gated = False
+        self._wants_to_read = self._is_gated = False
         self._is_closing = False
         # The close code, and the exceeded limit if that is the reason.
         self.code = ABNORMAL
