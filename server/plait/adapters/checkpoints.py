@@ -8,7 +8,7 @@ import msgspec
 
 from plait.actor.thread import ThreadActor, check_may_write
 from plait.kv.user_names import escape_id
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["LoadedCheckpoint", "SavedCheckpoint", "SavedValue", "SavedWrite", "ThreadCheckpoints"]
 
@@ -203,7 +203,7 @@ class ThreadCheckpoints:
     async def _records(self, prefix: str) -> AsyncIterator[Record]:
         after = ""
         while True:
-            page = await self._actor.records.list(self._part, prefix=prefix, after=after, limit=_PAGE)
+            page = await self._actor.records.list(RecordRange(self._part, prefix=prefix, after=after, limit=_PAGE))
             for record in page:
                 yield record
             if len(page) < _PAGE:

@@ -14,7 +14,7 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.errors import PlaitError
 from plait.parts.part import Part
 from plait.state.commit import Commit
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import encode_json
 
 __all__ = ["DUE", "NAMESPACE", "Description", "Namespace", "escape", "read_due", "unescape"]
@@ -108,7 +108,7 @@ class Namespace(Thread[Any]):
         """Return an entry and its data, None if there is none or it has expired."""
         name = _record_key(key)
         with self._watch() as written:
-            found = await self._actor.records.list(_ENTRIES, prefix=f"{name} ", limit=2)
+            found = await self._actor.records.list(RecordRange(_ENTRIES, prefix=f"{name} ", limit=2))
             if len(found) < 2:
                 return None
             entry, data = _decode_description(found[0].value or b""), found[1].value or b""
@@ -137,7 +137,7 @@ class Namespace(Thread[Any]):
         after, start = "", _cut(prefix)
         while True:
             with self._watch() as written:
-                rows = await self._actor.records.list(_INDEX, prefix=start, after=after, limit=_PAGE)
+                rows = await self._actor.records.list(RecordRange(_INDEX, prefix=start, after=after, limit=_PAGE))
                 entries = [(row.key, _decode_description(row.value or b"")) for row in rows]
                 self._remove_expired([name for name, entry in entries if _has_expired(entry, now)], written)
             for _, entry in entries:
@@ -150,7 +150,7 @@ class Namespace(Thread[Any]):
     async def sweep(self, now: int, limit: int) -> int:
         """Remove expired entries; return how many due times were read, at most `limit`."""
         with self._watch() as written:
-            rows = await self._actor.records.list(DUE, limit=limit)
+            rows = await self._actor.records.list(RecordRange(DUE, limit=limit))
             due = [row.key for row in rows if read_due(row.key) <= now]
             expired = []
             for name in dict.fromkeys(key.partition(" ")[2] for key in due):

@@ -14,7 +14,7 @@ from plait.parts.values_ops import Op
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.state.thread_records import Records
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["ValuesHead"]
 
@@ -158,7 +158,7 @@ class ValuesHead:
         after, limit = "", 1000
         while True:
             await asyncio.sleep(0)  # Other tasks run between the pages, also if the store does not wait.
-            page = await records.list(self._part, prefix=prefix, after=after, limit=limit)
+            page = await records.list(RecordRange(self._part, prefix=prefix, after=after, limit=limit))
             found.update((record.key, record.value) for record in page)
             if len(page) < limit:
                 return found

@@ -35,24 +35,13 @@ class Records:
         with telling_store_errors(self._instruments):
             return await self._store.record(self._key, part, name)
 
-    async def list(
-        self,
-        part: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        before: str | None = None,
-        reverse: bool = False,
-        limit: int = 1000,
-        size: int | None = None,
-    ) -> list[Record]:
-        """Return records of a part after all writes made so far, as `Store.records` does. Raises StoreError."""
+    async def list(self, wanted: RecordRange) -> list[Record]:
+        """Return the records of a range after all writes made so far. Raises StoreError."""
         if not self._pipeline.history.is_begun:
             return []
         await self._pipeline.wait_until_stored()
-        found = RecordRange(part, prefix=prefix, after=after, before=before, reverse=reverse, limit=limit, size=size)
         with telling_store_errors(self._instruments):
-            return await self._store.records(self._key, found)
+            return await self._store.records(self._key, wanted)
 
     def write(
         self,

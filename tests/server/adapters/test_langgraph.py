@@ -18,6 +18,7 @@ from tests.running import running
 
 from plait import Context, Limits, Plait, Thread, TooLarge, Values, rpc
 from plait.adapters.langgraph import Checkpoints, PlaitSaver
+from plait.store.thread_rows import RecordRange
 from plait_client import connect
 
 
@@ -92,7 +93,7 @@ async def last_id(saver: PlaitSaver, thread: str = "one") -> str:
 
 async def count_records(app: Plait, thread: str = "one") -> int:
     actor = await app._node.actor(app.thread(Graphs, thread)._key)
-    return len(await actor.records.list("checkpoints"))
+    return len(await actor.records.list(RecordRange("checkpoints")))
 
 
 async def test_the_projects_own_conformance_tests_pass(store: str) -> None:

@@ -21,7 +21,7 @@ from plait.parts.messages.message import (
 )
 from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, LostStream, State
 from plait.state.thread_records import Records
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
 
 __all__ = ["History", "Order"]
@@ -157,17 +157,19 @@ class History:
     # Inside
 
     async def _read_pieces(self, position: int, after: str) -> list[Record]:
-        return await self._records.list(self._part, prefix=piece_key(position), after=after)
+        return await self._records.list(RecordRange(self._part, prefix=piece_key(position), after=after))
 
     async def _read(self, *, reverse: bool, after: int, before: int, limit: int) -> list[Record]:
         return await self._records.list(
-            self._part,
-            prefix="m/",
-            after=history_key(after),
-            before=history_key(before),
-            reverse=reverse,
-            limit=limit,
-            size=_PAGE_BYTES,
+            RecordRange(
+                self._part,
+                prefix="m/",
+                after=history_key(after),
+                before=history_key(before),
+                reverse=reverse,
+                limit=limit,
+                size=_PAGE_BYTES,
+            )
         )
 
     async def _read_after(self, last: int, revision: int) -> AsyncIterator[Message]:
@@ -185,7 +187,9 @@ class History:
         None comes last if more lines may have followed the revision, which were dropped.
         """
         before: str | None = None
-        while page := await self._records.list(self._part, prefix=LOG, before=before, reverse=True, limit=KEPT // 4):
+        while page := await self._records.list(
+            RecordRange(self._part, prefix=LOG, before=before, reverse=True, limit=KEPT // 4)
+        ):
             for record in page:
                 number, what = decode_json(record.value or b"")
                 if number <= revision:
