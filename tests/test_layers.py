@@ -123,6 +123,7 @@ FACES = {
         "connection_id",
         "find_refusal",
         "groups",
+        "has_presence",
         "is_readonly",
         "join",
         "leave",

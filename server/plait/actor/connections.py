@@ -68,6 +68,11 @@ class Connections:
             self._presence = Presence(self.send_presence)
         return self._presence
 
+    @property
+    def has_presence(self) -> bool:
+        """Whether the presence that was sent last has any member."""
+        return self._presence is not None and bool(self._presence)
+
     def find_by_tag(self, tag: str | None) -> list[Connection]:
         """Return the connections that have `tag`, or all if it is None."""
         return [each for each in self._members if tag is None or tag in each.tags]

@@ -30,12 +30,7 @@ class Gate:
         callback()
 
 
-class _AlwaysOpen(Gate):
-    # An attribute, as each frame that leaves asks for it.
-    is_open = True
-
-
-OPEN: Final[Gate] = _AlwaysOpen()
+OPEN: Final = Gate()
 """A gate that is always open."""
 
 

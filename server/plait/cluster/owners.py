@@ -119,12 +119,7 @@ class Owners:
         """
 
 
-class _Alone(Owners):
-    # An attribute, as each socket and request asks for it.
-    is_alone = True
-
-
-ALONE: Final[Owners] = _Alone()
+ALONE: Final = Owners()
 """The owners of an app that one process serves."""
 
 

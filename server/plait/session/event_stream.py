@@ -47,7 +47,7 @@ class EventStream:
             joined = self._follower.join(self.connection, have, missed)
             self._queue.send(Frame(encode(joined)))
             self._follower.tell_joined("events", joined)
-            if self._actor.sockets.presence and self.connection.protocol_enabled:
+            if self._actor.sockets.has_presence and self.connection.protocol_enabled:
                 self.send_presence(self._actor.sockets.presence.snapshot(PLAIT.encode_presence))
 
         done = partial(make_resolver(future), None)

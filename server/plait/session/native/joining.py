@@ -172,7 +172,7 @@ class Joining:
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         follower.tell_joined(SUBPROTOCOL, joined)
         # Send an empty presence, too, if the client may have an older one.
-        if connection.protocol_enabled and (actor.sockets.presence or have is not None):
+        if connection.protocol_enabled and (actor.sockets.has_presence or have is not None):
             follower.send_presence_snapshot()
         self._tokens.watch()
 

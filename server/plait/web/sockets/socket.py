@@ -13,6 +13,7 @@ from websockets.protocol import State
 
 from plait.actor.logs import log_internal
 from plait.actor.transport import Frame, Receiver
+from plait.cluster.gate import OPEN
 from plait.limits import TokenBucket
 from plait.web.fairness import FairScheduler, Ticket
 from plait.web.sockets.frame_reader import FrameReader
@@ -296,7 +297,7 @@ class Socket(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write the waiting frames."""
-        if not self._write_batcher.gate.is_open:
+        if (gate := self._write_batcher.gate) is not OPEN and not gate.is_open:
             self._is_gated = True
             self._reader.pause()
             self._write_batcher.hold(self)
