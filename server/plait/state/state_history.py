@@ -90,7 +90,7 @@ class StateHistory:
         self.user = stored.user if stored else None
         # `is_begun`: whether a write that creates the thread was made; `is_stored`: whether it is durable, which is
         # when `on_stored` is called. A thread may be created without a state.
-        self._on_stored = on_stored
+        self._on_stored = on_stored if stored is None else None
         self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
         self.current = self.durable
@@ -191,8 +191,9 @@ class StateHistory:
     def mark_durable(self, revision: Revision) -> None:
         """Record that `revision` is durable."""
         if not self.is_stored:
-            self.is_stored = True
-            self._on_stored()
+            self.is_stored, on_stored, self._on_stored = True, self._on_stored, None
+            assert on_stored is not None
+            on_stored()
         if revision is self.durable:
             return
         self.durable = revision
