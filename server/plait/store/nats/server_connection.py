@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from itertools import count
 from typing import Final
 
 from plait.backoff import Backoff
@@ -113,8 +112,9 @@ class ServerConnection:
         self._connecting = loop.create_task(self._reconnect(), name="plait connects to NATS")
 
     async def _reconnect(self) -> None:
+        failures = 0
         try:
-            for failures in count(1):
+            while True:
                 await self._close_lost()
                 try:
                     line = await self._connect()
@@ -122,6 +122,7 @@ class ServerConnection:
                     self._trouble = str(error)
                 else:
                     break
+                failures += 1
                 await asyncio.sleep(_BACKOFF.delay(failures))
         finally:
             self._connecting = None

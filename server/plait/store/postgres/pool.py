@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from itertools import count
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -97,14 +96,16 @@ class Writer:
             self._connecting = loop.create_task(self._connect(), name="plait connects to PostgreSQL")
 
     async def _connect(self) -> None:
+        failures = 0
         try:
-            for failures in count(1):
+            while True:
                 try:
                     db = await self._engine.connect()
                 except StoreError as error:
                     self._trouble = str(error)
                 else:
                     break
+                failures += 1
                 await asyncio.sleep(_BACKOFF.delay(failures))
         finally:
             self._connecting = None
