@@ -29,7 +29,7 @@ __all__ = ["LIMITS", "Walk", "walk_all"]
 SCHEMAS: Final = str(Path(plait_schemas.__file__).parent)
 SERVER: Final = str(Path(sys.modules["plait"].__file__ or "").parent)
 # How many files of the server each may go through.
-LIMITS: Final = {"push": 23, "rpc": 26, "run": 30, "join": 44, "message": 36, "effect": 31, "wake": 61}
+LIMITS: Final = {"push": 23, "rpc": 26, "run": 30, "join": 44, "message": 36, "effect": 31, "wake": 60}
 # How often each is done. The walk with the fewest calls counts, as a timer of the server may run during others.
 ROUNDS: Final = 5
 # In later versions of Python, comprehensions are not functions.

@@ -14,9 +14,8 @@ import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from plait.limits import Limits
-from plait.web.addresses import Addresses
+from plait.web.addresses import Addresses, HalfOpen
 from plait.web.descriptors import Descriptors
-from plait.web.http.half_open import HalfOpen
 from plait.web.sockets.handshake import Handshake
 from plait.web.tls import TlsListener
 from plait.web.workers.control import Control

@@ -14,7 +14,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from plait.web.http.half_open import HalfOpen
+from plait.web.addresses import HalfOpen
 from plait.web.http.head_writer import HeadWriter
 from plait.web.lost import ABORT
 from plait.web.server_context import error_body

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from plait.errors import TooMany
-from plait.web.addresses import Addresses
-from plait.web.http.half_open import HalfOpen
+from plait.web.addresses import Addresses, HalfOpen
 
 TIMEOUT = 60.0
 
