@@ -37,7 +37,7 @@ class Lines:
         asker, owner = OneOwner(0), OneOwner(1)
         self.owner = Links(owner, Folder(1, folder))
         answers = Calls(self.owner, node.calls)
-        self.asker = Links(asker, Folder(0, folder), hold=2.0)
+        self.asker = Links(asker, Folder(0, folder))
         self.answers = answers
         self.calls = Calls(self.asker, node.calls)
         self.is_open = False
