@@ -175,4 +175,5 @@ def _identify_change(path: str) -> tuple[int, int, int] | None:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+    # Not the time of modification, which copying programs set back.
+    return status.st_dev, status.st_ino, status.st_ctime_ns

@@ -7,12 +7,13 @@ import shutil
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.clocks import stopped_clock
 from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
 from tests.server.store.sqlite.test_file_writer import WRITE_AND_DIE, log_of
@@ -198,37 +199,63 @@ def _replace_folder(path: Path) -> None:
     shutil.copytree(path.parent.with_name("moved"), path.parent)
 
 
-def make_files(path: Path, age: int) -> FileIdentity:
-    """Return the identity of a file with a log, in a folder whose last change was `age` seconds ago."""
+def _replace_log_and_set_the_time_of_the_folder_back(path: Path) -> None:
+    status = path.parent.stat()
+    _replace_log(path)
+    os.utime(path.parent, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def make_files(path: Path) -> FileIdentity:
     path.parent.mkdir()
     path.write_bytes(b"file")
     log_of(path).write_bytes(b"log")
-    os.utime(path.parent, (at := time.time() - age, at))
     return FileIdentity(path, NO_STAMP)
 
 
+def change_until_the_time_is_another(folder: Path) -> None:
+    before = folder.stat().st_ctime_ns
+    while folder.stat().st_ctime_ns == before:
+        (folder / "another").touch()
+        (folder / "another").unlink()
+
+
 @pytest.mark.parametrize("age", [0, 10])
-@pytest.mark.parametrize("harm", [_remove_log, _move_log, _replace_log, _replace_folder])
+@pytest.mark.parametrize(
+    "harm", [_remove_log, _move_log, _replace_log, _replace_folder, _replace_log_and_set_the_time_of_the_folder_back]
+)
 def test_a_log_that_was_removed_moved_or_replaced_is_missed(
     tmp_path: Path, harm: Callable[[Path], None], age: int
 ) -> None:
     path = tmp_path / "folder" / "threads.db"
-    identity = make_files(path, age)
-    assert all(identity.has_log() for _ in range(3))
-    path.with_name("another").touch()
-    assert identity.has_log()
-    harm(path)
-    assert not identity.has_log()
+    identity = make_files(path)
+    with stopped_clock() as clock:
+        clock.move(age)
+        assert all(identity.has_log() for _ in range(3))
+        change_until_the_time_is_another(path.parent)
+        assert identity.has_log()
+        change_until_the_time_is_another(path.parent)
+        assert identity.has_log()
+        harm(path)
+        assert not identity.has_log()
 
 
-def test_a_log_that_is_replaced_in_the_same_tick_of_the_clock_of_its_folder_is_missed(tmp_path: Path) -> None:
+def test_a_log_that_is_replaced_in_the_same_tick_of_the_clock_of_its_folder_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat, tick = os.stat, 2_000_000_000
+
+    def stat_with_rough_times(path: str) -> SimpleNamespace:
+        status = stat(path)
+        at = status.st_ctime_ns // tick * tick
+        return SimpleNamespace(st_dev=status.st_dev, st_ino=status.st_ino, st_ctime_ns=at)
+
     path = tmp_path / "folder" / "threads.db"
-    identity = make_files(path, 0)
-    at = path.parent.stat().st_mtime_ns
-    assert identity.has_log()
-    _replace_log(path)
-    os.utime(path.parent, ns=(at, at))
-    assert not identity.has_log()
+    identity = make_files(path)
+    with monkeypatch.context() as context:
+        context.setattr("plait.store.sqlite.file_identity.os.stat", stat_with_rough_times)
+        assert identity.has_log()
+        log_of(path).rename(path.with_name("moved"))
+        assert not identity.has_log()
 
 
 # The log of another file
