@@ -110,7 +110,7 @@ def list_changes(folder: Path, size: int) -> dict[str, Measure]:
     async def spend(kind: type[Board] | type[FrozenBoard], method: str, seconds: float) -> float:
         store = f"sqlite:///{folder}/differences.db"
         async with Plait(Board, FrozenBoard, store=store, limits=None) as app:
-            thread = app.thread(kind, f"{size}-{next(numbers)}")
+            thread: Any = app.thread(kind, f"{size}-{next(numbers)}")
             await thread.cost(method, 1, 50, 1)
             calls, spent = 0, 0.0
             while spent < seconds:

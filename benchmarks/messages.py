@@ -48,7 +48,7 @@ async def _measure(folder: Path, effort: Effort, tell: Callable[[str], None]) ->
     async with app:
         threads = [(await app._node.actor(app.thread(Chat, f"{n}")._key)).thread for n in range(THREADS)]
         parts = [thread.messages for thread in threads if isinstance(thread, Chat)]
-        long = app.thread(Chat, "long").messages
+        long = app.thread(Chat, "long").part(Chat.messages)
         for _ in range(COUNT // EACH):
             await asyncio.gather(*(long.inject("user", "a message of some length " * 4) for _ in range(EACH)))
         for _ in range(3 * effort.rounds):

@@ -173,7 +173,7 @@ async def store_sleepers(folder: Path) -> None:
     """Store the rooms that are to be woken."""
     async with make_app(folder) as app:
         for name in SLEEPERS:
-            await app.thread(GameRoom, name).add(1)
+            await app.thread(GameRoom, name).call(GameRoom.add, 1)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from plait.actor.connection import Connection, Principal, Source
 from plait.actor.current import current
 from plait.actor.events import Event
+from plait.actor.handle import Handle
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
@@ -44,7 +45,6 @@ from plait.instruments.protocol import Instruments, NoInstruments
 from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits
-from plait.node.handle import Handle
 from plait.parts.messages.message import Message, Page
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.thread_messages import Messages, ThreadMessages

@@ -56,7 +56,7 @@ async def test_a_node_whose_app_has_not_started_serves_no_thread(
                 number += 1
                 key = ThreadKey("room", str(number))
                 if a._owners.find(key) != a._owners.node or not number % 50:
-                    looks.append(await a.thread(a._node.kinds["room"].cls, key.name).look())
+                    looks.append(await a.thread(a._node.kinds["room"].cls, key.name).call("look"))
                 assert all(is_ready for _, is_ready in looks)
                 await asyncio.sleep(0.001)
         finally:

@@ -12,13 +12,14 @@ import pytest
 from tests.fronts import OneOwner
 
 from plait import ThreadKey
+from plait.actor.handle import ThreadCalls
 from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.actor.turn import current_turn
 from plait.agents.agent import AgentMethod
 from plait.errors import Unavailable
 from plait.node.everywhere import Everywhere
-from plait.node.local_thread import LocalThread, ThreadCalls
+from plait.node.local_thread import LocalThread
 from plait.node.node import Node
 from plait.node.remote_chain import Chains
 from plait.node.remote_nodes import Ask, RemoteNodes

@@ -415,7 +415,7 @@ async def test_a_reader_that_is_gone_before_the_first_byte_does_not_stay_connect
         with suppress(ClientDisconnect, OSError):
             await served(scope, receive, send)
         assert begun == 1
-        assert await served.thread(Page, "one").connected() == []
+        assert await served.thread(Page, "one").call(Page.connected) == []
 
 
 async def test_who_is_nobody_is_refused() -> None:

@@ -598,8 +598,8 @@ async def test_a_handle_raises_turn_timeout() -> None:
     async with Plait(Shaky, store=MemoryStore()) as app:
         thread = app.thread(Shaky, "echo.hang")
         with pytest.raises(TurnTimeout):
-            await asyncio.wait_for(thread.echo(1), TIMEOUT)
-        assert await thread.add() == 1
+            await asyncio.wait_for(thread.call(Shaky.echo, 1), TIMEOUT)
+        assert await thread.call(Shaky.add) == 1
 
 
 async def test_an_rpc_that_raises_tells_only_an_id(told: Told) -> None:

@@ -69,12 +69,12 @@ def make_app(path: Path | str) -> Plait:
 async def main(path: str, first: int) -> None:
     async with make_app(path) as app:
         box = app.thread(Box, "box")
-        if not await box.values.size():
-            await asyncio.gather(*(box.values.set(f"{number:05}", number) for number in range(FORKED)))
+        if not await box.part(Box.values).size():
+            await asyncio.gather(*(box.part(Box.values).set(f"{number:05}", number) for number in range(FORKED)))
 
         async def count() -> None:
             while True:
-                tell("box/box", await box.count())
+                tell("box/box", await box.call(Box.count))
 
         counting = asyncio.create_task(count())
         number = first
@@ -142,12 +142,12 @@ async def check_box(app: Plait, key: ThreadKey, told: dict[str, int]) -> None:
         assert number >= told.get("box/box", 0)
     else:
         assert number == told.get(f"box/{key.name}", number)
-    found = await box.messages.list(1)
+    found = await box.part(Box.messages).list(1)
     assert found.total == number
     if number:
-        assert await box.values.get("number") == number
+        assert await box.part(Box.values).get("number") == number
         assert found.messages[0].content == str(number)
-    assert await box.values.size() == FORKED + bool(number)
+    assert await box.part(Box.values).size() == FORKED + bool(number)
     rows = await app._store.records(key, RecordRange("messages", prefix="m/", limit=10**6))
     assert len(rows) == number
 

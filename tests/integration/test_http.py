@@ -733,7 +733,7 @@ async def test_who_may_not_create_leaves_nothing(tmp_path: Path) -> None:
         assert not await app._node.is_stored(ThreadKey("game-room", "one"))
         assert [action for _, action in asked].count("create") == 4
         # The author's own code may, and then `authorize` is not asked again.
-        await app.thread(GameRoom, "one").add_player("Ada")
+        await app.thread(GameRoom, "one").call(GameRoom.add_player, "Ada")
         asked.clear()
         assert (await web.put(url, json={"score": 1})).status_code == 200
         async with connected(address, url) as client:

@@ -287,8 +287,8 @@ async def test_an_rpc_for_handles_only_is_missing_at_every_door(served: Served, 
     room = served.app.thread(Room, "one")
     if method != "missing":
         assert await room.call(method) == ("granted" if method == "grant" else ["lent"])
-        assert [each async for each in room.grant_slowly()] == ["lent"]
-        assert await room.grant() == "granted"
+        assert [each async for each in room.stream(Room.grant_slowly)] == ["lent"]
+        assert await room.call(Room.grant) == "granted"
 
 
 # Expiring while open

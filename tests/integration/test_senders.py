@@ -26,7 +26,7 @@ class Room(Thread[dict[str, Any]]):
 
     @rpc
     async def say_by(self, text: str) -> None:
-        await self.thread(Room, "one").messages.queue(text)
+        await self.thread(Room, "one").part(Room.messages).queue(text)
 
     async def on_connect(self, connection: Connection, request: Request) -> None:
         await self.messages.queue("on_connect")
@@ -35,7 +35,7 @@ class Room(Thread[dict[str, Any]]):
         await self.messages.queue("on_message")
 
     async def on_request(self, request: Request) -> Response:
-        await self.thread(Room, "one").say("on_request")
+        await self.thread(Room, "one").call(Room.say, "on_request")
         return Response()
 
 
@@ -68,8 +68,8 @@ async def test_each_door_names_the_principal_as_the_sender() -> None:
         assert (await web.get("/threads/room/three/x")).is_success
         async with begun(web, "add/one") as stream:
             await stream.rest()
-        await app.thread(Room, "one").messages.queue("server")
+        await app.thread(Room, "one").part(Room.messages).queue("server")
         wanted = {"on_connect", "send", "rpc", "on_message", "http say", "http say_by", "on_request", "a b c"}
-        found = (await app.thread(Room, "one").messages.list()).messages
+        found = (await app.thread(Room, "one").part(Room.messages).list()).messages
         assert {each.content: each.sender for each in found} == {**dict.fromkeys(wanted, "ada"), "server": None}
         await client.close()

@@ -203,7 +203,7 @@ async def test_a_server_that_is_ending_is_alive_but_not_ready() -> None:
             "status": "ok",
             "durability": "changes are lost when the process ends",
         }
-        work = asyncio.create_task(app.thread(Busy, "one").work())
+        work = asyncio.create_task(app.thread(Busy, "one").call(Busy.work))
         await running.wait()
         end = asyncio.create_task(app.__aexit__(None, None, None))
         answer = await web.get("/readyz")

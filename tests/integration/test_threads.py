@@ -124,13 +124,13 @@ class Room(Thread[dict[str, Any]]):
         """Call the first of other threads, which calls the next; the last one adds."""
         if not names:
             return self.add()
-        result: int = await self.thread(Room, names[0]).relay(names[1:])
+        result: int = await self.thread(Room, names[0]).call(Room.relay, names[1:])
         return result
 
     @rpc
     async def ask_twice(self, name: str) -> list[int]:
         other = self.thread(Room, name)
-        return [await other.relay([self.name]), await other.relay([self.name])]
+        return [await other.call(Room.relay, [self.name]), await other.call(Room.relay, [self.name])]
 
     def _note(self, what: str) -> None:
         found = current()
@@ -160,15 +160,15 @@ async def test_a_handle_calls_rpcs_and_changes_the_state(app: Plait) -> None:
     room = app.thread(Room, "one")
     assert room.name == "one"
     assert await room.state() == {"n": 0}
-    assert await room.add(2) == 2
-    assert await room.add_twice(n=3) == 3
+    assert await room.call(Room.add, 2) == 2
+    assert await room.call(Room.add_twice, n=3) == 3
     assert await room.call("addTwice", 1) == 5
     assert await room.set_state({"n": 20}) == 6
     assert await room.set_state(lambda state: {"n": state["n"] + 1}) == 7
     assert await room.state() == {"n": 21}
-    assert [n async for n in room.count(3)] == [0, 1, 2]
+    assert [n async for n in room.stream(Room.count, 3)] == [0, 1, 2]
     assert await room.call("count", 2) == [0, 1]
-    assert await app.thread(Quiet, "Ünïcode / name").hello() == "hello from Ünïcode / name"
+    assert await app.thread(Quiet, "Ünïcode / name").call(Quiet.hello) == "hello from Ünïcode / name"
     assert await app.thread(Quiet, "one").state() is None
 
 
@@ -181,7 +181,7 @@ async def test_a_stream_parameter_may_come_first(app: Plait) -> None:
 async def test_a_handle_raises_what_went_wrong(app: Plait) -> None:
     room = app.thread(Room, "one")
     with pytest.raises(Reject, match="negative"):
-        await room.add(-1)
+        await room.call(Room.add, -1)
     with pytest.raises(Reject, match="negative"):
         await room.set_state({"n": -1})
     with pytest.raises(InvalidState):
@@ -189,29 +189,29 @@ async def test_a_handle_raises_what_went_wrong(app: Plait) -> None:
     with pytest.raises(TooLarge):
         await room.set_state({"n": 1, "text": "x" * 2_000_000})
     with pytest.raises(KeyError, match="lost"):
-        await room.fail()
+        await room.call(Room.fail)
     with pytest.raises(AttributeError, match="no rpc 'missing'"):
-        room.missing()
+        getattr(room, "missing")  # noqa: B009
     with pytest.raises(NotFound):
         app.thread(Room, "")
     assert await room.state() == {"n": 0}
 
 
 async def test_many_handles_at_once_lose_no_change(app: Plait) -> None:
-    results = await asyncio.gather(*(app.thread(Room, "one").add() for _ in range(500)))
+    results = await asyncio.gather(*(app.thread(Room, "one").call(Room.add) for _ in range(500)))
     assert sorted(results) == [*range(1, 501)]
     assert await app.thread(Room, "one").state() == {"n": 500}
 
 
 async def test_a_caller_who_goes_away_does_not_disturb_the_others(app: Plait) -> None:
     room = app.thread(Room, "one")
-    calls = [asyncio.create_task(room.add()) for _ in range(10)]
+    calls = [asyncio.create_task(room.call(Room.add)) for _ in range(10)]
     await asyncio.sleep(0)
     for call in calls[::2]:
         call.cancel()
     await asyncio.wait(calls)
     assert all(not call.cancelled() for call in calls[1::2])
-    assert await room.add() <= 11
+    assert await room.call(Room.add) <= 11
 
 
 async def test_a_handle_of_an_app_that_does_not_run_says_so() -> None:
@@ -219,7 +219,7 @@ async def test_a_handle_of_an_app_that_does_not_run_says_so() -> None:
     with pytest.raises(Unavailable, match="async with app"):
         await app.thread(Room, "one").state()
     async with app:
-        assert await app.thread(Room, "one").add() == 1
+        assert await app.thread(Room, "one").call(Room.add) == 1
     with pytest.raises(Unavailable):
         await app.thread(Room, "one").state()
     with pytest.raises(NotFound, match="not one of the classes"):
@@ -230,7 +230,7 @@ async def test_sockets_see_what_handles_do(tmp_path: Path) -> None:
     app = Plait(Room, store=f"sqlite:///{tmp_path}/plait.db")
     async with running(app) as address, connected(address, "/threads/room/one") as client:
         await client.until_state({"n": 0})
-        assert await app.thread(Room, "one").add(4) == 4
+        assert await app.thread(Room, "one").call(Room.add, 4) == 4
         await client.until_state({"n": 4})
         await client.push({"n": 9})
         assert await client.call("add") == 10
@@ -242,16 +242,16 @@ async def test_sockets_see_what_handles_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [["a"], ["b", "a"], ["b", "a", "b", "a"], ["b", "c", "a", "c", "b"]], ids="-".join)
 async def test_a_chain_that_comes_back_to_its_thread_does_not_wait_for_itself(app: Plait, names: list[str]) -> None:
-    assert await asyncio.wait_for(app.thread(Room, "a").relay(names), TIMEOUT) == 1
+    assert await asyncio.wait_for(app.thread(Room, "a").call(Room.relay, names), TIMEOUT) == 1
     assert await app.thread(Room, names[-1]).state() == {"n": 1}
 
 
 async def test_a_chain_may_come_back_more_than_once(app: Plait) -> None:
-    assert await asyncio.wait_for(app.thread(Room, "a").ask_twice("b"), TIMEOUT) == [1, 2]
+    assert await asyncio.wait_for(app.thread(Room, "a").call(Room.ask_twice, "b"), TIMEOUT) == [1, 2]
 
 
 async def test_many_chains_through_other_threads_end(app: Plait) -> None:
-    calls = (app.thread(Room, "a").relay([f"b{n}", "a"]) for n in range(50))
+    calls = (app.thread(Room, "a").call(Room.relay, [f"b{n}", "a"]) for n in range(50))
     results = await asyncio.wait_for(asyncio.gather(*calls), TIMEOUT)
     assert sorted(results) == [*range(1, 51)]
 
@@ -315,7 +315,7 @@ async def test_a_thread_with_a_socket_is_not_stopped() -> None:
     app = Plait(kind, store=MemoryStore())
     async with running(app) as address, connected(address, "/threads/sleepy/awake") as client:
         assert await client.call("add") == 1
-        await app.thread(kind, "asleep").add()
+        await app.thread(kind, "asleep").call(Room.add)
         assert await asyncio.wait_for(stopped.get(), TIMEOUT) == "asleep"
         assert await client.call("add") == 2
         assert client.state == {"n": 2}

@@ -91,7 +91,7 @@ async def holding(**settings: Any) -> AsyncIterator[Held]:
 
     async with running(app) as address:
         handle = app.thread(Busy, "one")
-        holding = asyncio.create_task(handle.hold())
+        holding = asyncio.create_task(handle.call(Busy.hold))
         run = asyncio.create_task(app.run("wait", thread="one"))
         thread = (await app._node.actor(ThreadKey("busy", "one"))).thread
         assert isinstance(thread, Busy)

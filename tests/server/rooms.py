@@ -14,7 +14,6 @@ from plait.actor.connection import Principal
 from plait.actor.thread import Thread
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import DEFAULT_LIMITS, Limits
-from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
 from plait.store.protocol import ThreadKey
@@ -97,8 +96,8 @@ class House:
         """Return a thread, awake."""
         return await self.node.actor(ThreadKey(cls._kind.name, name))
 
-    def handle(self, cls: type[Thread[Any]], name: str = "one") -> Handle:
-        """Return a handle to a thread."""
+    def handle(self, cls: type[Thread[Any]], name: str = "one") -> Any:
+        """Return a handle to a thread; its rpcs and parts are used as its attributes."""
         return self.node.handle(cls, name)
 
     async def join(self, cls: type[Thread[Any]], id: str, *, name: str = "one", can_ping: bool = True) -> Client:

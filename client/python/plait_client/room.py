@@ -1,11 +1,11 @@
 """A thread as a client works with it: its state, changing it, calling it, and what comes from it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -20,10 +20,13 @@ from plait_client.view import View
 from plait_schemas.diff import replace
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, find, parse, splice
+from plait_schemas.rpc import read_rpc
 
 __all__ = ["Room"]
 
 S = TypeVar("S")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 
 class Room(Generic[S]):
@@ -189,28 +192,52 @@ class Room(Generic[S]):
 
     # Calling
 
-    async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method and return its result; of one that streams, what comes with its end.
+    @overload
+    async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    async def call(
+        self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[R]: ...
+    @overload
+    async def call(
+        self, method: Callable[Concatenate[Any, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def call(self, method: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def call(self, method: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method by its name and return its result; of one that streams, what comes with its end.
+
+        A function, `call(GameRoom.add_player, "Ada")`, stands for its name: the result is of the type that it is
+        annotated to return, or a list of the chunks if it is a generator. Raises msgspec.ValidationError if it is not.
 
         Waits while there is no connection, and for what was changed before to be sent. Raises CallError, TooLarge, and
         Disconnected when the connection was lost before the result: the method may have run.
         """
-        result = None
+        rpc, result, chunks = read_rpc(method), None, []
         self._live.check_open()
-        async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
+        async with aclosing(self._live.calls.run(rpc.name, args, kwargs)) as results:
             async for is_last, value in results:
+                if rpc.is_stream:
+                    chunks.append(rpc.convert(value))
                 result = value if is_last else None
-        return result
+        return chunks if rpc.is_stream else rpc.convert(result)
 
-    async def stream(self, method: str, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    @overload
+    def stream(self, method: str, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]: ...
+    @overload
+    def stream(
+        self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncGenerator[R]: ...
+    async def stream(self, method: Any, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
         """Call a method and iterate over all that it gives. Raises as `call` does.
 
         Closing it cancels the call; leaving the loop does so, unless it is kept in a variable.
         """
+        rpc = read_rpc(method)
         self._live.check_open()
-        async with aclosing(self._live.calls.run(method, args, kwargs)) as results:
+        async with aclosing(self._live.calls.run(rpc.name, args, kwargs)) as results:
             async for _, value in results:
-                yield value
+                yield rpc.convert(value)
 
     # Running agents
 

@@ -1,10 +1,10 @@
 """Working with a thread without asyncio, for scripts and notebooks: everything returns when it is done."""
 
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from types import EllipsisType, MappingProxyType, TracebackType
-from typing import Any, Final, Generic, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from plait_client.client import Options, connect
 from plait_client.edit import Edit
@@ -15,10 +15,13 @@ from plait_client.room import Room
 from plait_client.session import Status
 from plait_client.sync_messages import SyncMessages
 from plait_schemas.patch import Op
+from plait_schemas.rpc import read_rpc
 
 __all__ = ["SyncChanges", "SyncRoom", "connect_sync"]
 
 S = TypeVar("S")
+R = TypeVar("R")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _CLOSED: Final = 1000
@@ -163,13 +166,32 @@ class SyncRoom(Generic[S]):
 
     # Calling
 
-    def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method and return its result. Raises CallError, TooLarge, Disconnected."""
-        return self._wait(lambda: self._room.call(method, *args, **kwargs), f"no result of {method}")
+    @overload
+    def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def call(
+        self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[R]: ...
+    @overload
+    def call(self, method: Callable[Concatenate[Any, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def call(self, method: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def call(self, method: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method, by its name or its function, and return its result, as Room does.
 
-    def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+        Raises CallError, TooLarge, Disconnected.
+        """
+        return self._wait(lambda: self._room.call(method, *args, **kwargs), f"no result of {read_rpc(method).name}")
+
+    @overload
+    def stream(self, method: str, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]: ...
+    @overload
+    def stream(
+        self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Generator[R, None, None]: ...
+    def stream(self, method: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """Call a method and iterate over all that it gives. Closing it, or leaving the loop, cancels the call."""
-        return self._iterate(method, self._room.stream(method, *args, **kwargs))
+        return self._iterate(read_rpc(method).name, self._room.stream(method, *args, **kwargs))
 
     def _iterate(self, name: str, values: AsyncGenerator[Any]) -> Generator[Any, None, None]:
         try:

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from plait.actor.connection import Connection
 from plait.actor.ending import Ending, Termination
 from plait.actor.events import Events
+from plait.actor.handle import Handle
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
@@ -36,6 +37,8 @@ __all__ = ["TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "find_actor"]
 
 TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
+
+T = TypeVar("T", bound=Thread[Any])
 
 
 class AgentRuns(Protocol):
@@ -72,7 +75,7 @@ class ActorHost(NamedTuple):
     instruments: Instruments
     runs: AgentRuns
     # Returns a handle to a thread of a class.
-    make_handle: Callable[[type[Thread[Any]], str], Any]
+    make_handle: Callable[[type[Thread[Any]], str], Handle[Any]]
     destroy: Callable[[ThreadKey], Awaitable[None]]
     # Called when the store has refused a change of a thread, which this process has lost.
     drop: Callable[["Actor", StoreError], None]
@@ -158,7 +161,7 @@ class Actor:
         """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.state.is_durable
 
-    def make_handle(self, kind: type[Thread[Any]], name: str) -> Any:
+    def make_handle(self, kind: type[T], name: str) -> Handle[T]:
         """Make a handle to another thread."""
         return self.host.make_handle(kind, name)
 

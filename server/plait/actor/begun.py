@@ -25,6 +25,7 @@ class Begun(Generic[T]):
     def take_over(self) -> asyncio.Future[T]:
         """Return its result for other code, which waits for it from here on."""
         self._is_awaited = True
+        self._task.add_done_callback(_retrieve_error)
         return asyncio.shield(self._task)
 
     @property
@@ -40,6 +41,12 @@ class Begun(Generic[T]):
     def cancel(self) -> None:
         """Cancel it."""
         self._task.cancel()
+
+
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging the error of work whose other code was cancelled."""
+    if not task.cancelled():
+        task.exception()
 
 
 def keep_begun(kept: Iterable[Begun[Any]], begun: Begun[Any]) -> list[Begun[Any]]:

@@ -4,14 +4,14 @@ import copy
 import inspect
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
 from plait.actor.declaration import check_attributes, check_hooks, warn_of_near_misses
 from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
-from plait.spelling import find_misspelt
+from plait.spelling import find_misspelt, find_nearest
 from plait.state.conflicts import Policy, Resolve
 from plait.state.migrations import find_migrations
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
@@ -60,6 +60,13 @@ class Kind:
         self.attributes = {method.attribute: method for method in methods.values()}
         self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
+        # The attributes of rpcs, by the functions of the class and of those that it derives from.
+        self._functions = {
+            vars(base)[attribute]: attribute
+            for base in cls.__mro__
+            for attribute in self.attributes
+            if inspect.isfunction(vars(base).get(attribute))
+        }
         # The members that identify the elements of lists, by the JSON pointers of the lists.
         self.list_keys = _read_list_keys(cls)
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
@@ -92,10 +99,26 @@ class Kind:
             method = self._inner_methods.get(name)
         if method is None:
             is_there = name not in self._inner_methods and not name.startswith("_") and hasattr(self.cls, name)
-            near = find_misspelt(name, self.methods, inflected=True) if len(name) < _LONG else None
+            near = self._find_near(name, by_client=by_client) if len(name) < _LONG else None
             hint = f"; did you mean {near}?" if near else ""
             raise MethodNotFound(f"Method {name} {'is not callable' if is_there else 'does not exist'}{hint}")
         return method
+
+    def find_rpc(self, function: Callable[..., Any]) -> Method:
+        """Return the rpc that a function of the class, or of one that it derives from, stands for.
+
+        A class that replaces an rpc of another one has the rpc of its own. Raises MethodNotFound.
+        """
+        attribute = self._functions.get(function)
+        if attribute is None:
+            name = getattr(function, "__qualname__", repr(function))
+            raise MethodNotFound(f"{name} is not an rpc of {self.cls.__name__}")
+        return self.attributes[attribute]
+
+    def _find_near(self, name: str, *, by_client: bool) -> str | None:
+        if by_client:
+            return find_misspelt(name, self.methods, inflected=True)
+        return find_nearest(name, [*self.methods, *self._inner_methods])
 
     def initial_state(self) -> Any:
         """Return the state of a new thread. Call it only if `has_initial_state`."""

@@ -3,13 +3,14 @@
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
+from typing import Any, Literal, TypeVar, get_type_hints, overload
 
 import msgspec
 
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, nests_deeper
+from plait_schemas.rpc import RPC_MARK, RpcOptions
 
 __all__ = ["Arguments", "Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
@@ -17,8 +18,6 @@ log = logging.getLogger("plait.rpc")
 log.addFilter(escape_traceback)
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_MARK: Final = "__plait_rpc__"
 
 Sent = Literal["chunk", "end", "error"]
 """The kind of a stream's output: a chunk, the end, or the error that ends it."""
@@ -29,12 +28,6 @@ Arguments = tuple[list[Any], dict[str, Any]]
 StreamSink = Callable[[Sent, Any], Callable[[], None]]
 """Takes an output of a stream, and returns a function that sends it. Raises TypeError or ValueError for a value that
 cannot be JSON."""
-
-
-class _RpcOptions(msgspec.Struct, frozen=True):
-    name: str | None
-    concurrent: bool
-    clients: bool
 
 
 @overload
@@ -55,7 +48,7 @@ def rpc(
         raise TypeError(f"@rpc({function!r}): the name is a keyword, @rpc(name={function!r})")
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, _RpcOptions(name, concurrent, clients))
+        setattr(function, RPC_MARK, RpcOptions(name, concurrent, clients))
         return function
 
     return mark if function is None else mark(function)
@@ -139,6 +132,10 @@ class Method:
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
         return [], values
 
+    def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with which a handle calls it, for those that were given."""
+        return [*args], {**kwargs}
+
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         """Return the author's function, and the types of its parameters after the first, which clients do not give.
 
@@ -196,8 +193,8 @@ def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]
     found: dict[str, Method] = {}
     for attribute in dir(cls):
         function = inspect.getattr_static(cls, attribute)
-        options = getattr(function, _MARK, None)
-        if isinstance(options, _RpcOptions):
+        options = getattr(function, RPC_MARK, None)
+        if isinstance(options, RpcOptions):
             if attribute in reserved:
                 raise TypeError(
                     f"{cls.__name__}.{attribute} is an attribute of Thread and cannot be an rpc: give the method "

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from plait.actor.connection import Connection, Source
 from plait.actor.connections import Connections
+from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
 from plait.actor.per_actor import PerActor
@@ -31,6 +32,7 @@ from plait_schemas.codec import NOT_JSON, encode_json
 __all__ = ["Thread", "ThreadActor", "check_may_write"]
 
 State = TypeVar("State")
+T = TypeVar("T", bound="Thread[Any]")
 
 
 class ThreadActor(Protocol):
@@ -43,7 +45,7 @@ class ThreadActor(Protocol):
     records: Records
     parts: dict[PerActor[Any, Any], Any] | None
 
-    def make_handle(self, kind: "type[Thread[Any]]", name: str) -> Any:
+    def make_handle(self, kind: "type[T]", name: str) -> Handle[T]:
         """Make a handle to another thread."""
         ...
 
@@ -299,7 +301,7 @@ class Thread(Generic[State]):
         presence = self._actor.sockets.presence
         self._actor.state.after(lambda error: presence.set(name, encoded) if error is None else None)
 
-    def thread(self, kind: "type[Thread[Any]]", name: str) -> Any:
+    def thread(self, kind: type[T], name: str) -> Handle[T]:
         """Return a handle to another thread of this app."""
         return self._actor.make_handle(kind, name)
 

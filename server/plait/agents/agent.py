@@ -192,9 +192,9 @@ class AgentMethod(Method):
         """Decode the input. Raises InvalidArguments."""
         return [Given(input=self.agent.decode(self._find_input(args, kwargs or {}, msgspec.Raw()), depth=depth))], {}
 
-    def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
-        """Return the arguments that server code gives to a run. Raises InvalidArguments."""
-        return Given(input=self.agent.convert(self._find_input(args, kwargs, msgspec.UNSET)))
+    def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the run that is called with an input. Raises InvalidArguments."""
+        return [Given(input=self.agent.convert(self._find_input(args, kwargs, msgspec.UNSET)))], {}
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         """Return the agent's function, and the types of its input and of its output."""

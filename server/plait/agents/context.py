@@ -22,6 +22,8 @@ from plait.kv.user import User
 __all__ = ["Context", "check_interrupt", "current_context", "find_context", "read_attributes"]
 
 T = TypeVar("T")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 ThreadT = TypeVar("ThreadT", bound=Thread[Any])
 
 log = logging.getLogger("plait.agents")
@@ -75,9 +77,11 @@ class Caller(Protocol):
 
     def find_user(self, id: str | None) -> User | None: ...
 
-    async def call(self, context: "Context[Any]", agent: str, input: Any) -> Any: ...
+    async def call(self, context: "Context[Any]", agent: str | Callable[..., Any], input: Any) -> Any: ...
 
-    def stream_for(self, context: "Context[Any]", agent: str, input: Any) -> AsyncIterator[Any]: ...
+    def stream_for(
+        self, context: "Context[Any]", agent: str | Callable[..., Any], input: Any
+    ) -> AsyncIterator[Any]: ...
 
 
 class Context(Generic[ThreadT]):
@@ -205,15 +209,36 @@ class Context(Generic[ThreadT]):
         self._run.check()
         await self._run.stage.commit()
 
-    async def run(self, agent: str, input: Any = msgspec.UNSET) -> Any:
-        """Run another agent in this thread and session, and return its output; a list if it streams.
+    @overload
+    async def run(
+        self, agent: "Callable[[Context[Any], Input], AsyncIterator[Output]]", input: Input
+    ) -> list[Output]: ...
+    @overload
+    async def run(self, agent: "Callable[[Context[Any]], AsyncIterator[Output]]") -> list[Output]: ...
+    @overload
+    async def run(self, agent: "Callable[[Context[Any], Input], Awaitable[Output]]", input: Input) -> Output: ...
+    @overload
+    async def run(self, agent: "Callable[[Context[Any]], Awaitable[Output]]") -> Output: ...
+    @overload
+    async def run(self, agent: str, input: Any = ...) -> Any: ...
+    async def run(self, agent: Any, input: Any = msgspec.UNSET) -> Any:
+        """Run another agent, given by its function or its name, in this thread and session, and return its output.
 
-        It shares `state`, `session`, the attributes and the staged writes, and does not wait in the queue.
+        Of an agent that streams, that is a list. It shares `state`, `session`, the attributes and the staged writes,
+        and does not wait in the queue.
         """
         self._run.check()
         return await self._caller.call(self, agent, input)
 
-    def stream(self, agent: str, input: Any = msgspec.UNSET) -> AsyncIterator[Any]:
+    @overload
+    def stream(
+        self, agent: "Callable[[Context[Any], Input], AsyncIterator[Output]]", input: Input
+    ) -> AsyncIterator[Output]: ...
+    @overload
+    def stream(self, agent: "Callable[[Context[Any]], AsyncIterator[Output]]") -> AsyncIterator[Output]: ...
+    @overload
+    def stream(self, agent: str, input: Any = ...) -> AsyncIterator[Any]: ...
+    def stream(self, agent: Any, input: Any = msgspec.UNSET) -> AsyncIterator[Any]:
         """Iterate over the chunks of another agent in this thread and session, as `run` does."""
         self._run.check()
         return self._caller.stream_for(self, agent, input)

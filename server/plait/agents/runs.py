@@ -63,20 +63,32 @@ class Runs(ActiveRuns):
 
         return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
 
-    def get(self, name: str) -> Agent:
-        """Return an agent. Raises ValueError."""
-        if (agent := self.agents.get(name)) is None:
-            near = find_nearest(name, self.agents)
+    def get(self, agent: str | Callable[..., Any]) -> Agent:
+        """Return an agent by its name or its function. Raises ValueError."""
+        if not isinstance(agent, str):
+            return self._get_by_function(agent)
+        if (found := self.agents.get(agent)) is None:
+            near = find_nearest(agent, self.agents)
             hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(self.agents) or 'none'}"
-            raise ValueError(f"there is no agent {name!r}; {hint}")
-        return agent
+            raise ValueError(f"there is no agent {agent!r}; {hint}")
+        return found
 
-    def find(self, name: str, kind: str) -> Agent:
+    def _get_by_function(self, function: Callable[..., Any]) -> Agent:
+        found = [agent for agent in self.agents.values() if agent.function is function]
+        name = getattr(function, "__qualname__", repr(function))
+        if not found:
+            raise ValueError(f"{name} is not an agent of this app")
+        if len(found) > 1:
+            names = " and ".join(repr(agent.name) for agent in found)
+            raise ValueError(f"{name} is the function of the agents {names}: give the name")
+        return found[0]
+
+    def find(self, agent: str | Callable[..., Any], kind: str) -> Agent:
         """Return an agent that runs in threads of a kind. Raises ValueError."""
-        agent = self.get(name)
-        if agent.kind.name != kind:
-            raise ValueError(f"the agent {name!r} runs in threads of the kind {agent.kind.name}, not {kind}")
-        return agent
+        found = self.get(agent)
+        if found.kind.name != kind:
+            raise ValueError(f"the agent {found.name!r} runs in threads of the kind {found.kind.name}, not {kind}")
+        return found
 
     # Runs, in a turn of the thread
 
@@ -174,7 +186,7 @@ class Runs(ActiveRuns):
 
     # For contexts
 
-    async def call(self, context: Context[Any], agent: str, input: Any) -> Any:
+    async def call(self, context: Context[Any], agent: str | Callable[..., Any], input: Any) -> Any:
         """Run another agent in the run of a context, and return its output; a list if it streams."""
         found = self.find(agent, context._run.actor.key.kind)
         given = Given(input=found.convert(input))
@@ -182,11 +194,13 @@ class Runs(ActiveRuns):
             return [chunk async for chunk in self.stream(found, context.thread, given)]
         return await self.run(found, context.thread, given)
 
-    async def stream_for(self, context: Context[Any], agent: str, input: Any) -> AsyncGenerator[Any]:
+    async def stream_for(
+        self, context: Context[Any], agent: str | Callable[..., Any], input: Any
+    ) -> AsyncGenerator[Any]:
         """Iterate over the chunks of another agent in the run of a context."""
         found = self.find(agent, context._run.actor.key.kind)
         if not found.is_stream:
-            raise TypeError(f"the agent {agent!r} does not stream: use `run`")
+            raise TypeError(f"the agent {found.name!r} does not stream: use `run`")
         async with aclosing(self.stream(found, context.thread, Given(input=found.convert(input)))) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -1,18 +1,20 @@
 """The methods of an app for its agents."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from plait.actor.connection import Principal
 from plait.actor.events import Event, Events, Listener
+from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
-from plait.agents.context import check_interrupt, read_attributes
+from plait.agents.context import Context, check_interrupt, read_attributes
+from plait.agents.run import Interruption
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, Owners
 from plait.instruments.protocol import Instruments
@@ -20,7 +22,6 @@ from plait.kv.kv import KV
 from plait.kv.namespace import Namespace
 from plait.kv.user import User, UserThread
 from plait.limits import Limits
-from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.store.protocol import Store, ThreadKey
 
@@ -28,9 +29,21 @@ __all__ = ["AgentHost"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound=Listener)
+T = TypeVar("T", bound=Thread[Any])
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
-Target = str | Handle | Thread[Any] | ThreadKey
+Target = str | Handle[Any] | Thread[Any] | ThreadKey
 """A thread: its name, a handle to it, itself, or its key."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run` and `stream`."""
+
+    thread: Target | None
+    user_id: str | None
+    session_id: str | None
+    attributes: Mapping[Any, Any] | Iterable[Any]
 
 
 class AgentHost:
@@ -100,9 +113,27 @@ class AgentHost:
 
         return add
 
+    @overload
+    async def run(
+        self, agent: Callable[[Context[Any], Input], AsyncIterator[Output]], input: Input, **options: Unpack[RunOptions]
+    ) -> list[Output | Interruption]: ...
+    @overload
+    async def run(
+        self, agent: Callable[[Context[Any]], AsyncIterator[Output]], **options: Unpack[RunOptions]
+    ) -> list[Output | Interruption]: ...
+    @overload
+    async def run(
+        self, agent: Callable[[Context[Any], Input], Awaitable[Output]], input: Input, **options: Unpack[RunOptions]
+    ) -> Output | Interruption: ...
+    @overload
+    async def run(
+        self, agent: Callable[[Context[Any]], Awaitable[Output]], **options: Unpack[RunOptions]
+    ) -> Output | Interruption: ...
+    @overload
+    async def run(self, agent: str, input: Any = ..., **options: Unpack[RunOptions]) -> Any: ...
     async def run(
         self,
-        agent: str,
+        agent: Any,
         input: Any = msgspec.UNSET,
         *,
         thread: Target | None = None,
@@ -112,11 +143,12 @@ class AgentHost:
     ) -> Any:
         """Run an agent in a thread, and return its output when that is durable; of one that streams, a list.
 
-        Without `thread`, the run is in the thread of the user's session, or, without a session, in a new thread.
-        `attributes` are a mapping from names and types, or values that are found by their types. Returns an
-        Interruption when the run was interrupted. Raises what the agent raises, InvalidArguments, TooMany when too many
-        runs wait, Busy, Unavailable and StoreError. If the caller is cancelled, a waiting run leaves the queue and a
-        streaming run is interrupted; any other run continues.
+        The agent is given by its function, `run(support, Question("Hello?"))`, or its name. Without `thread`, the run
+        is in the thread of the user's session, or, without a session, in a new thread. `attributes` are a mapping from
+        names and types, or values that are found by their types. Returns an Interruption when the run was interrupted.
+        Raises what the agent raises, InvalidArguments, TooMany when too many runs wait, Busy, Unavailable and
+        StoreError. If the caller is cancelled, a waiting run leaves the queue and a streaming run is interrupted; any
+        other run continues.
         """
         found = self._runs.get(agent)
         if found.is_stream:
@@ -126,11 +158,22 @@ class AgentHost:
             return [chunk async for chunk in parts]
         given = _give(found, input, user_id, session_id, attributes)
         key = self._find_thread(found, thread, user_id, session_id)
-        return await self._node.everywhere.find(found.kind, key).call(found.kind.method(f"run:{agent}"), [given], {})
+        calls = self._node.everywhere.find(found.kind, key)
+        return await calls.call(found.kind.method(f"run:{found.name}"), [given], {})
 
+    @overload
+    def stream(
+        self, agent: Callable[[Context[Any], Input], AsyncIterator[Output]], input: Input, **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[Output | Interruption]: ...
+    @overload
+    def stream(
+        self, agent: Callable[[Context[Any]], AsyncIterator[Output]], **options: Unpack[RunOptions]
+    ) -> AsyncGenerator[Output | Interruption]: ...
+    @overload
+    def stream(self, agent: str, input: Any = ..., **options: Unpack[RunOptions]) -> AsyncGenerator[Any]: ...
     async def stream(
         self,
-        agent: str,
+        agent: Any,
         input: Any = msgspec.UNSET,
         *,
         thread: Target | None = None,
@@ -141,22 +184,23 @@ class AgentHost:
         """Iterate over what an agent yields, as `run` does; leaving the loop interrupts the agent."""
         found = self._runs.get(agent)
         if not found.is_stream:
-            raise TypeError(f"the agent {agent!r} does not stream: use `run`")
+            raise TypeError(f"the agent {found.name!r} does not stream: use `run`")
         given = _give(found, input, user_id, session_id, attributes)
         key = self._find_thread(found, thread, user_id, session_id)
-        chunks = self._node.everywhere.find(found.kind, key).stream(found.kind.method(f"run:{agent}"), [given], {})
+        calls = self._node.everywhere.find(found.kind, key)
+        chunks = calls.stream(found.kind.method(f"run:{found.name}"), [given], {})
         async with aclosing(chunks):
             async for chunk in chunks:
                 yield chunk
 
-    async def interrupt(self, thread: Handle | Thread[Any] | ThreadKey, message: Any = None) -> bool:
+    async def interrupt(self, thread: Handle[Any] | Thread[Any] | ThreadKey, message: Any = None) -> bool:
         """Interrupt the run of a thread at its next checkpoint; return whether there is one.
 
         The agent finds the message in `ctx.interrupt_message`. Its writes are committed.
         """
         return await self._node.everywhere.interrupt(_key_of(thread), message)
 
-    def session(self, thread: type[Thread[Any]], session_id: str, *, user_id: str | None = None) -> Handle:
+    def session(self, thread: type[T], session_id: str, *, user_id: str | None = None) -> Handle[T]:
         """Return a handle to the thread of a user's session. Raises NotFound for an empty id."""
         return self._node.handle(thread, session_name(user_id, session_id))
 
@@ -210,7 +254,7 @@ class AgentHost:
         return key
 
 
-def _key_of(thread: Handle | Thread[Any] | ThreadKey) -> ThreadKey:
+def _key_of(thread: Handle[Any] | Thread[Any] | ThreadKey) -> ThreadKey:
     match thread:
         case ThreadKey():
             return thread

@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+from plait.actor.handle import ThreadCalls
 from plait.actor.kind import Kind
 from plait.node.forking import Fork
 from plait.node.importing import Import
 from plait.node.listing import merge_listings
-from plait.node.local_thread import LocalThread, OwnThreads, ThreadCalls
+from plait.node.local_thread import LocalThread, OwnThreads
 from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import ExportThread, ForkThread, ImportThread, Listed, ListThreads
 from plait.node.remote_thread import RemoteThread

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind
@@ -13,21 +13,34 @@ from plait.actor.rpc import Method, Sent
 from plait.agents.agent import AgentMethod
 from plait.errors import CallFailed
 from plait.limits import Limits
+from plait.node.json_calls import pass_arguments, pass_result
 from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.part import Part
+from plait.state.change_log import Change
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["THREAD_METHODS", "LocalThread", "OwnThreads", "StreamWindow", "ThreadCalls", "find_part"]
+__all__ = ["THREAD_METHODS", "LocalThread", "OwnThreads", "StreamWindow", "find_part"]
 
-THREAD_METHODS: Final[Mapping[str, Any]] = {
-    "splice": int,
-    "append": int,
-    "terminate": None,
-    "destroy": None,
-    "interrupt": bool,
+
+class ThreadMethod(NamedTuple):
+    """A method of threads that handles have, too: the type of its result, and whether it only reads."""
+
+    result: Any = None
+    reads: bool = False
+
+
+THREAD_METHODS: Final[Mapping[str, ThreadMethod]] = {
+    "update": ThreadMethod(int),
+    "splice": ThreadMethod(int),
+    "append": ThreadMethod(int),
+    "undo": ThreadMethod(int | None),
+    "history": ThreadMethod(list[Change], reads=True),
+    "terminate": ThreadMethod(),
+    "destroy": ThreadMethod(),
+    "interrupt": ThreadMethod(bool),
 }
-"""The methods of threads that handles have, too, with the types of their results."""
+"""The methods of threads that handles have, too."""
 
 # The number of unread chunks at which a generator waits for its reader.
 _AHEAD: Final = 16
@@ -76,22 +89,6 @@ class OwnThreads(Protocol):
         ...
 
 
-class ThreadCalls(Protocol):
-    """The methods of handles, for threads of any node; `Handle` describes them."""
-
-    async def state(self) -> Any: ...
-
-    async def set_state(self, value: Any) -> int: ...
-
-    async def call_thread(self, method: str, *args: Any) -> Any: ...
-
-    async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
-
-    def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]: ...
-
-    async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
-
-
 class LocalThread:
     """Uses a thread of this process, waking it when needed."""
 
@@ -108,8 +105,9 @@ class LocalThread:
         actor = await self._node.actor(self._key)
         return await actor.thread.set_state(value)
 
-    async def call_thread(self, method: str, *args: Any) -> Any:
+    async def call_thread(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call one of THREAD_METHODS of the thread itself."""
+        reads = THREAD_METHODS[method].reads
         match method:
             case "destroy":
                 return await self._node.destroy(self._key)
@@ -118,12 +116,19 @@ class LocalThread:
             case "terminate":
                 actor = await self._node.stored_actor(self._key)
             case _:
-                actor = await self._node.actor(self._key)
-        with actor.usage.keep_awake():
-            done = await getattr(actor.thread, method)(*args)
-        return None if THREAD_METHODS[method] is None else done
+                actor = await self._node.actor(self._key, is_used=not reads)
+        with actor.usage.keep_awake(is_used=not reads):
+            done = await getattr(actor.thread, method)(*args, **kwargs)
+        return None if THREAD_METHODS[method].result is None else done
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if method.is_run:  # The agent converts its input and output; attributes are objects of this process.
+            return await self.call_typed(method, args, kwargs)
+        given = pass_arguments(method, args, kwargs, self._node.limits.depth)
+        return pass_result(method, await self.call_typed(method, *given))
+
+    async def call_typed(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a method with arguments as its annotations say, and return what it returns."""
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         turn = actor.turns.call(method, (list(args), dict(kwargs)), make_resolver(future))
@@ -138,7 +143,17 @@ class LocalThread:
 
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
         reader = _Reader()
-        turn = await self.begin_stream(method, args, kwargs, put=reader.put, done=reader.done, opened=reader.open)
+        if not method.is_run:
+            args, kwargs = pass_arguments(method, args, kwargs, self._node.limits.depth)
+        turn = await self.begin_stream(
+            method,
+            args,
+            kwargs,
+            put=reader.put,
+            done=reader.done,
+            opened=reader.open,
+            encode=(lambda chunk: chunk) if method.is_run else partial(pass_result, method),
+        )
         try:
             async for chunk in reader:
                 yield chunk
@@ -154,7 +169,7 @@ class LocalThread:
         put: Put,
         done: Done,
         opened: Callable[["StreamWindow"], object],
-        encode: Callable[[Any], Any] = lambda value: value,
+        encode: Callable[[Any], Any],
     ) -> RunningCall:
         """Call a streaming rpc, whose outputs go to `put`; `opened` gets the window, to which read chunks are told.
 

@@ -4,11 +4,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from plait.actor.actor import TIMER_INTERVAL, Actor, ActorHost, find_actor
 from plait.actor.ending import Cause
 from plait.actor.events import Events
+from plait.actor.handle import Handle
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
 from plait.actor.thread import Thread, check_may_write
@@ -24,7 +25,6 @@ from plait.node.alarms import Alarms
 from plait.node.draining import drain
 from plait.node.endings import Endings
 from plait.node.everywhere import Everywhere
-from plait.node.handle import Handle
 from plait.node.lifecycle import Lifecycle, Missing
 from plait.node.listing import list_own
 from plait.node.moving import Moving
@@ -39,6 +39,8 @@ from plait.store.protocol import Store, StoredThread, ThreadKey
 from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["Node"]
+
+T = TypeVar("T", bound=Thread[Any])
 
 _SWEEP_INTERVAL: Final = 0.5
 _NOT_RUNNING: Final = (
@@ -130,7 +132,7 @@ class Node:
             raise NotFound(f"there is no kind of thread called {name!r}; there are: {', '.join(sorted(self.kinds))}")
         return kind
 
-    def handle(self, thread: type[Thread[Any]], name: str) -> Handle:
+    def handle(self, thread: type[T], name: str) -> Handle[T]:
         """Return a handle to a thread, without waking it. Raises NotFound and TypeError."""
         if not (isinstance(thread, type) and issubclass(thread, Thread)):
             raise TypeError(f"the first argument must be a Thread class, not {thread!r}")

@@ -18,6 +18,7 @@ from plait.agents.agent import AgentMethod, Given
 from plait.errors import CallFailed, Indeterminate, NotFound
 from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
+from plait.node.json_calls import decode_arguments
 from plait.node.local_thread import THREAD_METHODS, LocalThread, OwnThreads, StreamWindow, find_part
 from plait.node.remote_chain import Chains
 from plait.node.remote_errors import encode_error
@@ -161,7 +162,9 @@ class RemoteCalls:
         if request.method not in THREAD_METHODS:
             raise NotFound(f"handles have no method {request.method!r}")
         args = [decode_json(each) for each in request.arguments.positional]
-        return encode_result(request.method, await self._find(request.key).call_thread(request.method, *args))
+        kwargs = {name: decode_json(each) for name, each in request.arguments.named.items()}
+        thread = self._find(request.key)
+        return encode_result(request.method, await thread.call_thread(request.method, *args, **kwargs))
 
     def _find(self, key: ThreadKey) -> LocalThread:
         return LocalThread(self._node, self._node.find_any_kind(key.kind), key)
@@ -183,12 +186,7 @@ class RemoteCalls:
 
     async def _call(self, request: CallMethod, stream: CallStream) -> bytes:
         method = self._node.find_any_kind(request.key.kind).method(request.method, by_client=False)
-        given = request.arguments
-        args, kwargs = method.arguments(
-            [msgspec.Raw(each) for each in given.positional],
-            {name: msgspec.Raw(each) for name, each in given.named.items()},
-            depth=self._node.limits.depth,
-        )
+        args, kwargs = decode_arguments(method, request.arguments, self._node.limits.depth)
         return await self._finish(request.key, method, args, kwargs, stream)
 
     async def _run(self, request: RunAgent, stream: CallStream) -> bytes:
@@ -207,7 +205,7 @@ class RemoteCalls:
     ) -> bytes:
         thread = self._find(key)
         if not method.is_stream:
-            return encode_result(method.name, await thread.call(method, args, kwargs))
+            return encode_result(method.name, await thread.call_typed(method, args, kwargs))
         await _stream(thread, method, args, kwargs, stream)
         return b""
 

@@ -11,7 +11,7 @@ from plait import errors
 from plait.actor.logs import log_internal
 from plait.agents.run import Interrupted
 from plait.errors import CallFailed, MigrationFailed, PlaitError
-from plait.node.remote_values import encode_value
+from plait.node.json_calls import encode_value
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, printable
 

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 import msgspec
 
+from plait.node.json_calls import EncodedArguments
 from plait.node.remote_chain import Chain
 from plait.store.protocol import Order, ThreadKey, ThreadRow
 
 __all__ = [
-    "Arguments",
     "CallMethod",
     "CallPart",
     "CallThread",
@@ -29,13 +29,6 @@ __all__ = [
     "decode_envelope",
     "encode_envelope",
 ]
-
-
-class Arguments(msgspec.Struct, frozen=True, array_like=True):
-    """The arguments of a call, each as JSON."""
-
-    positional: list[bytes] = []
-    named: dict[str, bytes] = {}
 
 
 class OfThread(msgspec.Struct, frozen=True, array_like=True):
@@ -60,14 +53,14 @@ class CallThread(OfThread, frozen=True, tag="thread"):
     """Call one of THREAD_METHODS of the thread itself."""
 
     method: str
-    arguments: Arguments
+    arguments: EncodedArguments
 
 
 class CallMethod(OfThread, frozen=True, tag="call"):
     """Call an rpc by its name."""
 
     method: str
-    arguments: Arguments
+    arguments: EncodedArguments
 
 
 class RunAgent(OfThread, frozen=True, tag="run"):
@@ -86,7 +79,7 @@ class CallPart(OfThread, frozen=True, tag="part"):
 
     part: str
     method: str
-    arguments: Arguments
+    arguments: EncodedArguments
 
 
 class ExportThread(OfThread, frozen=True, tag="export"):

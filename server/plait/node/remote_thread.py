@@ -14,10 +14,10 @@ from plait.agents.agent import AgentMethod, Given
 from plait.backoff import Backoff
 from plait.errors import Conflict
 from plait.limits import Limits
+from plait.node.json_calls import EncodedArguments, encode_arguments, encode_value, find_method_result
 from plait.node.local_thread import THREAD_METHODS, find_part
 from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import (
-    Arguments,
     CallMethod,
     CallPart,
     CallThread,
@@ -26,14 +26,7 @@ from plait.node.remote_requests import (
     SetState,
     StateReply,
 )
-from plait.node.remote_values import (
-    decode_result,
-    encode_arguments,
-    encode_attributes,
-    encode_value,
-    find_part_result,
-    find_result_type,
-)
+from plait.node.remote_values import decode_result, encode_attributes, find_part_result
 from plait.parts.encoding import encode_key, encode_named
 from plait.parts.values import Values
 from plait.parts.values_ops import call_change
@@ -75,18 +68,19 @@ class RemoteThread:
                 return found.version
             await retries.wait()
 
-    async def call_thread(self, method: str, *args: Any) -> Any:
-        request = CallThread(self._key, method, encode_arguments(method, args, {}))
-        return decode_result(await self._nodes.ask(self._key, request), THREAD_METHODS[method], method)
+    async def call_thread(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        result, reads = THREAD_METHODS[method]
+        request = CallThread(self._key, method, encode_arguments(method, args, kwargs))
+        return decode_result(await self._nodes.ask(self._key, request, reads=reads), result, method)
 
     # Calls
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         answer = await self._nodes.ask(self._key, self._make_call(method, args, kwargs))
-        return decode_result(answer, find_result_type(method), method.name)
+        return decode_result(answer, find_method_result(method), method.name)
 
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
-        type_ = find_result_type(method)
+        type_ = find_method_result(method)
         async with aclosing(self._nodes.stream(self._key, self._make_call(method, args, kwargs))) as chunks:
             async for chunk in chunks:
                 yield decode_result(chunk, type_, method.name)
@@ -122,7 +116,7 @@ class RemoteThread:
             await retries.wait()
 
     async def _call_values(self, part: str, method: str, type_: Any, *args: str | bytes | None) -> Any:
-        request = CallPart(self._key, part, method, Arguments([encode_json(each) for each in args]))
+        request = CallPart(self._key, part, method, EncodedArguments([encode_json(each) for each in args]))
         answer = await self._nodes.ask(self._key, request, reads=method == "read_json")
         return decode_result(answer, type_, f"{part}.{method}")
 

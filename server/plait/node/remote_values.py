@@ -1,58 +1,32 @@
-"""Encodes what a call to another node carries: arguments, results and errors. Values travel as JSON."""
+"""Encodes what a call to another node carries besides the arguments and results of rpcs. Values travel as JSON."""
 
-import collections.abc
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_type_hints
 
-import msgspec
-
-from plait.actor.rpc import Method
 from plait.agents.run import Interruption
-from plait.node.remote_requests import Arguments
+from plait.node.json_calls import EncodedArguments, decode_value, encode_value, find_decoder
 from plait.parts.part import Part
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite, encode_json
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json
+from plait_schemas.rpc import find_result_type
 
 __all__ = [
     "decode_attributes",
     "decode_part_arguments",
     "decode_result",
-    "encode_arguments",
     "encode_attributes",
     "encode_result",
-    "encode_value",
     "find_part_result",
-    "find_result_type",
 ]
 
-_STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
 # The first byte of a result: a value, or an Interruption.
 _VALUE: Final = b"v"
 _INTERRUPTION: Final = b"i"
 
 
-# Arguments and results
-
-
-def encode_value(what: str, value: object) -> bytes:
-    """Return a value as JSON. Raises TypeError, or ValueError for a number that is infinite or not a number."""
-    try:
-        return encode_finite(value)
-    except ValueError as error:
-        if type(error) is ValueError:
-            raise ValueError(f"{what} cannot be sent to another process: {error}") from None
-        raise
-    except UNENCODABLE as error:
-        text = "a function" if callable(value) else str(error)
-        raise TypeError(f"{what} cannot be sent to another process, as it is not JSON: {text}") from None
-
-
-def encode_arguments(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a call. Raises TypeError and ValueError."""
-    positional = [encode_value(f"argument {place} of {method}", value) for place, value in enumerate(args, 1)]
-    return Arguments(positional, {name: encode_value(f"{name!r} of {method}", value) for name, value in kwargs.items()})
+# Results, and the arguments of parts
 
 
 def encode_result(method: str, value: object) -> bytes:
@@ -66,21 +40,18 @@ def decode_result(data: bytes, type_: Any, method: str) -> Any:
     """Return a result as a value of its annotation. Raises TypeError if it is none."""
     if data[:1] == _INTERRUPTION:
         found = decode_json(data[1:])
-        return Interruption(found["message"], found["output"] and _decode(encode_json(found["output"]), type_, method))
-    return _decode(data[1:], type_, method)
+        return Interruption(
+            found["message"], found["output"] and decode_value(encode_json(found["output"]), type_, method)
+        )
+    return decode_value(data[1:], type_, method)
 
 
 def _decode_leniently(data: bytes, type_: Any) -> Any:
     """Return an argument as a value of its annotation, or as plain JSON, which the method may refuse."""
     try:
-        return _find_decoder(type_)(data)
+        return find_decoder(type_)(data)
     except NOT_JSON:
         return decode_json(data)
-
-
-def find_result_type(method: Method) -> Any:
-    """Return the type of what an rpc or an agent returns, or of each chunk of one that streams."""
-    return _find_result_type(method)
 
 
 def find_part_result(part: Part[Any], method: str) -> Any:
@@ -99,50 +70,13 @@ def _find_bound(part: Part[Any]) -> Any:
 
 
 @lru_cache(4096)
-def _find_result_type(method: Method) -> Any:
-    _, types = method.read_types()
-    found = types.get("return", Any)
-    if method.is_stream:
-        found = get_args(found)[0] if get_origin(found) in _STREAMS else Any
-    return found
-
-
-@lru_cache(4096)
 def _find_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the annotations of a method of a part; under "return", what awaiting its result returns."""
     types = get_type_hints(function)
-    returned = types.get("return", Any)
-    origin = get_origin(returned) or returned
-    if isinstance(origin, type) and issubclass(origin, collections.abc.Awaitable):
-        arguments = get_args(returned)
-        returned = arguments[0] if arguments else _find_awaited(origin)
-    return types | {"return": returned}
+    return types | {"return": find_result_type(types.get("return", Any))}
 
 
-def _find_awaited(cls: type) -> Any:
-    """Return what awaiting an object of a class returns, such as a subclass of Result[str]."""
-    for base in getattr(cls, "__orig_bases__", ()):
-        if get_args(base):
-            return get_args(base)[0]
-    return Any
-
-
-@lru_cache(4096)
-def _find_decoder(type_: Any) -> Callable[[bytes], Any]:
-    try:
-        return msgspec.json.Decoder(type_).decode
-    except TypeError:  # A type that JSON does not have, such as a type variable: its value travels as plain JSON.
-        return decode_json
-
-
-def _decode(data: bytes, type_: Any, method: str) -> Any:
-    try:
-        return _find_decoder(type_)(data)
-    except NOT_JSON as error:
-        raise TypeError(f"{method} has returned a value that does not fit its annotation: {error}") from None
-
-
-def decode_part_arguments(part: Part[Any], method: str, given: Arguments) -> tuple[list[Any], dict[str, Any]]:
+def decode_part_arguments(part: Part[Any], method: str, given: EncodedArguments) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a method of a part, as values of their annotations."""
     function = getattr(_find_bound(part), method, None)
     if not callable(function):
@@ -191,13 +125,13 @@ def decode_attributes(named: Mapping[str, bytes], typed: Mapping[str, bytes]) ->
     for name, data in typed.items():
         if (cls := _find_type(name)) is None:
             raise TypeError(f"there is no type {name} in this process, for an attribute of a run")
-        found[cls] = _find_decoder(cls)(data)
+        found[cls] = find_decoder(cls)(data)
     return found
 
 
 def _is_read_as(data: bytes, name: str, cls: type) -> bool:
     try:
-        return _find_type(name) is cls and isinstance(_find_decoder(cls)(data), cls)
+        return _find_type(name) is cls and isinstance(find_decoder(cls)(data), cls)
     except NOT_JSON:
         return False
 

@@ -4,18 +4,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from plait.actor.client_types import make_types_files
+from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
 from plait.cluster.use import check_unused
 from plait.errors import PlaitError
 from plait.kv.user_names import user_prefix
 from plait.node.forking import Fork
-from plait.node.handle import Handle
 from plait.node.importing import Import, read_header
 from plait.node.listing import INNER_KINDS
 from plait.node.node import Node
@@ -25,6 +25,8 @@ from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 from plait_schemas.codec import encode_json
 
 __all__ = ["ThreadHost"]
+
+T = TypeVar("T", bound=Thread[Any])
 
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -36,7 +38,7 @@ class ThreadHost:
     _store: Store
     _kinds: list[Kind]
 
-    def thread(self, kind: type[Thread[Any]], name: str) -> Handle:
+    def thread(self, kind: type[T], name: str) -> Handle[T]:
         """Return a handle of a thread, for server code. Raises NotFound."""
         return self._node.handle(kind, name)
 
@@ -86,7 +88,9 @@ class ThreadHost:
             async for lines in found:
                 yield lines
 
-    async def import_thread(self, source: Path | bytes, *, name: str | None = None, replace: bool = False) -> Handle:
+    async def import_thread(
+        self, source: Path | bytes, *, name: str | None = None, replace: bool = False
+    ) -> Handle[Any]:
         """Create a thread from a file, or the bytes, of `export_thread`, under another name if one is given.
 
         A state of an older `state_version` is migrated. Fields and parts that the class lacks are dropped, and missing
@@ -103,9 +107,13 @@ class ThreadHost:
         await self._node.everywhere.import_thread(work, replace=replace)
         return self._node.handle(work.kind.cls, work.key.name)
 
+    @overload
+    async def fork_thread(self, kind: type[T], name: str, new_name: str, *, at: int | None = None) -> Handle[T]: ...
+    @overload
+    async def fork_thread(self, kind: str, name: str, new_name: str, *, at: int | None = None) -> Handle[Any]: ...
     async def fork_thread(
         self, kind: type[Thread[Any]] | str, name: str, new_name: str, *, at: int | None = None
-    ) -> Handle:
+    ) -> Handle[Any]:
         """Create a thread from another one: with its parts, and with its state, or with that of the version `at`.
 
         The parts are as they are when the fork begins, with all changes made before; what a run has not committed is

@@ -137,7 +137,7 @@ def make_app(**settings: Any) -> Plait:
 async def until_connected(app: Plait, count: int) -> None:
     """Wait until so many follow the thread of most tests."""
     async with asyncio.timeout(TIMEOUT):
-        while await app.thread(Conversation, "one").connected() != count:
+        while await app.thread(Conversation, "one").call(Conversation.connected) != count:
             pass
 
 

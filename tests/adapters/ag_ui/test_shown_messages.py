@@ -115,7 +115,7 @@ def result(call: str, id: str, content: str = "paid") -> dict[str, Any]:
 
 
 async def listed(app: Plait) -> list[Message]:
-    return list((await app.thread(Desk, "one").messages.list()).messages)
+    return list((await app.thread(Desk, "one").part(Desk.messages).list()).messages)
 
 
 def contents(messages: list[dict[str, Any]]) -> list[Any]:
@@ -166,7 +166,7 @@ async def test_a_result_of_an_old_call_is_added_and_a_made_up_one_is_not(desk: S
         assert await stream.rest() == ["RUN_ERROR"]
     for _ in range(2):
         await shown(desk.web, "echo", result("c1", "t1"))
-    found = (await desk.app.thread(Desk, "one").messages.list(1000)).messages
+    found = (await desk.app.thread(Desk, "one").part(Desk.messages).list(1000)).messages
     assert [each.tool_call_id for each in found if each.role == "tool"] == ["c1"]
 
 
@@ -182,10 +182,12 @@ async def test_an_old_message_that_is_sent_again_is_there_once(desk: Served) -> 
     await shown(desk.web, "echo", user("one", "u1"))
     await shown(desk.web, "echo", user("two", "u1"))
     await shown(desk.web, "chatter")
-    second = next(each for each in (await desk.app.thread(Desk, "one").messages.list(5, order="asc")).messages[2:])
+    second = next(
+        each for each in (await desk.app.thread(Desk, "one").part(Desk.messages).list(5, order="asc")).messages[2:]
+    )
     assert second.content == "two"
     await shown(desk.web, "echo", user("one", "u1"), user("two", "u1"), user("two", second.id))
-    found = (await desk.app.thread(Desk, "one").messages.list(1000)).messages
+    found = (await desk.app.thread(Desk, "one").part(Desk.messages).list(1000)).messages
     assert [each.content for each in found if each.role == "user"] == ["one", "two"]
 
 

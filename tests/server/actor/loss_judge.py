@@ -155,24 +155,26 @@ async def take_step(  # noqa: PLR0912
             await others[0].set_state(lambda state: {"marks": [*state["marks"], mark]})
             told.durable.add(mark)
         case "other value":
-            await others[0].values.push("marks", mark)
+            await others[0].part(Judged.values).push("marks", mark)
             if not told.is_run:
                 told.durable.add(mark)
         case "call":
             told.unknown.add(mark)
-            await others[0].work(numbers[0])
+            await others[0].call(Judged.work, numbers[0])
             told.durable |= answered(called[0], told)
         case "call beside":
             told.unknown.add(mark)
-            await others[0].work_beside(numbers[0])
+            await others[0].call(Judged.work_beside, numbers[0])
             told.durable |= answered(called[0], told)
         case "both":
             told.unknown.add(mark)
-            await asyncio.gather(*(other.work_beside(number) for other, number in zip(others, numbers, strict=True)))
+            await asyncio.gather(
+                *(other.call(Judged.work_beside, number) for other, number in zip(others, numbers, strict=True))
+            )
         case "catch call":
             told.unknown.add(mark)
             try:
-                await others[0].work(numbers[0])
+                await others[0].call(Judged.work, numbers[0])
             except StoreError as error:
                 marks = called[0].marks() - told.unknown
                 if type(error) is StoreError:
@@ -292,11 +294,11 @@ class Round:
             async with asyncio.timeout(PATIENCE):
                 match how:
                     case "work":
-                        await handle.work(number)
+                        await handle.call(Judged.work, number)
                     case "work beside":
-                        await handle.work_beside(number)
+                        await handle.call(Judged.work_beside, number)
                     case "stream":
-                        async for chunk in handle.stream(number):
+                        async for chunk in handle.stream(Judged.stream, number):
                             chunks += chunk
                     case "set":
                         mark = program.steps[0][1]
@@ -343,7 +345,7 @@ class Round:
                 handle = self.app.thread(Judged, name)
                 stored = await handle.state()
                 assert stored == state, "the state that was shown is not the one that is stored"
-                found.update(stored["marks"], await handle.values.get("marks", []))
+                found.update(stored["marks"], await handle.part(Judged.values).get("marks", []))
         wrong = [f"lost: {mark}, {who}" for mark, who in self.present.items() if mark not in found]
         wrong += [f"there: {mark}, {who}" for mark, who in self.absent.items() if mark in found]
         self.counts["marks judged"] += len(self.present) + len(self.absent)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -142,7 +143,7 @@ class RestlessInCalls(Restless):
     """Does so through calls of itself."""
 
     async def change(self) -> None:
-        await self.thread(RestlessInCalls, self.name).add()
+        await self.thread(RestlessInCalls, self.name).call(RestlessInCalls.add)
 
     @rpc
     def add(self) -> None:
@@ -539,7 +540,7 @@ class Board(Room):
 
     @rpc
     async def through_itself(self) -> None:
-        await self.thread(Board, self.name).set_now()
+        await self.thread(Board, self.name).call(Board.set_now)
 
     @rpc
     async def by_its_handle(self) -> None:
@@ -547,12 +548,12 @@ class Board(Room):
 
     @rpc
     async def by_its_own_stream(self) -> None:
-        async for _ in self.thread(Board, self.name).stream():
+        async for _ in self.thread(Board, self.name).stream(Board.stream):
             pass
 
     @rpc(concurrent=True)
     async def beside_other_turns(self) -> None:
-        await self.thread(Board, self.name).set_now()
+        await self.thread(Board, self.name).call(Board.set_now)
 
     @rpc
     async def by_a_task(self) -> None:
@@ -579,18 +580,18 @@ class Board(Room):
 
     @rpc
     async def through_another(self) -> None:
-        await self.thread(Relay, "relay").pass_on(self.name)
+        await self.thread(Relay, "relay").call(Relay.pass_on, self.name)
 
     @rpc
     async def by_a_task_of_another(self) -> None:
-        await self.thread(Relay, "relay").pass_on_in_a_task(self.name)
+        await self.thread(Relay, "relay").call(Relay.pass_on_in_a_task, self.name)
 
     @rpc
     def after_the_turn(self) -> None:
         async def go_on() -> None:
             await self.gate.wait()
             try:
-                await self.thread(Board, self.name).set_now()
+                await self.thread(Board, self.name).call(Board.set_now)
             except Readonly as error:
                 self.lines.append(type(error))
             self.runs.set()
@@ -603,7 +604,7 @@ class Board(Room):
 
     @rpc
     async def note_elsewhere(self) -> None:
-        await self.thread(Relay, "relay").note()
+        await self.thread(Relay, "relay").call(Relay.note)
 
 
 class Relay(Room):
@@ -617,7 +618,7 @@ class Relay(Room):
 
     @rpc
     async def pass_on(self, name: str) -> None:
-        await self.thread(Board, name).set_now()
+        await self.thread(Board, name).call(Board.set_now)
 
     @rpc
     async def pass_on_in_a_task(self, name: str) -> None:
@@ -701,7 +702,7 @@ class Ping(Room):
     @rpc
     async def ping(self, depth: int) -> list[str]:
         self.lines.append("ping begins")
-        found = await self.thread(Pong, "one").pong(depth) if depth else []
+        found = await self.thread(Pong, "one").call(Pong.pong, depth) if depth else []
         self.lines.append("ping ends")
         return ["ping", *found]
 
@@ -711,7 +712,7 @@ class Ping(Room):
 
     @rpc
     async def through(self) -> None:
-        await self.thread(Pong, "one").back_and_wait()
+        await self.thread(Pong, "one").call(Pong.back_and_wait)
 
     @rpc
     async def wait(self) -> None:
@@ -722,17 +723,17 @@ class Ping(Room):
 
     @rpc
     async def itself(self) -> str:
-        return str((await self.thread(Ping, self.name).ping(0))[0])
+        return str((await self.thread(Ping, self.name).call(Ping.ping, 0))[0])
 
 
 class Pong(Room):
     @rpc
     async def pong(self, depth: int) -> list[str]:
-        return ["pong", *await self.thread(Ping, "one").ping(depth - 1)]
+        return ["pong", *await self.thread(Ping, "one").call(Ping.ping, depth - 1)]
 
     @rpc
     async def back_and_wait(self) -> None:
-        await self.thread(Ping, "one").wait()
+        await self.thread(Ping, "one").call(Ping.wait)
 
 
 async def test_threads_may_call_each_other_in_circles() -> None:
@@ -744,11 +745,11 @@ async def test_threads_may_call_each_other_in_circles() -> None:
 class Deep(Room):
     @rpc
     async def down(self, calls: int) -> int:
-        return 0 if calls == 1 else 1 + int(await self.thread(Deep, self.name).down(calls - 1))
+        return 0 if calls == 1 else 1 + int(await self.thread(Deep, self.name).call(Deep.down, calls - 1))
 
     @rpc(concurrent=True)
     async def down_elsewhere(self, calls: int) -> int:
-        return 0 if calls == 1 else 1 + int(await self.thread(Deep, str(calls)).down_elsewhere(calls - 1))
+        return 0 if calls == 1 else 1 + int(await self.thread(Deep, str(calls)).call(Deep.down_elsewhere, calls - 1))
 
 
 @pytest.mark.parametrize("method", ["down", "down_elsewhere"])
@@ -764,7 +765,7 @@ async def test_a_chain_of_more_than_64_calls_is_refused_with_one_error_that_is_n
         assert caplog.text == ""
 
 
-class Baton:
+class Baton(msgspec.Struct, eq=False, weakref=True):
     """What a call is given: a thread keeps it as long as it keeps the call."""
 
 
@@ -776,11 +777,11 @@ class Ring(Thread[int]):
     batons: ClassVar[weakref.WeakSet[Baton]] = weakref.WeakSet()
 
     @rpc
-    async def hand_on(self, left: int, baton: Any) -> None:
+    async def hand_on(self, left: int, baton: Baton) -> None:
         self.batons.add(baton)
         await self.set_state(lambda n: n + 1)
         if left:
-            Ring.next = asyncio.ensure_future(self.thread(Ring, str(left % 3)).hand_on(left - 1, Baton()))
+            Ring.next = asyncio.ensure_future(self.thread(Ring, str(left % 3)).call(Ring.hand_on, left - 1, Baton()))
             await asyncio.sleep(0)
 
 
@@ -845,8 +846,8 @@ async def test_a_thread_may_call_others_and_itself_while_it_starts() -> None:
     class Waking(Room):
         async def on_start(self) -> None:  # type: ignore[override]
             super().on_start()
-            self.lines += await self.thread(Pong, "one").pong(1)
-            self.lines.append(await self.thread(Waking, self.name).hello())
+            self.lines += await self.thread(Pong, "one").call(Pong.pong, 1)
+            self.lines.append(await self.thread(Waking, self.name).call(Waking.hello))
 
         @rpc
         def hello(self) -> str:

@@ -225,30 +225,30 @@ class Counter(Thread[int]):
         if how == "by a change":
             await other.set_state(7)
         elif how == "by a value":
-            await other.values.set("key", 7)
+            await other.part(Other.values).set("key", 7)
         elif how == "by its end":
             await other.destroy()
         elif how == "deep":
-            await other.deep()
+            await other.call(Other.deep)
         elif how == "not at all":
-            await other.deep(is_changing=False)
+            await other.call(Other.deep, is_changing=False)
         else:
-            await other.add_now()
+            await other.call(Other.add_now)
         self.said.append("first")
         await self.hold()
         return "added"
 
     @rpc
     async def call_and_wait(self) -> str:
-        return str(await self.thread(Other, "other").wait_and_add())
+        return str(await self.thread(Other, "other").call(Other.wait_and_add))
 
     @rpc
     async def let_look_later(self) -> None:
-        await self.thread(Other, "other").look_later()
+        await self.thread(Other, "other").call(Other.look_later)
 
     @rpc
     async def call_back(self) -> str:
-        return str(await self.thread(Other, "other").call_back())
+        return str(await self.thread(Other, "other").call(Other.call_back))
 
     @rpc
     async def change_elsewhere_and_wait(self) -> None:
@@ -288,7 +288,7 @@ class Other(Thread[int]):
     @rpc
     async def deep(self, *, is_changing: bool = True) -> None:
         deeper = self.thread(Other, "deeper")
-        await (deeper.add_now() if is_changing else deeper.look())
+        await (deeper.call(Other.add_now) if is_changing else deeper.call(Other.look))
 
     @rpc
     async def look(self) -> int:
@@ -306,14 +306,14 @@ class Other(Thread[int]):
         self.waiting += 1
         await self.gate.wait()
         try:
-            await self.thread(Counter, "one").look()
+            await self.thread(Counter, "one").call(Counter.look)
         except StoreError as error:
             self.said.append(f"{type(error).__name__}: {error}")
 
     @rpc
     async def call_back(self) -> str:
         try:
-            return str(await self.thread(Counter, "one").add_and_wait())
+            return str(await self.thread(Counter, "one").call(Counter.add_and_wait))
         except StoreError as error:
             self.said.append(type(error).__name__)
             return "went on"
@@ -830,7 +830,7 @@ async def test_nobody_is_let_in_by_a_value_that_was_lost() -> None:
         thread: Any = actor.thread
         await outcome(thread.values.items())
         house.store.is_held = True
-        change = asyncio.create_task(house.handle(ByValue).values.set("open", 1))
+        change = asyncio.ensure_future(house.handle(ByValue).values.set("open", 1))
         await until(lambda: house.store.waiting)
         client = Client(actor, "a")
         client.open()

@@ -316,7 +316,12 @@ def test_the_thread_may_have_another_name_than_self() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("addPlayer", "; did you mean add_player?"), ("add_plyaer", "; did you mean add_player?"), ("leave", "")],
+    [
+        ("addPlayer", "; did you mean add_player?"),
+        ("add_plyaer", "; did you mean add_player?"),
+        ("leave", "; did you mean leave_all?"),
+        ("swim", ""),
+    ],
 )
 async def test_an_unknown_rpc_is_told_with_the_name_that_was_meant(name: str, hint: str) -> None:
     class Room(Thread[None]):

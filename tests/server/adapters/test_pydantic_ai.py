@@ -283,7 +283,7 @@ async def test_a_prompt_that_cannot_be_kept_is_refused_before_the_model_is_calle
     prompt = "x" * {"prompt": 1 << 20, "others": 10, "both": 600_000}[full]
     async with app:
         await app.run("talk", "one", thread="one")
-        values = app.thread(Conversation, "one").values
+        values = app.thread(Conversation, "one").part(Conversation.values)
         room = await values.room("others")
         await values.set("others", "x" * {"prompt": 1, "others": room - 20_000, "both": 500_000}[full])
         with pytest.raises(TooLarge, match="the prompt and its answer need"):

@@ -102,14 +102,14 @@ def make_app(agent: Agent[Any, Any], store: str = "memory:", *, limits: Limits |
 
 
 async def listed(app: Plait) -> list[Message]:
-    page = await app.thread(Desk, "one").messages.list(10_000, include_silent=True)
+    page = await app.thread(Desk, "one").part(Desk.messages).list(10_000, include_silent=True)
     return list(page.messages)
 
 
 async def answered(app: Plait) -> list[Message]:
     """Wait until nothing is queued, and return what is there."""
     async with asyncio.timeout(30):
-        while await app.thread(Desk, "one").messages.pending():  # noqa: ASYNC110
+        while await app.thread(Desk, "one").part(Desk.messages).pending():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return await listed(app)
 
@@ -145,10 +145,10 @@ async def test_what_is_queued_is_the_prompt_and_each_message_is_at_its_place() -
         return {"found": at}
 
     async with make_app(agent) as app:
-        await app.thread(Desk, "one").messages.queue("Look!")
+        await app.thread(Desk, "one").part(Desk.messages).queue("Look!")
         found = await answered(app)
         first = model.seen[-1]
-        await app.thread(Desk, "one").messages.queue("Again!")
+        await app.thread(Desk, "one").part(Desk.messages).queue("Again!")
         await answered(app)
     assert [(each.role, each.content, each.silent) for each in found] == [
         ("user", "Look!", False),
@@ -294,7 +294,7 @@ async def test_an_interrupt_keeps_what_the_model_had_said(is_queued: bool) -> No
     app = make_app(model.agent())
     async with app:
         if is_queued:
-            await app.thread(Desk, "one").messages.queue("count")
+            await app.thread(Desk, "one").part(Desk.messages).queue("count")
             found = await answered(app)
         else:
             assert await app.run("talk", "count", thread="one") == Interruption("stop")

@@ -141,7 +141,7 @@ async def test_threads_are_found_by_members_of_their_metadata(store: Store) -> N
         await app.run("note", {"topic": None}, thread="four")
         await app.run("note", {}, thread="five")
         await app.thread(Bare, "six").set_state(1)
-        await app.thread(Room, "seven").values.set("topic", "tea")
+        await app.thread(Room, "seven").part(Room.values).set("topic", "tea")
         assert await names(app, metadata={"topic": "tea"}) == ["three", "one", "two"]
         assert await names(app, metadata={"topic": "tea"}, limit=2) == ["three", "one"]
         (after,) = [row async for row in app.threads() if row.key.name == "three"]
@@ -171,8 +171,8 @@ async def test_threads_are_listed_with_their_users_and_times_in_the_order_of_the
         await app.run("note", {}, user_id="a/é", session_id="s")
         await app.run("note", {}, thread="lobby", user_id="a/é")
         await app.run("note", {}, user_id="a/é")
-        await app.session(Room, "s", user_id="grace").values.set("n", 1)
-        await app.session(Room, "t", user_id="\ud83d").values.set("n", 1)
+        await app.session(Room, "s", user_id="grace").part(Room.values).set("n", 1)
+        await app.session(Room, "t", user_id="\ud83d").part(Room.values).set("n", 1)
         rows = [row async for row in app.threads(kind=Room, order="created")]
         assert [row.user for row in rows] == [None, "grace", "a/é", None, "a/é"]
         created = [row.created_at for row in rows]
@@ -182,7 +182,7 @@ async def test_threads_are_listed_with_their_users_and_times_in_the_order_of_the
         ada = [row async for row in app.threads(user_id="a/é", order="created")]
         assert ada == [rows[2], rows[4]]
         assert await names(app, user_id="\ud83d") == [rows[0].key.name]
-        await app.session(Room, "s", user_id="a/é").values.set("n", 2)
+        await app.session(Room, "s", user_id="a/é").part(Room.values).set("n", 2)
         latest = [row async for row in app.threads(kind=Room, order="changed")]
         assert latest[0].key == rows[4].key
         assert latest[0].created_at == rows[4].created_at
@@ -223,29 +223,29 @@ def test_a_class_cannot_have_a_kind_of_plaits_own(name: str) -> None:
 async def test_values_are_read_and_written_from_outside_and_reading_begins_no_thread(store: Store) -> None:
     async with make_app(store) as app:
         room = app.thread(Room, "one")
-        assert await room.values.get("n") is None
-        assert await room.values.metadata() == {}
+        assert await room.part(Room.values).get("n") is None
+        assert await room.part(Room.values).metadata() == {}
         assert await names(app) == []
-        await room.values.set("n", 1)
-        await room.values.push("log", "x", max_records=3)
-        assert await room.values.update("n", lambda n: n + 1) == 2
-        await room.values.set_metadata({"topic": "tea"})
-        await app.thread(Hall, "one").notes.set("k", "v")
+        await room.part(Room.values).set("n", 1)
+        await room.part(Room.values).push("log", "x", max_records=3)
+        assert await room.part(Room.values).update("n", lambda n: n + 1) == 2
+        await room.part(Room.values).set_metadata({"topic": "tea"})
+        await app.thread(Hall, "one").part(Hall.notes).set("k", "v")
     async with make_app(store) as app:
-        assert await app.thread(Room, "one").values.items() == [("n", 2), ("log", ["x"])]
-        assert await app.thread(Room, "one").values.metadata() == {"topic": "tea"}
-        assert await app.thread(Hall, "one").notes.get("k") == "v"
+        assert await app.thread(Room, "one").part(Room.values).items() == [("n", 2), ("log", ["x"])]
+        assert await app.thread(Room, "one").part(Room.values).metadata() == {"topic": "tea"}
+        assert await app.thread(Hall, "one").part(Hall.notes).get("k") == "v"
         with pytest.raises(AttributeError, match="values"):
-            _ = app.thread(Hall, "one").values
+            app.thread(Hall, "one").part(Room.values)
 
 
 async def test_what_is_read_from_outside_is_durable() -> None:
     store = TroubledStore()
     async with make_app(store) as app:
-        values = app.thread(Room, "one").values
+        values = app.thread(Room, "one").part(Room.values)
         await values.set("n", 1)
         store.is_held = True
-        writing = asyncio.create_task(values.set("n", 2))
+        writing = asyncio.ensure_future(values.set("n", 2))
         while not store.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         reading = asyncio.gather(
@@ -333,12 +333,12 @@ async def test_what_is_written_from_outside_during_a_run_stays_and_the_run_is_no
         room = app.thread(Room, "one")
         running = asyncio.create_task(app.run("slow", thread="one"))
         await started.wait()
-        await room.values.set("b", "from outside")
-        await room.values.push("log", "from outside")
-        assert await room.values.items() == [("b", "from outside"), ("log", ["from outside"])]
+        await room.part(Room.values).set("b", "from outside")
+        await room.part(Room.values).push("log", "from outside")
+        assert await room.part(Room.values).items() == [("b", "from outside"), ("log", ["from outside"])]
         ending.set()
         await running
-        assert dict(await room.values.items()) == {
+        assert dict(await room.part(Room.values).items()) == {
             "a": "of the run",
             "b": "from outside",
             "log": ["from outside", "of the run"],
@@ -350,16 +350,16 @@ async def test_what_a_run_does_to_its_own_thread_by_a_handle_is_committed_with_t
 
     @app.agent("own", thread=Room)
     async def own(ctx: Context, fails: bool) -> None:
-        await app.thread(Room, ctx.thread.name).values.set("n", 1)
+        await app.thread(Room, ctx.thread.name).part(Room.values).set("n", 1)
         if fails:
             raise LookupError
 
     async with app:
         with pytest.raises(LookupError):
             await app.run("own", True, thread="one")
-        assert await app.thread(Room, "one").values.get("n") is None
+        assert await app.thread(Room, "one").part(Room.values).get("n") is None
         await app.run("own", False, thread="one")
-        assert await app.thread(Room, "one").values.get("n") == 1
+        assert await app.thread(Room, "one").part(Room.values).get("n") == 1
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ async def test_what_a_listener_of_created_writes_stays_when_the_run_that_has_beg
     lab.app.on("thread.created", created)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(lab.do(work), 10)
-    assert await lab.app.thread(Conversation, "one").values.items() == [("by", "listener")]
+    assert await lab.app.thread(Conversation, "one").part(Conversation.values).items() == [("by", "listener")]
 
 
 def test_an_unknown_event_is_refused_with_the_nearest() -> None:

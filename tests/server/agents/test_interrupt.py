@@ -392,7 +392,7 @@ async def test_an_interrupt_ends_the_run_also_if_what_it_called_in_another_threa
     @app.agent("do", thread=Conversation)
     async def do(ctx: Context[Conversation]) -> Any:
         await ctx.thread.values.set("kept", 1)
-        return await app.thread(Tool, "tool").look()
+        return await app.thread(Tool, "tool").call(Tool.look)
 
     async with app:
         task = asyncio.create_task(app.run("do", thread="one"))
@@ -400,7 +400,7 @@ async def test_an_interrupt_ends_the_run_also_if_what_it_called_in_another_threa
         assert await app.interrupt(ONE, "stop")
         gate.open()
         assert await ended(task) == Interruption("stop")
-        assert await app.thread(Conversation, "one").values.items() == [("kept", 1)]
+        assert await app.thread(Conversation, "one").part(Conversation.values).items() == [("kept", 1)]
 
 
 @pytest.mark.parametrize("event", ["session.started", "agent.started"])

@@ -886,7 +886,7 @@ async def test_a_task_that_outlives_its_run_stores_what_it_writes_at_once(lab: L
     await lab.do(work)
     gate.open()
     await ended(tasks[0])
-    assert await lab.app.thread(Conversation, "one").values.items() == [("run", 1), ("late", 1)]
+    assert await lab.app.thread(Conversation, "one").part(Conversation.values).items() == [("run", 1), ("late", 1)]
 
 
 async def test_an_error_in_background_work_is_logged_and_fails_nothing(

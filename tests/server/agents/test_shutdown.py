@@ -1,9 +1,9 @@
 """Turns and runs that use other threads as the server shuts down."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.server.agents.lab import Conversation, CountingMemory
@@ -13,13 +13,14 @@ from plait import Context, Interruption, Plait, Thread, Unavailable, Values, rpc
 
 
 class Desk(Thread[Any]):
-    """Another kind of thread, whose rpc does what it is given."""
+    """Another kind of thread, whose rpc does what it is told by name."""
 
     values = Values()
+    works: ClassVar[dict[str, Callable[[], Awaitable[Any]]]] = {}
 
     @rpc(concurrent=True)
-    async def do(self, work: Any) -> Any:
-        return await work(self)
+    async def do(self, work: str) -> Any:
+        return await self.works[work]()
 
 
 @asynccontextmanager
@@ -56,8 +57,10 @@ async def test_what_had_begun_may_use_sleeping_threads_and_run_agents_there(call
         async def use_others(_: Any = None) -> None:
             await gate.wait()
             found.append(await app.run("do", note, thread="two"))
-            await app.thread(Desk, "desk").values.set("n", 1)
-            found.append(await app.thread(Desk, "other").do(lambda desk: app.run("do", note, thread="three")))
+            await app.thread(Desk, "desk").part(Desk.values).set("n", 1)
+            found.append(await app.thread(Desk, "other").call(Desk.do, "run"))
+
+        Desk.works = {"run": lambda: app.run("do", note, thread="three"), "use others": use_others}
 
         async def run(ctx: Context[Conversation]) -> None:
             if caller == "background":
@@ -66,7 +69,7 @@ async def test_what_had_begun_may_use_sleeping_threads_and_run_agents_there(call
                 await use_others()
 
         if caller == "rpc":
-            task = asyncio.create_task(app.thread(Desk, "begin").do(use_others))
+            task = asyncio.create_task(app.thread(Desk, "begin").call(Desk.do, "use others"))
         else:
             task = asyncio.create_task(app.run("do", run, thread="one"))
         await gate.somebody()
@@ -82,9 +85,9 @@ async def test_what_had_begun_may_use_sleeping_threads_and_run_agents_there(call
         await ended(task)
         await end(app)
         assert found == ["two", "three"]
-        assert await app.thread(Conversation, "two").values.items() == [("noted", 1)]
-        assert await app.thread(Conversation, "three").values.items() == [("noted", 1)]
-        assert await app.thread(Desk, "desk").values.items() == [("n", 1)]
+        assert await app.thread(Conversation, "two").part(Conversation.values).items() == [("noted", 1)]
+        assert await app.thread(Conversation, "three").part(Conversation.values).items() == [("noted", 1)]
+        assert await app.thread(Desk, "desk").part(Desk.values).items() == [("n", 1)]
 
 
 async def test_the_background_work_of_a_run_that_was_called_meanwhile_is_waited_for() -> None:
@@ -115,7 +118,7 @@ async def test_the_background_work_of_a_run_that_was_called_meanwhile_is_waited_
         assert not draining.done()
         later.open()
         await end(app)
-        assert await app.thread(Conversation, "two").values.items() == [("later", 1)]
+        assert await app.thread(Conversation, "two").part(Conversation.values).items() == [("later", 1)]
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

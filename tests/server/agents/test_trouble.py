@@ -150,14 +150,14 @@ async def test_a_run_that_comes_back_through_an_rpc_of_another_thread_stages_wha
         if not fails:
             return int(await ctx.thread.values.get("n"))
         Between.work[:] = [lambda: app.run("count", False, thread="one")]
-        found = await app.thread(Between, "between").call_back()
+        found = await app.thread(Between, "between").call(Between.call_back)
         assert await ctx.thread.values.get("n") == found == 2
         raise ZeroDivisionError
 
     async with app, asyncio.timeout(PATIENCE):
         with pytest.raises(ZeroDivisionError):
             await app.run("count", True, thread="one")
-        assert await app.thread(Conversation, "one").values.items() == []
+        assert await app.thread(Conversation, "one").part(Conversation.values).items() == []
 
 
 async def test_a_run_that_comes_back_has_the_session_of_the_first_and_its_listeners_are_called() -> None:
@@ -168,10 +168,10 @@ async def test_a_run_that_comes_back_has_the_session_of_the_first_and_its_listen
         ctx.session.add_listener("completed", lambda session: told.append(f"{depth} {session.id}"))
         if depth == 1:
             Between.work[:] = [lambda: app.run("listen", 2, thread="one")]
-            assert await app.thread(Between, "between").call_back() == ctx.session.id
+            assert await app.thread(Between, "between").call(Between.call_back) == ctx.session.id
             Between.work[:] = [lambda: app.run("listen", 2, thread="one", session_id="other")]
             with pytest.raises(ValueError, match="'mine'"):
-                await app.thread(Between, "between").call_back()
+                await app.thread(Between, "between").call(Between.call_back)
         return ctx.session.id
 
     async with app, asyncio.timeout(PATIENCE):

@@ -165,7 +165,7 @@ async def test_damaged_values_fail_the_run_and_are_never_overwritten(lab: Lab) -
         with pytest.raises(CorruptThread, match="values"):
             await lab.do(work)
     with pytest.raises(CorruptThread, match="values"):
-        await lab.app.thread(Conversation, "one").values.set("a", 1)
+        await lab.app.thread(Conversation, "one").part(Conversation.values).set("a", 1)
     assert await stored() == damaged.value
 
 
@@ -521,11 +521,11 @@ async def test_what_fits_into_the_room_is_stored_and_one_more_byte_is_not(lab: L
     await lab.do(lambda ctx: fill(ctx, 0))
     with pytest.raises(TooLarge):
         await lab.do(lambda ctx: fill(ctx, 1))
-    assert await lab.app.thread(Conversation, "one").values.room("another") == 0
+    assert await lab.app.thread(Conversation, "one").part(Conversation.values).room("another") == 0
 
 
 async def test_no_thread_begins_because_something_of_it_is_removed(lab: Lab) -> None:
-    for values in (lab.app.thread(Conversation, "gone").values, lab.app.user("nobody")):
+    for values in (lab.app.thread(Conversation, "gone").part(Conversation.values), lab.app.user("nobody")):
         await values.delete("x")
         await values.clear()
     assert await lab.store.threads() == []
@@ -534,25 +534,25 @@ async def test_no_thread_begins_because_something_of_it_is_removed(lab: Lab) -> 
 @pytest.mark.parametrize("end", ["sleep", "destroy"])
 async def test_what_has_ended_takes_no_value_not_even_one_that_it_had(lab: Lab, end: str) -> None:
     handle, error = lab.app.thread(Conversation, "one"), Unavailable if end == "sleep" else Destroyed
-    await handle.values.set("plan", "free")
+    await handle.part(Conversation.values).set("plan", "free")
     ended, unused = await lab.thread(), await lab.thread("unused")
     await (lab.sleep() if end == "sleep" else handle.destroy())
-    await handle.values.set("plan", "pro")
+    await handle.part(Conversation.values).set("plan", "pro")
     for write in (lambda: ended.values.set("plan", "free"), lambda: ended.values.delete("x")):
         with pytest.raises(error):
             write()
     if end == "sleep":
         with pytest.raises(Unavailable):
             await unused.values.delete("x")
-    assert await handle.values.get("plan") == "pro"
+    assert await handle.part(Conversation.values).get("plan") == "pro"
 
 
 async def test_what_is_written_as_it_is_already_is_stored_when_that_is(lab: Lab) -> None:
-    values, submit = lab.app.thread(Conversation, "one").values, lab.store.submit
+    values, submit = lab.app.thread(Conversation, "one").part(Conversation.values), lab.store.submit
     held: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     await values.set("plan", "free")
     lab.store.submit = lambda write: held  # type: ignore[method-assign]
-    setting = [asyncio.create_task(values.set("plan", "pro")) for _ in range(2)]
+    setting = [asyncio.ensure_future(values.set("plan", "pro")) for _ in range(2)]
     done, _ = await asyncio.wait(setting, timeout=0.05)
     assert not done
     held.set_exception(StoreError("the disk is full"))

@@ -170,7 +170,7 @@ async def test_what_is_no_longer_the_value_changes_nothing(lab: Lab, how: str) -
 
 
 async def test_what_an_administrator_stores_is_in_the_object_that_the_run_has(lab: Lab) -> None:
-    handle, mine = lab.app.thread(Conversation, "one").values, [1]
+    handle, mine = lab.app.thread(Conversation, "one").part(Conversation.values), [1]
     is_there, is_done = asyncio.Event(), asyncio.Event()
 
     async def work(ctx: Context[Conversation]) -> None:

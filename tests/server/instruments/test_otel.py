@@ -97,7 +97,7 @@ class Room(Thread[Any]):
     async def set_both(self, n: int) -> None:
         with self.tracer.start_as_current_span("own"):
             await asyncio.sleep(0)
-            await self.thread(type(self), "other").set(n)
+            await self.thread(Room, "other").call(Room.set, n)
             self.set_state({"n": n})
 
     @rpc
@@ -173,7 +173,7 @@ async def test_a_request_in_an_app_that_is_traced_is_a_child_of_its_span(traced:
 
 async def test_an_authors_span_in_a_turn_is_a_child_of_the_turn_and_other_threads_go_on(traced: Traced) -> None:
     async with make_app(traced) as app:
-        await app.thread(Room, "one").set_both(1)
+        await app.thread(Room, "one").call(Room.set_both, 1)
     assert traced.path(traced.find("own")) == ["own", "rpc set_both room"]
     assert traced.path(traced.find("rpc set room")) == ["rpc set room", "rpc set_both room"]
     assert len({span.context.trace_id for span in traced.spans if span.context and span.name.startswith("rpc")}) == 1
@@ -182,7 +182,7 @@ async def test_an_authors_span_in_a_turn_is_a_child_of_the_turn_and_other_thread
 async def test_what_an_app_calls_in_a_span_of_its_own_is_a_child_of_it(traced: Traced) -> None:
     async with make_app(traced) as app:
         with traced.tracer.start_as_current_span("outer"):
-            await app.thread(Room, "one").set(1)
+            await app.thread(Room, "one").call(Room.set, 1)
             await app.thread(Room, "one").set_state({"n": 3})
             await app.destroy(Room, "one")
     assert traced.path(traced.find("rpc set room")) == ["rpc set room", "outer"]
@@ -194,7 +194,7 @@ async def test_what_an_app_calls_in_a_span_of_its_own_is_a_child_of_it(traced: T
 async def test_a_turn_that_uses_a_thread_of_another_app_goes_on_there(traced: Traced) -> None:
     class Caller(Thread[Any]):
         async def on_request(self, request: Request) -> Response:
-            await other.thread(Room, "other").set(1)
+            await other.thread(Room, "other").call(Room.set, 1)
             return PlainTextResponse("hello")
 
     app = Plait(Caller, store=MemoryStore(), instruments=traced.instruments)
@@ -206,7 +206,7 @@ async def test_a_turn_that_uses_a_thread_of_another_app_goes_on_there(traced: Tr
 async def test_what_a_turn_leaves_current_is_not_seen_by_the_next(traced: Traced) -> None:
     async with make_app(traced) as app:
         room = app.thread(Room, "one")
-        turns = [room.current(), room.leak(), room.current(), room.current()]
+        turns = [room.call(Room.current), room.call(Room.leak), room.call(Room.current), room.call(Room.current)]
         first, _, *others = await asyncio.gather(*turns)
     ids = [id_of(span) for span in traced.spans if span.name == "rpc current room"]
     assert [first, *others] == [[id, None] for id in ids]
@@ -215,7 +215,7 @@ async def test_what_a_turn_leaves_current_is_not_seen_by_the_next(traced: Traced
 async def test_many_turns_in_one_task_are_no_children_of_each_other(traced: Traced) -> None:
     async with make_app(traced) as app:
         room = app.thread(Room, "one")
-        await asyncio.gather(*(room.set(n) for n in range(100)))
+        await asyncio.gather(*(room.call(Room.set, n) for n in range(100)))
     turns = [span for span in traced.spans if span.name == "rpc set room"]
     assert len(turns) == 100
     assert [span for span in turns if span.parent is not None] == []
@@ -234,7 +234,7 @@ async def test_what_goes_wrong_is_an_error_of_its_span(traced: Traced) -> None:
 
 async def test_a_change_says_how_many_writes_its_transaction_had(traced: Traced) -> None:
     async with make_app(traced) as app:
-        await app.thread(Room, "one").set_twice(1)
+        await app.thread(Room, "one").call(Room.set_twice, 1)
     changes = [span for span in traced.spans if span.name == "change room"]
     assert [(span.attributes or {})["plait.batch"] for span in changes] == [2, 2]
 
@@ -243,17 +243,17 @@ async def test_a_change_that_could_not_be_stored_is_an_error(traced: Traced) -> 
     store = TroubledStore()
     async with make_app(traced, store=store) as app:
         room = app.thread(Room, "one")
-        await room.set(1)
+        await room.call(Room.set, 1)
         store.fail_next()
         with pytest.raises(StoreError):
-            await room.set(2)
+            await room.call(Room.set, 2)
     failed = [span for span in traced.spans if span.name == "change room"][1]
     assert failed.status.description == "store_error"
 
 
 async def test_the_global_provider_is_used_unless_one_is_given() -> None:
     async with Plait(Room, store=MemoryStore(), instruments=OpenTelemetry()) as app:
-        await app.thread(Room, "one").set(1)  # Without an SDK, spans cost little and go nowhere.
+        await app.thread(Room, "one").call(Room.set, 1)  # Without an SDK, spans cost little and go nowhere.
 
 
 async def test_metrics_and_traces_work_together(traced: Traced) -> None:

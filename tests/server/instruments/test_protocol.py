@@ -73,7 +73,7 @@ class Room(Thread[Any]):
 
     @rpc
     async def set_other(self, n: int) -> None:
-        await self.thread(Room, "other").set(n)
+        await self.thread(Room, "other").call(Room.set, n)
 
     @rpc
     async def generate(self) -> AsyncIterator[int]:

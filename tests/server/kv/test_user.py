@@ -93,7 +93,7 @@ async def test_what_is_written_is_durable_at_once_and_stays_when_the_run_raises(
         with pytest.raises(LookupError):
             await app.run("fail", thread="one", user_id="ada")
         assert await app.user("ada").get("n") == 1
-        assert await app.thread(Room, "one").values.get("n") is None
+        assert await app.thread(Room, "one").part(Room.values).get("n") is None
 
 
 async def test_changes_at_the_same_time_from_many_threads_all_count(store: Store) -> None:

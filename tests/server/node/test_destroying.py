@@ -244,7 +244,7 @@ async def test_on_destroyed_may_call_its_own_thread_which_still_answers(mourned:
             return int(self.state)
 
         async def on_destroyed(self) -> None:
-            self.told.append(await self.thread(Asking, self.name).look())
+            self.told.append(await self.thread(Asking, self.name).call(Asking.look))
 
     async with open_house(Asking) as house:
         await house.handle(Asking).add(5)
@@ -423,7 +423,7 @@ async def test_a_chain_of_calls_may_come_back_to_destroy_the_thread_where_it_beg
     class Chained(Room):
         @rpc
         async def ask(self, other: str) -> int:
-            await self.thread(Chained, other).kill(self.name)
+            await self.thread(Chained, other).call(Chained.kill, self.name)
             with pytest.raises(Destroyed):
                 self.set_state(3)
             return int(self.state)
@@ -507,7 +507,7 @@ async def test_a_readonly_client_cannot_end_a_thread_by_a_call() -> None:
 
         @rpc
         async def end_by_way_of_another(self) -> None:
-            await self.thread(Other, "other").kill(self.name)
+            await self.thread(Other, "other").call(Other.kill, self.name)
 
         @rpc
         async def end_by_app(self) -> None:

@@ -15,7 +15,6 @@ from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.clock import read_wall_clock
 from plait.errors import Indeterminate, StoreError
-from plait.node.handle import Handle
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
@@ -417,9 +416,10 @@ class Noted(Draft):
     idle_timeout = 60.0
 
 
-async def read_all(handle: Handle) -> None:
+async def read_all(handle: Any) -> None:
     """Read what a handle can read."""
     assert await handle.state() == 5
+    await handle.history()
     assert await handle.values.items() == []
     assert await handle.values.metadata() == {}
 

@@ -107,7 +107,7 @@ def make_app(store: Store) -> Plait:
 
 async def parts_of(app: Plait, kind: type[Thread[Any]], name: str) -> tuple[Any, ...]:
     """Return all that a thread has."""
-    handle = app.thread(kind, name)
+    handle: Any = app.thread(kind, name)
     return await handle.state(), await handle.values.items(), await handle.values.metadata()
 
 
@@ -136,19 +136,19 @@ async def make_desk(app: Plait, name: str = "one") -> None:
     """Give a desk some of everything."""
     desk = app.thread(Desk, name)
     await desk.set_state({"rung": 5})
-    await desk.values.set("deep", {"a": [1, None, {"b": "é\n"}]})
-    await desk.values.push("log", "x")
-    await desk.values.set_metadata({"plan": "pro"})
+    await desk.part(Desk.values).set("deep", {"a": [1, None, {"b": "é\n"}]})
+    await desk.part(Desk.values).push("log", "x")
+    await desk.part(Desk.values).set_metadata({"plan": "pro"})
     for number in range(3):
-        await desk.messages.inject("user", f"message {number}")
-    await desk.schedule.at(datetime.now(UTC) + timedelta(days=9), "ring")
+        await desk.part(Desk.messages).inject("user", f"message {number}")
+    await desk.part(Desk.schedule).at(datetime.now(UTC) + timedelta(days=9), "ring")
 
 
 async def described(app: Plait, name: str) -> tuple[Any, ...]:
     """Return what code sees of a desk."""
     desk = app.thread(Desk, name)
-    page = await desk.messages.list()
-    return await parts_of(app, Desk, name), page.messages, page.total, await desk.schedule.list()
+    page = await desk.part(Desk.messages).list()
+    return await parts_of(app, Desk, name), page.messages, page.total, await desk.part(Desk.schedule).list()
 
 
 async def test_a_thread_that_is_imported_elsewhere_is_equal_also_after_a_restart(stores: tuple[Store, Store]) -> None:
@@ -156,8 +156,8 @@ async def test_a_thread_that_is_imported_elsewhere_is_equal_also_after_a_restart
     async with make_app(first) as app:
         room, plain = app.thread(Room, "a/b:😀"), app.thread(Plain, "p")
         await room.set_state(Talk("tea", 3))
-        await room.values.set("n", 1)
-        await plain.notes.set("k", [1])
+        await room.part(Room.values).set("n", 1)
+        await plain.part(Plain.notes).set("k", [1])
         await make_desk(app)
         named = [(Room, "a/b:😀"), (Plain, "p"), (Desk, "one")]
         exported = [await export(app, *each) for each in named]
@@ -170,7 +170,7 @@ async def test_a_thread_that_is_imported_elsewhere_is_equal_also_after_a_restart
         assert (await parts_of(app, Room, "a/b:😀"), await described(app, "one")) == expected
     async with make_app(second) as app:
         assert (await parts_of(app, Room, "a/b:😀"), await described(app, "one")) == expected
-        assert await app.thread(Plain, "p").notes.items() == [("k", [1])]
+        assert await app.thread(Plain, "p").part(Plain.notes).items() == [("k", [1])]
         assert await app.thread(Plain, "p").state() is None
         assert [(row.key, row.created_at, row.user) async for row in app.threads()] == rows
 
@@ -179,7 +179,7 @@ async def test_a_file_says_first_what_it_is_and_last_what_it_must_have(stores: t
     async with make_app(stores[0]) as app:
         room = app.thread(Room, "ada:one")
         await room.set_state(Talk("tea", 3))
-        await room.values.set_metadata({"a": 1})
+        await room.part(Room.values).set_metadata({"a": 1})
         data = await export(app, Room, "ada:one")
     first, state, *records, last = [json.loads(line) for line in data.splitlines()]
     assert (first["epoch"], first["created_at"]) > ("", 0)
@@ -205,7 +205,7 @@ async def test_an_export_has_what_is_committed_and_nothing_of_the_run(stores: tu
 
     async with app:
         room = app.thread(Room, "one")
-        await room.values.set("n", "committed")
+        await room.part(Room.values).set("n", "committed")
         before = body_of(await export(app, Room))
         running = asyncio.create_task(app.run("slow", thread="one"))
         await started.wait()
@@ -222,17 +222,17 @@ async def test_an_export_is_of_one_moment_whatever_is_written_while_it_is_read(s
     async with make_app(stores[0]) as app:
         plain = app.thread(Plain, "one")
         for number in range(30):
-            await plain.values.set(f"{number}", "x" * 100_000 if number < 9 else number)
-            await plain.notes.set(f"{number}", "y" * 100_000 if number < 9 else number)
+            await plain.part(Plain.values).set(f"{number}", "x" * 100_000 if number < 9 else number)
+            await plain.part(Plain.notes).set(f"{number}", "y" * 100_000 if number < 9 else number)
         expected = body_of(await export(app, Plain))
         exporting, found = app.export_thread(Plain, "one"), list[bytes]()
         async for lines in exporting:
             found.append(lines)
             number = len(found)
             await plain.set_state(number)
-            await plain.values.delete(str(number + 20))
-            await plain.values.set("29", "changed")
-            await plain.notes.set(f"new {number}", 1)
+            await plain.part(Plain.values).delete(str(number + 20))
+            await plain.part(Plain.values).set("29", "changed")
+            await plain.part(Plain.notes).set(f"new {number}", 1)
         assert len(found) >= 4
         assert body_of(b"".join(found)) == expected
         assert body_of(await export(app, Plain)) != expected
@@ -279,12 +279,12 @@ async def test_a_thread_that_is_there_is_replaced_only_when_that_is_asked_for(st
     async with make_app(stores[0]) as app:
         room = app.thread(Room, "one")
         await room.set_state(Talk("tea", 3))
-        await room.values.set("n", 1)
+        await room.part(Room.values).set("n", 1)
         data = await export(app, Room)
         await room.set_state(Talk("changed", 4))
-        await room.values.set("n", 2)
-        await room.values.set("more", 3)
-        await room.values.set_metadata({"a": 1})
+        await room.part(Room.values).set("n", 2)
+        await room.part(Room.values).set("more", 3)
+        await room.part(Room.values).set_metadata({"a": 1})
         with pytest.raises(Conflict, match="room/one"):
             await app.import_thread(data)
         assert (await parts_of(app, Room, "one"))[0] == Talk("changed", 4)
@@ -358,7 +358,7 @@ async def test_listeners_of_thread_created_are_told_of_an_import_once(stores: tu
 
     @app.on("thread.created")
     async def tell(thread: Any) -> None:
-        await app.thread(Busy, thread.name).values.set("told", True)
+        await app.thread(Busy, thread.name).part(Busy.values).set("told", True)
         await told.put((thread.name, thread.state))
 
     async with app:
@@ -366,7 +366,7 @@ async def test_listeners_of_thread_created_are_told_of_an_import_once(stores: tu
         assert await asyncio.wait_for(told.get(), PATIENCE) == ("one", 5)
         await app.thread(Busy, "two").set_state(1)
         assert await asyncio.wait_for(told.get(), PATIENCE) == ("two", 1)
-        assert await app.thread(Busy, "one").values.get("told")
+        assert await app.thread(Busy, "one").part(Busy.values).get("told")
 
 
 async def test_an_import_replaces_nothing_that_began_meanwhile(stores: tuple[Store, Store]) -> None:
@@ -401,7 +401,7 @@ async def test_what_a_cut_off_run_leaves_is_not_exported_and_a_part_named_as_its
     async with Plait(Team, store=SqliteStore(path)) as again:
         data = await export(again, Team)
         await again.import_thread(data, name="two")
-        assert await again.thread(Team, "two").agents.items() == [("planner", [1, 2])]
+        assert await again.thread(Team, "two").part(Team.agents).items() == [("planner", [1, 2])]
         assert b"cut-off" not in data
 
 
@@ -507,8 +507,8 @@ async def test_what_is_queued_and_scheduled_is_due_again_where_it_is_imported(st
     first, second = stores
     async with Plait(Desk, store=first) as app:  # There is no agent that could answer.
         desk = app.thread(Desk, "one")
-        await desk.messages.queue("hello")
-        await desk.schedule.after(0.3, "ring")
+        await desk.part(Desk.messages).queue("hello")
+        await desk.part(Desk.schedule).after(0.3, "ring")
         data = await export(app, Desk)
     app, answered = make_app(second), asyncio.Queue[str]()
 
@@ -534,7 +534,7 @@ async def test_a_thread_that_was_terminated_is_terminated_where_it_is_imported(s
     async with make_app(stores[1]) as app:
         await app.import_thread(data)
         with pytest.raises(Exception, match="terminated"):
-            await app.thread(Desk, "one").messages.queue("more")
+            await app.thread(Desk, "one").part(Desk.messages).queue("more")
 
 
 # While an import goes on
@@ -578,7 +578,7 @@ async def test_a_thread_cannot_be_used_before_its_import_is_complete(stores: tup
         await asyncio.wait_for(held.is_reached.wait(), PATIENCE)
         plain = app.thread(Plain, "one")
         uses: Iterable[Callable[[], Awaitable[Any]]] = (
-            *(plain.state, lambda: plain.set_state(1), lambda: plain.notes.get("n"), plain.destroy),
+            *(plain.state, lambda: plain.set_state(1), lambda: plain.part(Plain.notes).get("n"), plain.destroy),
             lambda: app.destroy(Plain, "one"),
         )
         for use in uses:
@@ -645,7 +645,7 @@ async def test_what_an_import_left_that_could_not_remove_it_is_removed_by_the_ne
     async with make_app(stores[0]) as app:
         await leave_incomplete(stores[0], "one", "two", "three", "four")
         assert await app.thread(Plain, "one").state() is None
-        assert await app.thread(Plain, "one").notes.metadata() == {}
+        assert await app.thread(Plain, "one").part(Plain.notes).metadata() == {}
         assert await stores[0].find(ThreadKey("plain", "one")) is None
         await app.import_thread(make_file("plain", "two", {"state": 1}))
         assert await app.thread(Plain, "two").state() == 1
@@ -707,12 +707,12 @@ def test_whatever_a_thread_has_it_has_again_where_it_is_imported(
             desk = app.thread(Desk, "one")
             await desk.set_state(state)
             for key, value in values.items():
-                await desk.values.set(key, value)
-            await desk.values.set_metadata(metadata)
+                await desk.part(Desk.values).set(key, value)
+            await desk.part(Desk.values).set_metadata(metadata)
             for text in texts:
-                await desk.messages.inject("user", text)
+                await desk.part(Desk.messages).inject("user", text)
             for seconds in rings:
-                await desk.schedule.after(seconds, "ring")
+                await desk.part(Desk.schedule).after(seconds, "ring")
             data = await export(app, Desk)
             await other.import_thread(data)
             assert await described(other, "one") == await described(app, "one")

@@ -127,18 +127,24 @@ def texts(messages: Sequence[Message]) -> list[tuple[str | None, str]]:
 async def shown(app: Plait, name: str) -> tuple[Any, ...]:
     """Return what code sees of a desk, but its schedule."""
     desk = app.thread(Desk, name)
-    page = await desk.messages.list(include_silent=True)
-    return await desk.state(), await desk.values.items(), await desk.values.metadata(), page.messages, page.total
+    page = await desk.part(Desk.messages).list(include_silent=True)
+    return (
+        await desk.state(),
+        await desk.part(Desk.values).items(),
+        await desk.part(Desk.values).metadata(),
+        page.messages,
+        page.total,
+    )
 
 
 async def fill(app: Plait, name: str = "one") -> None:
     desk = app.thread(Desk, name)
     await desk.set_state({"rung": 5})
-    await desk.values.set("deep", {"a": [1, None, {"b": "é\n"}]})
-    await desk.values.push("log", "x")
-    await desk.values.set_metadata({"plan": "pro"})
+    await desk.part(Desk.values).set("deep", {"a": [1, None, {"b": "é\n"}]})
+    await desk.part(Desk.values).push("log", "x")
+    await desk.part(Desk.values).set_metadata({"plan": "pro"})
     for number in range(3):
-        await desk.messages.inject("user", f"message {number}", silent=number == 1)
+        await desk.part(Desk.messages).inject("user", f"message {number}", silent=number == 1)
 
 
 async def test_a_fork_has_what_its_original_has_and_neither_sees_later_changes_of_the_other(store: Store) -> None:
@@ -149,15 +155,15 @@ async def test_a_fork_has_what_its_original_has_and_neither_sees_later_changes_o
         assert copy.name == "copy"
         assert await shown(app, "copy") == before
         await copy.set_state({"rung": 6})
-        await copy.values.push("log", "y")
-        await copy.messages.inject("user", "only here")
-        await copy.messages.delete(before[3][0].id)
+        await copy.part(Desk.values).push("log", "y")
+        await copy.part(Desk.messages).inject("user", "only here")
+        await copy.part(Desk.messages).delete(before[3][0].id)
         assert await shown(app, "one") == before
         after = await shown(app, "copy")
         one = app.thread(Desk, "one")
         await one.set_state({"rung": 7})
-        await one.values.delete("deep")
-        await one.messages.update(before[3][1].id, "changed")
+        await one.part(Desk.values).delete("deep")
+        await one.part(Desk.messages).update(before[3][1].id, "changed")
         assert await shown(app, "copy") == after
         changed = await shown(app, "one")
     async with open_app(store) as app:
@@ -171,28 +177,28 @@ async def test_waiting_work_stays_with_the_original_and_is_done_once(store: Stor
     bot = Bot()
     async with open_app(store, bot) as app:
         one = app.thread(Desk, "one")
-        await one.messages.inject("user", "history")
-        await one.messages.queue("asked", key="k")
-        await one.messages.queue("asked more")
-        await one.schedule.every(60, "ring")
-        await one.schedule.after(0.3, "ring")
+        await one.part(Desk.messages).inject("user", "history")
+        await one.part(Desk.messages).queue("asked", key="k")
+        await one.part(Desk.messages).queue("asked more")
+        await one.part(Desk.schedule).every(60, "ring")
+        await one.part(Desk.schedule).after(0.3, "ring")
         copy = await app.fork_thread(Desk, "one", "copy")
-        assert await copy.schedule.list() == []
-        assert await copy.messages.pending() == []
-        assert texts((page := await copy.messages.list()).messages) == [("history", "completed")]
+        assert await copy.part(Desk.schedule).list() == []
+        assert await copy.part(Desk.messages).pending() == []
+        assert texts((page := await copy.part(Desk.messages).list()).messages) == [("history", "completed")]
         assert (page.total, page.has_more) == (1, False)
         assert {each.key.name for each in await store.due_threads(until=FOREVER)} == {"one"}
         bot.may_go.set()
         async with asyncio.timeout(PATIENCE):
-            while (await one.state())["rung"] == 0 or await one.messages.pending():  # noqa: ASYNC110
+            while (await one.state())["rung"] == 0 or await one.part(Desk.messages).pending():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert await copy.state() == {"rung": 0}
         assert bot.calls
         assert set(bot.calls) == {"one"}
         # The fork takes work of its own, also what it left.
-        await copy.messages.queue("asked", key="k")
+        await copy.part(Desk.messages).queue("asked", key="k")
         async with asyncio.timeout(PATIENCE):
-            while len(found := (await copy.messages.list()).messages) < 3:  # noqa: ASYNC110
+            while len(found := (await copy.part(Desk.messages).list()).messages) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert [each.content for each in found] == ["history", "asked", "re asked"]
 
@@ -202,13 +208,13 @@ async def test_what_was_sent_with_a_key_and_is_history_is_not_added_to_the_fork_
     bot.may_go.set()
     async with open_app(store, bot) as app:
         one = app.thread(Desk, "one")
-        await one.messages.queue("a", key="k")
+        await one.part(Desk.messages).queue("a", key="k")
         async with asyncio.timeout(PATIENCE):
-            while await one.messages.pending():  # noqa: ASYNC110
+            while await one.part(Desk.messages).pending():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         copy = await app.fork_thread(Desk, "one", "copy")
-        await copy.messages.queue("a", key="k")
-        assert texts((await copy.messages.list()).messages) == [("a", "completed"), ("re a", "completed")]
+        await copy.part(Desk.messages).queue("a", key="k")
+        assert texts((await copy.part(Desk.messages).list()).messages) == [("a", "completed"), ("re a", "completed")]
 
 
 async def test_a_message_that_is_being_written_is_failed_in_the_fork(store: Store) -> None:
@@ -222,7 +228,7 @@ async def test_a_message_that_is_being_written_is_failed_in_the_fork(store: Stor
                     await asyncio.sleep(0.005)
             copy = await app.fork_thread(Desk, "one", "copy")
             m.append(" whole")
-        assert texts((await copy.messages.list()).messages) == [("half", "failed")]
+        assert texts((await copy.part(Desk.messages).list()).messages) == [("half", "failed")]
         assert texts((await thread.messages.list()).messages) == [("half whole", "completed")]
 
 
@@ -240,7 +246,7 @@ async def test_a_fork_is_of_one_moment_and_does_not_wake_its_original(
 
     async with open_app(store) as app:
         await fill(app)
-        values = app.thread(Desk, "one").values
+        values = app.thread(Desk, "one").part(Desk.values)
         await asyncio.gather(*(values.set(f"{number:05}", number) for number in range(1500)))
         before = await shown(app, "one")
     async with open_app(store) as app:
@@ -254,8 +260,8 @@ async def test_a_fork_is_of_one_moment_and_does_not_wake_its_original(
         # The original goes on.
         one = app.thread(Desk, "one")
         await one.set_state({"rung": 8})
-        await one.values.clear()
-        await one.messages.inject("user", "later")
+        await one.part(Desk.values).clear()
+        await one.part(Desk.messages).inject("user", "later")
         may_read.set()
         await asyncio.wait_for(forking, PATIENCE)
         assert Desk.starts == ["one"]
@@ -272,7 +278,7 @@ async def test_a_fork_has_the_changes_that_were_made_before_it_and_are_not_durab
     async with open_app(store) as app:
         await fill(app)
         store.submit = lambda write: asyncio.ensure_future(hold(write))  # type: ignore[method-assign]
-        changing = asyncio.create_task(app.thread(Desk, "one").copy("copy"))
+        changing = asyncio.create_task(app.thread(Desk, "one").call(Desk.copy, "copy"))
         await asyncio.wait([changing], timeout=0.2)
         release.set()
         await changing
@@ -284,17 +290,17 @@ async def test_a_fork_may_have_an_earlier_state(store: Store) -> None:
         one = app.thread(Desk, "one")
         for number in range(1, 5):
             await one.set_state({"rung": number})
-            await one.values.set("n", number)
+            await one.part(Desk.values).set("n", number)
         for at in (0, 2, 4):
             copy = await app.fork_thread(Desk, "one", f"at {at}", at=at)
             assert await copy.state() == {"rung": at}
-            assert await copy.values.get("n") == 4
+            assert await copy.part(Desk.values).get("n") == 4
         for at in (-1, 5, 10**9):
             with pytest.raises(NotFound, match=f"version {at} of desk/one does not exist"):
                 await app.fork_thread(Desk, "one", "other", at=at)
         bare = app.thread(Bare, "bare")
-        await bare.values.set("a", 1)
-        assert await (await app.fork_thread("bare", "bare", "copy", at=0)).values.get("a") == 1
+        await bare.part(Bare.values).set("a", 1)
+        assert await (await app.fork_thread(Bare, "bare", "copy", at=0)).part(Bare.values).get("a") == 1
         assert await app.thread(Bare, "copy").state() is None
 
 
@@ -365,14 +371,14 @@ async def test_a_fork_of_a_terminated_thread_takes_work(store: Store) -> None:
         await fill(app)
         await app.thread(Desk, "one").terminate()
         copy = await app.fork_thread(Desk, "one", "copy")
-        await copy.messages.inject("user", "more")
-        await copy.schedule.at(datetime.now(UTC) + timedelta(days=9), "ring")
-        assert len((await copy.messages.list()).messages) == 3
+        await copy.part(Desk.messages).inject("user", "more")
+        await copy.part(Desk.schedule).at(datetime.now(UTC) + timedelta(days=9), "ring")
+        assert len((await copy.part(Desk.messages).list()).messages) == 3
 
 
 async def test_a_fork_is_made_now_and_for_the_user_of_its_name_or_of_its_original(store: Store) -> None:
     async with open_app(store) as app:
-        await app.thread(Bare, "ada:one").values.set("a", 1)
+        await app.thread(Bare, "ada:one").part(Bare.values).set("a", 1)
         began = read_wall_clock()
         await app.fork_thread(Bare, "ada:one", "copy")
         await app.fork_thread(Bare, "ada:one", "bob:one")

@@ -9,11 +9,13 @@ import pytest
 from tests.server.rooms import open_house
 
 from plait.actor.current import current
+from plait.actor.handle import Handle
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
-from plait.errors import CallFailed, InvalidState, MethodNotFound, Reject, StoreError
+from plait.errors import CallFailed, InvalidArguments, InvalidState, MethodNotFound, Reject, StoreError
 from plait.limits import DEFAULT_LIMITS
+from plait_schemas.patch import Op
 
 PATIENCE = 10.0
 
@@ -101,7 +103,7 @@ async def test_a_call_raises_what_the_rpc_raised() -> None:
     async with open_house(Room) as house:
         with pytest.raises(LookupError, match="my own error"):
             await outcome(house.handle(Room).fail())
-        with pytest.raises(TypeError):
+        with pytest.raises(InvalidArguments, match="'n' is missing"):
             await outcome(house.handle(Room).add_score())
 
 
@@ -324,3 +326,153 @@ async def test_a_stream_by_hand_goes_on_while_its_reader_keeps_up() -> None:
         for _ in range(2000):
             await outcome(anext(stream))
         await stream.aclose()
+
+
+# By the functions of the class
+
+
+class Loud(Room):
+    """Replaces an rpc of the class that it derives from."""
+
+    @rpc(name="addScore")
+    def add_score(self, n: int, *, twice: bool = False) -> int:
+        return -n
+
+    @rpc
+    def take(self, games: list[Game]) -> list[Game]:
+        return games
+
+    @rpc
+    def wrong(self) -> int:
+        return "not a number"  # type: ignore[return-value]
+
+    @rpc
+    def unsendable(self) -> Any:
+        return self
+
+    @rpc
+    async def wrong_chunk(self) -> AsyncIterator[int]:
+        yield 1
+        yield "two"  # type: ignore[misc]
+
+
+async def test_an_rpc_is_called_by_its_function() -> None:
+    async with open_house(Room) as house:
+        handle: Handle[Room] = house.handle(Room)
+        assert await handle.call(Room.add_score, 2) == 2
+        assert await handle.call(Room.add_score, n=1, twice=True) == 4
+        assert await handle.call(Room.count, 3) == [0, 1, 2]
+        assert await handle.call(Room.by_hand) == ["chunk"]
+        assert [n async for n in handle.stream(Room.count, 3)] == [0, 1, 2]
+        assert [n async for n in handle.stream("count", 3)] == [0, 1, 2]
+        assert [chunk async for chunk in handle.stream(Room.by_hand)] == ["chunk"]
+
+
+async def test_the_function_of_a_class_calls_what_a_subclass_has_in_its_place() -> None:
+    async with open_house(Loud) as house:
+        handle: Handle[Loud] = house.handle(Loud)
+        assert await handle.call(Room.add_score, 2) == await handle.call(Loud.add_score, 2) == -2
+
+
+async def test_a_function_that_is_no_rpc_of_the_class_is_refused() -> None:
+    async with open_house(Room, Loud) as house:
+        handle = house.handle(Room)
+        for function in (Loud.take, Room.hidden, len):
+            with pytest.raises(MethodNotFound, match=rf"{function.__qualname__} is not an rpc of Room"):
+                await handle.call(function)
+        with pytest.raises(TypeError, match="addScore of Room does not stream: use `call`"):
+            handle.stream(Room.add_score, 1)
+
+
+async def test_a_wrong_name_is_told_with_the_one_that_was_meant() -> None:
+    async with open_house(Room) as house:
+        handle = house.handle(Room)
+        for name, meant in (("ad_score", "add_score"), ("set_sate", "set_state"), ("spice", "splice")):
+            with pytest.raises(AttributeError, match=rf"Room has no rpc '{name}'; did you mean {meant}\?"):
+                getattr(handle, name)
+        with pytest.raises(MethodNotFound, match=r"Method cuont does not exist; did you mean count\?"):
+            await handle.call("cuont")
+
+
+async def test_what_works_only_inside_of_a_thread_says_to_call_an_rpc() -> None:
+    async with open_house(Room) as house:
+        for name in ("edit", "transaction", "emit", "hidden"):
+            with pytest.raises(
+                AttributeError, match=f"Room.{name} can only be used inside of the thread: `call` an rpc"
+            ):
+                getattr(house.handle(Room), name)
+
+
+# Values cross as JSON
+
+
+async def test_arguments_and_results_are_of_the_types_of_their_annotations() -> None:
+    async with open_house(Loud) as house:
+        handle = house.handle(Loud)
+        assert await handle.call(Loud.take, [{"score": 1}, Game(2)]) == [Game(1), Game(2)]
+        for name in ("addScore", "take"):
+            with pytest.raises(InvalidArguments, match=r"Expected `(int|array)`, got `str`"):
+                await handle.call(name, "x")
+        with pytest.raises(InvalidArguments):
+            _ = [n async for n in handle.count("x")]
+
+
+async def test_what_is_not_json_is_refused() -> None:
+    async with open_house(Loud) as house:
+        handle = house.handle(Loud)
+        with pytest.raises(TypeError, match="argument 1 of take cannot be sent, as it is not JSON: a function"):
+            await handle.call(Loud.take, len)
+        with pytest.raises(TypeError, match="the result of unsendable cannot be sent"):
+            await handle.call(Loud.unsendable)
+        with pytest.raises(TypeError, match="wrong has returned a value that does not fit its annotation"):
+            await handle.call(Loud.wrong)
+        stream = handle.stream(Loud.wrong_chunk)
+        assert await anext(stream) == 1
+        with pytest.raises(TypeError, match="does not fit its annotation"):
+            await anext(stream)
+
+
+async def test_an_argument_is_not_shared_with_the_thread() -> None:
+    class Shelf(Thread[None]):
+        @rpc
+        def keep(self, books: list[str]) -> list[str]:
+            self.books = books
+            return books
+
+    async with open_house(Shelf) as house:
+        given = ["a"]
+        kept = await house.handle(Shelf).keep(given)
+        given.append("b")
+        kept.append("c")
+        thread: Any = (await house.actor(Shelf)).thread
+        assert thread.books == ["a"]
+
+
+# The state and its history
+
+
+async def test_the_state_is_updated_and_undone_and_its_history_read() -> None:
+    async with open_house(Room) as house:
+        handle: Handle[Room] = house.handle(Room)
+        assert await handle.update("/score", 5) == 1
+        assert await handle.update("/log", "a") == 2
+        assert await handle.undo("server") == 3
+        assert await handle.undo("another") is None
+        assert await handle.state() == Game(5)
+        changes = await handle.history()
+        assert [(change.version, change.source) for change in changes] == [
+            (1, "server"),
+            (2, "server"),
+            (3, "undo 2 server"),
+        ]
+        assert changes[0].ops == [Op("add", "/score", 5)]
+        assert await handle.history(1, limit=1) == changes[1:2]
+        with pytest.raises(InvalidState, match="no field 'nothing'"):
+            await handle.update("/nothing", 1)
+
+
+async def test_reading_the_history_begins_no_thread() -> None:
+    async with open_house(Room) as house:
+        handle: Handle[Room] = house.handle(Room)
+        assert await handle.history() == []
+        assert house.store.submitted == []

@@ -29,28 +29,50 @@ async def test_messages_and_schedules_are_written_and_read_from_outside(store: S
     later = datetime.now(UTC) + timedelta(days=1)
     async with Plait(Desk, store=store) as app:
         desk = app.thread(Desk, "one")
-        first = await desk.messages.inject("user", "hello")
-        second = await desk.messages.queue("how are you?")
-        assert (await desk.messages.update(first.id, content="hi")).content == "hi"
-        id = await desk.schedule.at(later, "ring")
-        await desk.schedule.every(3600, "ring")
+        first = await desk.part(Desk.messages).inject("user", "hello")
+        second = await desk.part(Desk.messages).queue("how are you?")
+        assert (await desk.part(Desk.messages).update(first.id, content="hi")).content == "hi"
+        id = await desk.part(Desk.schedule).at(later, "ring")
+        await desk.part(Desk.schedule).every(3600, "ring")
     async with Plait(Desk, store=store) as app:
         desk = app.thread(Desk, "one")
-        page = await desk.messages.list()
+        page = await desk.part(Desk.messages).list()
         assert [message.content for message in page.messages] == ["hi", "how are you?"]
-        assert (await desk.messages.get(first.id)).content == "hi"
-        assert [message.id for message in await desk.messages.pending()] == [second.id]
-        assert id in [each.id for each in await desk.schedule.list("ring")]
-        assert await desk.schedule.cancel(id)
-        assert len(await desk.schedule.list()) == 1
+        found = await desk.part(Desk.messages).get(first.id)
+        assert found is not None
+        assert found.content == "hi"
+        assert [message.id for message in await desk.part(Desk.messages).pending()] == [second.id]
+        assert id in [each.id for each in await desk.part(Desk.schedule).list("ring")]
+        assert await desk.part(Desk.schedule).cancel(id)
+        assert len(await desk.part(Desk.schedule).list()) == 1
 
 
 async def test_reading_parts_from_outside_begins_no_thread(store: Store) -> None:
     async with Plait(Desk, store=store) as app:
         desk = app.thread(Desk, "one")
-        assert (await desk.messages.list()).messages == []
-        assert await desk.messages.get("none") is None
-        assert await desk.messages.pending() == []
-        assert await desk.schedule.list() == []
-        assert await desk.values.items() == []
+        assert (await desk.part(Desk.messages).list()).messages == []
+        assert await desk.part(Desk.messages).get("none") is None
+        assert await desk.part(Desk.messages).pending() == []
+        assert await desk.part(Desk.schedule).list() == []
+        assert await desk.part(Desk.values).items() == []
         assert [row async for row in app.threads()] == []
+
+
+async def test_a_write_to_a_part_begins_when_it_is_called(store: Store) -> None:
+    async with Plait(Desk, store=store) as app:
+        values = app.thread(Desk, "one").part(Desk.values)
+        first = values.set("n", 1)
+        await values.set("m", 1)
+        assert await values.get("n") == 1
+        await first
+
+
+async def test_a_part_is_given_as_its_class_declares_it(store: Store) -> None:
+    class Bare(Thread[None]):
+        pass
+
+    async with Plait(Desk, Bare, store=store) as app:
+        with pytest.raises(TypeError, match="not as 'values'"):
+            app.thread(Desk, "one").part("values")  # type: ignore[arg-type]
+        with pytest.raises(AttributeError, match="Bare has no part 'values'"):
+            app.thread(Bare, "one").part(Desk.values)

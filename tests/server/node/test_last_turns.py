@@ -392,14 +392,14 @@ class Closing(Room):
     told: list[Any] = []  # noqa: RUF012
 
     async def on_destroyed(self) -> None:
-        await self.thread(Hall, "hall").hear("destroyed")
+        await self.thread(Hall, "hall").call(Hall.hear, "destroyed")
         raise RuntimeError("no more")
 
     async def on_error(self, error: BaseException, connection: Any) -> None:
         if isinstance(error, Readonly):
             self.told.append(error)
         else:
-            await self.thread(Hall, "hall").hear(str(error))
+            await self.thread(Hall, "hall").call(Hall.hear, str(error))
 
 
 @pytest.mark.parametrize("is_awake", [True, False])

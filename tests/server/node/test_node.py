@@ -895,6 +895,6 @@ async def test_a_node_that_was_stopped_can_be_started_again() -> None:
         for n in (1, 2):
             node.start()
             assert node.is_serving
-            assert await outcome(node.handle(Room, "one").add(1)) == n
+            assert await outcome(node.handle(Room, "one").call(Room.add, 1)) == n
             await outcome(node.stop(PATIENCE))
             assert not node.is_serving

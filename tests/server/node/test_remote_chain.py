@@ -35,18 +35,18 @@ class Node(Thread[list[str]]):
         found = [names[place]]
         self.set_state(lambda state: [*state, "begin"])
         for call in calls:
-            found += await self.thread(Node, names[call[0]]).walk(names, call)
+            found += await self.thread(Node, names[call[0]]).call(Node.walk, names, call)
         self.set_state(lambda state: [*state, "end"])
         return found
 
     @rpc
     async def bounce(self, other: str, times: int) -> int:
         """Call the other thread, which calls this one, and so on."""
-        return 1 + (await self.thread(Node, other).bounce(self.name, times - 1) if times else 0)
+        return 1 + (await self.thread(Node, other).call(Node.bounce, self.name, times - 1) if times else 0)
 
     @rpc
     async def forever(self, other: str) -> None:
-        await self.thread(Node, other).forever(self.name)
+        await self.thread(Node, other).call(Node.forever, self.name)
 
     @rpc
     async def ask(self, other: str, method: str, *, is_told: bool = True) -> Any:
@@ -68,7 +68,7 @@ class Node(Thread[list[str]]):
     @rpc
     async def change_and_lose_own(self, other: str) -> None:
         """Have another thread change, and make a change that is lost."""
-        await self.thread(Node, other).change(self.name)
+        await self.thread(Node, other).call(Node.change, self.name)
         self.set_state(lambda state: [*state, "lost"])
 
     @rpc
@@ -116,14 +116,14 @@ async def find_actor(nodes: Nodes, name: str, node: int) -> Actor:
 async def test_a_call_that_comes_back_to_a_waiting_thread_runs_inline(nodes: Nodes) -> None:
     here, there = nodes.name(Node, 0), nodes.name(Node, 1)
     async with asyncio.timeout(PATIENCE):
-        assert await nodes.apps[0].thread(Node, here).bounce(there, 30) == 31
+        assert await nodes.apps[0].thread(Node, here).call(Node.bounce, there, 30) == 31
     assert nodes.sent >= 60
 
 
 async def test_a_state_is_set_from_inside_of_a_call_that_waits(nodes: Nodes) -> None:
     here, there = nodes.name(Node, 0), nodes.name(Node, 1)
     async with asyncio.timeout(PATIENCE):
-        await nodes.apps[1].thread(Node, here).ask(there, "change_caller")
+        await nodes.apps[1].thread(Node, here).call(Node.ask, there, "change_caller")
     assert await nodes.apps[1].thread(Node, here).state() == ["changed by another"]
 
 
@@ -131,10 +131,10 @@ async def test_a_chain_of_too_many_calls_is_refused_across_nodes(nodes: Nodes) -
     here, there = nodes.name(Node, 0), nodes.name(Node, 1)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(CallFailed, match="in a chain of more than 64 calls"):
-            await nodes.apps[0].thread(Node, here).forever(there)
-        assert await nodes.apps[0].thread(Node, here).bounce(there, 63) == 64
+            await nodes.apps[0].thread(Node, here).call(Node.forever, there)
+        assert await nodes.apps[0].thread(Node, here).call(Node.bounce, there, 63) == 64
         with pytest.raises(CallFailed, match="in a chain of more than 64 calls"):
-            await nodes.apps[0].thread(Node, here).bounce(there, 64)
+            await nodes.apps[0].thread(Node, here).call(Node.bounce, there, 64)
 
 
 trees: st.SearchStrategy[Any] = st.recursive(
@@ -150,7 +150,7 @@ def test_a_tree_of_calls_ends_as_in_one_process(tree: list[Any]) -> None:
     async def walk(count: int) -> tuple[list[str], list[Any]]:
         async with asyncio.timeout(PATIENCE), open_nodes(make, count=count) as nodes:
             app = nodes.apps[0]
-            found = await app.thread(Node, names[tree[0]]).walk(names, tree)
+            found = await app.thread(Node, names[tree[0]]).call(Node.walk, names, tree)
             return found, [await app.thread(Node, name).state() for name in names]
 
     async def compare() -> None:
@@ -178,7 +178,7 @@ class Guarded(Thread[str]):
 
     @rpc
     async def write_by(self, other: str) -> None:
-        await self.thread(Guarded, other).write(self.name)
+        await self.thread(Guarded, other).call(Guarded.write, self.name)
 
     @rpc
     async def write(self, caller: str) -> None:
@@ -186,7 +186,7 @@ class Guarded(Thread[str]):
 
     @rpc
     async def destroy_by(self, other: str) -> None:
-        await self.thread(Guarded, other).destroy_caller(self.name)
+        await self.thread(Guarded, other).call(Guarded.destroy_caller, self.name)
 
     @rpc
     async def destroy_caller(self, caller: str) -> None:
@@ -200,7 +200,7 @@ class Guarded(Thread[str]):
     async def write_when_over(self, other: str) -> None:
         self.over = asyncio.Event()
         await self.over.wait()
-        await self.thread(Guarded, other).write(self.name)
+        await self.thread(Guarded, other).call(Guarded.write, self.name)
 
 
 async def test_a_readonly_client_gains_no_rights_by_another_node() -> None:
@@ -249,32 +249,32 @@ async def open_troubled() -> AsyncIterator[tuple[Nodes, TroubledStore, TroubledS
 async def test_what_is_lost_with_nothing_durable_in_the_chain_is_a_store_error() -> None:
     async with open_troubled() as (nodes, _, theirs):
         here, there = nodes.name(Node, 0), nodes.name(Node, 1)
-        await nodes.apps[0].thread(Node, here).record()
-        await nodes.apps[0].thread(Node, there).record()
+        await nodes.apps[0].thread(Node, here).call(Node.record)
+        await nodes.apps[0].thread(Node, there).call(Node.record)
         theirs.fail_next()
         with pytest.raises(StoreError) as found:
-            await nodes.apps[0].thread(Node, here).ask(there, "lose")
+            await nodes.apps[0].thread(Node, here).call(Node.ask, there, "lose")
         assert type(found.value) is StoreError
 
 
 async def test_what_is_lost_after_only_reading_another_thread_is_a_store_error() -> None:
     async with open_troubled() as (nodes, ours, _):
         here, there = nodes.name(Node, 0), nodes.name(Node, 1)
-        await nodes.apps[0].thread(Node, here).record()
-        await nodes.apps[0].thread(Node, there).record()
+        await nodes.apps[0].thread(Node, here).call(Node.record)
+        await nodes.apps[0].thread(Node, there).call(Node.record)
         ours.fail_next()
         with pytest.raises(StoreError) as found:
-            await nodes.apps[0].thread(Node, here).read_and_lose_own(there)
+            await nodes.apps[0].thread(Node, here).call(Node.read_and_lose_own, there)
         assert type(found.value) is StoreError
 
 
 async def test_what_is_lost_after_another_node_has_stored_something_is_indeterminate() -> None:
     async with open_troubled() as (nodes, ours, _):
         here, there = nodes.name(Node, 0), nodes.name(Node, 1)
-        await nodes.apps[0].thread(Node, here).record()
+        await nodes.apps[0].thread(Node, here).call(Node.record)
         ours.fail_next()
         with pytest.raises(Indeterminate):
-            await nodes.apps[0].thread(Node, here).change_and_lose_own(there)
+            await nodes.apps[0].thread(Node, here).call(Node.change_and_lose_own, there)
         assert "changed" in await nodes.apps[0].thread(Node, there).state()
 
 

@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), delay=DELAYS)
     def use(self, name: str, delay: int) -> None:
         async def add() -> None:
-            epoch, number = await self.node.handle(self.kind, name).add()
+            epoch, number = await self.node.handle(self.kind, name).call(Counted.add)
             self.acknowledged[epoch] = max(self.acknowledged[epoch], number)
 
         self.call(delay, add)

@@ -31,7 +31,7 @@ class Room(Thread[Any]):
 
     @rpc
     async def add_elsewhere(self) -> int:
-        return int(await self.other.thread(Room, "other").add())
+        return int(await self.other.thread(Room, "other").call(Room.add))
 
     @rpc
     async def set_elsewhere(self) -> int:
@@ -217,7 +217,7 @@ async def test_a_turn_of_one_app_that_uses_a_thread_of_another_causes_nothing_th
         Plait(Room, store=MemoryStore(), instruments=[other, *odd]) as Room.other,
     ):
         await outcome(app.thread(Room, "one").call(method))
-        assert await outcome(Room.other.thread(Room, "other").add()) > 0
+        assert await outcome(Room.other.thread(Room, "other").call(Room.add)) > 0
     assert {each.parent for each in other.events if each.name == "turn_began"} == {None}
     assert [each.changes for each in odd] == [2] * len(odd)
     assert caplog.records == []
@@ -229,7 +229,7 @@ async def test_a_turn_of_one_app_is_no_cause_in_another_with_one_instrument_each
         Plait(Room, store=MemoryStore(), instruments=one) as app,
         Plait(Room, store=MemoryStore(), instruments=other) as Room.other,
     ):
-        await outcome(app.thread(Room, "one").add_elsewhere())
+        await outcome(app.thread(Room, "one").call(Room.add_elsewhere))
     assert other.find("turn_began", KIND, "other", "rpc add").parent is None
 
 

@@ -83,7 +83,7 @@ class MessagesLab:
     @property
     def handle(self) -> Any:
         """The messages of a thread, by its handle."""
-        return self.app.thread(Chat, "one").messages
+        return self.app.thread(Chat, "one").part(Chat.messages)
 
     async def thread(self, name: str = "one") -> Chat:
         """Return a thread itself, awake."""

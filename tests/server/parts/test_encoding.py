@@ -66,7 +66,7 @@ class House:
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     found = House(make_store(request.param, tmp_path))
     async with found.app:
-        await found.app.thread(Room, "one").messages.inject("user", "hello")
+        await found.app.thread(Room, "one").part(Room.messages).inject("user", "hello")
         await found.app.user("ada").set("n", 1)
         yield found
 

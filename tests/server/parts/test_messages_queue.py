@@ -799,7 +799,7 @@ async def test_what_is_queued_has_a_limit_in_bytes() -> None:
         messages = Messages()
 
     async with Plait(Small, store=MemoryStore(), limits=Limits(record=10_000)) as app:
-        messages = app.thread(Small, "one").messages
+        messages = app.thread(Small, "one").part(Small.messages)
         with pytest.raises(TooLarge):
             await messages.queue("x" * 10_000)
         for _ in range(8):
@@ -816,7 +816,7 @@ async def test_without_an_agent_messages_wait_until_they_are_taken() -> None:
         messages = Messages()
 
     async with Plait(Plain, store=MemoryStore()) as app:
-        messages = app.thread(Plain, "one").messages
+        messages = app.thread(Plain, "one").part(Plain.messages)
         await messages.queue("a")
         await messages.queue("b", role="assistant")
         assert contents(await messages.pending()) == ["a", "b"]
@@ -834,7 +834,7 @@ async def test_a_missing_agent_is_told_in_the_log_and_called_when_it_is_there(
 
     store = MemoryStore()
     async with Plait(Lost, store=store) as app:
-        await app.thread(Lost, "one").messages.queue("a")
+        await app.thread(Lost, "one").part(Lost.messages).queue("a")
         async with asyncio.timeout(10):
             while await app._store.due_threads(until=1 << 62):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
@@ -847,7 +847,7 @@ async def test_a_missing_agent_is_told_in_the_log_and_called_when_it_is_there(
             ctx.thread.messages.inject("assistant", f"re {message.content}")
 
     async with app:
-        messages = app.thread(Lost, "one").messages
+        messages = app.thread(Lost, "one").part(Lost.messages)
         async with asyncio.timeout(10):
             while contents((await messages.list()).messages) != ["a", "re a"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

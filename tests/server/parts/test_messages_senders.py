@@ -74,7 +74,7 @@ async def test_messages_of_several_senders_have_the_user_of_the_session(
 
 async def test_a_message_without_a_sender_has_the_user_of_the_session(chats: MessagesLab) -> None:
     chats.work = tell
-    await chats.app.session(Chat, "s1", user_id="zoe").messages.queue("a")
+    await chats.app.session(Chat, "s1", user_id="zoe").part(Chat.messages).queue("a")
     assert await answer_of(chats, "zoe:s1") == "None zoe"
 
 

@@ -112,10 +112,10 @@ async def open_app(store: Any) -> AsyncIterator[Plait]:
 
     async with app:
         room = app.thread(Room, "one")
-        Room.message = (await room.messages.inject("user", "hello")).id
-        Room.schedule_id = await room.schedule.after(7200, "ring")
-        await room.messages.queue("queued")
-        await room.values.set("a", 1)
+        Room.message = (await room.part(Room.messages).inject("user", "hello")).id
+        Room.schedule_id = await room.part(Room.schedule).after(7200, "ring")
+        await room.part(Room.messages).queue("queued")
+        await room.part(Room.values).set("a", 1)
         await app.user("ada").set("a", 1)
         await app.kv.set("names", "a", 1)
         yield app
@@ -137,10 +137,10 @@ async def read_all(app: Plait) -> list[Any]:
     """Return whatever the room, the user and the namespaces have."""
     room, user, kv = app.thread(Room, "one"), app.user("ada"), app.kv
     return [
-        await room.values.items(),
-        await room.values.metadata(),
-        [(each.content, each.status) for each in (await room.messages.list()).messages],
-        [(each.name, each.every, each.cron, each.is_queued) for each in await room.schedule.list()],
+        await room.part(Room.values).items(),
+        await room.part(Room.values).metadata(),
+        [(each.content, each.status) for each in (await room.part(Room.messages).list()).messages],
+        [(each.name, each.every, each.cron, each.is_queued) for each in await room.part(Room.schedule).list()],
         await user.items(),
         await user.metadata(),
         [(name, await kv.keys(name), await kv.get(name, "a")) for name in await kv.namespaces()],
@@ -165,9 +165,9 @@ async def test_a_write_whose_result_is_forgotten_is_stored_before_the_rpc_answer
     before = await read_all(app)
     if is_asleep:
         await restart(app)
-    assert await app.thread(Room, "one").write(name) == "done"
+    assert await app.thread(Room, "one").call(Room.write, name) == "done"
     if name == "schedule.queue":  # Its effect runs at once.
-        await until(lambda: app.thread(Room, "one").values.has("rang"))
+        await until(lambda: app.thread(Room, "one").part(Room.values).has("rang"))
     after = await read_all(app)
     assert after != before
     await restart(app)
@@ -184,7 +184,7 @@ async def test_a_write_whose_result_is_forgotten_is_stored_before_the_run_answer
         await restart(app)
     assert await app.run("do", name, thread="one") == "done"
     if name == "schedule.queue":  # Its effect runs at once.
-        await until(lambda: app.thread(Room, "one").values.has("rang"))
+        await until(lambda: app.thread(Room, "one").part(Room.values).has("rang"))
     after = await read_all(app)
     assert after != before
     await restart(app)
@@ -195,7 +195,7 @@ async def test_a_write_whose_result_is_forgotten_is_stored_before_the_run_answer
 async def test_the_error_of_a_forgotten_write_is_that_of_the_rpc(app: Plait, name: str) -> None:
     before = await read_all(app)
     with pytest.raises(Exception, match=r"division|unknown|not JSON|neither"):
-        await app.thread(Room, "one").write_wrongly(name)
+        await app.thread(Room, "one").call(Room.write_wrongly, name)
     assert await read_all(app) == before
 
 

@@ -11,7 +11,6 @@ from plait.actor.thread import Thread
 from plait.agents.runs import Runs
 from plait.errors import StoreError
 from plait.limits import DEFAULT_LIMITS
-from plait.node.handle import Handle
 from plait.node.node import Node
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, Write
@@ -71,7 +70,7 @@ class Workshop:
         assert isinstance(thread, cls)
         return thread
 
-    def handle(self, cls: type[Thread[Any]], name: str = "one") -> Handle:
+    def handle(self, cls: type[Thread[Any]], name: str = "one") -> Any:
         return self.node.handle(cls, name)
 
     def is_asleep(self, cls: type[Thread[Any]], name: str = "one") -> bool:

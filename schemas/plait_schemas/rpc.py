@@ -1,0 +1,74 @@
+"""Reads the function of an rpc for its callers: its name for clients, and the type of its result."""
+
+import collections.abc
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+
+__all__ = ["RPC_MARK", "Rpc", "RpcOptions", "find_result_type", "is_stream_type", "read_rpc"]
+
+RPC_MARK: Final = "__plait_rpc__"
+"""The attribute of a function in which `@rpc` keeps its options."""
+
+_STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
+
+
+class RpcOptions(msgspec.Struct, frozen=True):
+    """The options of `@rpc`."""
+
+    name: str | None = None
+    concurrent: bool = False
+    clients: bool = True
+
+
+class Rpc(NamedTuple):
+    """An rpc as its callers know it: the type is that of its result, or of each chunk of one that streams."""
+
+    name: str
+    result_type: Any = Any
+    is_stream: bool = False
+
+    def convert(self, value: Any) -> Any:
+        """Return a result, which is JSON values, as its type. Raises msgspec.ValidationError."""
+        return value if self.result_type is Any else msgspec.convert(value, self.result_type, str_keys=True)
+
+
+def read_rpc(method: str | Callable[..., Any]) -> Rpc:
+    """Return an rpc by its name for clients or its function."""
+    return Rpc(method) if isinstance(method, str) else _read_function(method)
+
+
+@lru_cache(1024)
+def _read_function(function: Callable[..., Any]) -> Rpc:
+    options = getattr(function, RPC_MARK, None)
+    name = options.name if isinstance(options, RpcOptions) else None
+    returned = get_type_hints(function).get("return", Any)
+    is_stream = inspect.isasyncgenfunction(function) or is_stream_type(returned)
+    return Rpc(name or function.__name__, find_result_type(returned, is_stream=is_stream), is_stream)
+
+
+def is_stream_type(returned: Any) -> bool:
+    """Whether a function that is annotated to return this streams what it returns."""
+    return get_origin(returned) in _STREAMS
+
+
+def find_result_type(returned: Any, *, is_stream: bool = False) -> Any:
+    """Return the type of what is awaited, or of each chunk, by what a method is annotated to return."""
+    if is_stream:
+        return get_args(returned)[0] if is_stream_type(returned) else Any
+    origin = get_origin(returned) or returned
+    if not (isinstance(origin, type) and issubclass(origin, Awaitable)):
+        return returned
+    arguments = get_args(returned)
+    return arguments[0] if arguments else _find_awaited(origin)
+
+
+def _find_awaited(cls: type) -> Any:
+    """Return what awaiting an object of a class returns, such as a subclass of Result[str]."""
+    for base in getattr(cls, "__orig_bases__", ()):
+        if get_args(base):
+            return get_args(base)[0]
+    return Any

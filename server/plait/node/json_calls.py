@@ -1,0 +1,102 @@
+"""The arguments and results of rpcs, which travel between threads as JSON, in one process, too."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from plait.actor.rpc import Arguments, Method
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite
+from plait_schemas.rpc import find_result_type
+
+__all__ = [
+    "EncodedArguments",
+    "decode_arguments",
+    "decode_value",
+    "encode_arguments",
+    "encode_value",
+    "find_decoder",
+    "find_method_result",
+    "pass_arguments",
+    "pass_result",
+]
+
+
+class EncodedArguments(msgspec.Struct, frozen=True, array_like=True):
+    """The arguments of a call, each as JSON."""
+
+    positional: list[bytes] = []
+    named: dict[str, bytes] = {}
+
+
+# Arguments
+
+
+def encode_arguments(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedArguments:
+    """Return the arguments of a call as JSON. Raises TypeError and ValueError."""
+    positional = [encode_value(f"argument {place} of {method}", value) for place, value in enumerate(args, 1)]
+    named = {name: encode_value(f"{name!r} of {method}", value) for name, value in kwargs.items()}
+    return EncodedArguments(positional, named)
+
+
+def decode_arguments(method: Method, given: EncodedArguments, depth: int) -> Arguments:
+    """Return the arguments of a call as the method's annotations say. Raises InvalidArguments."""
+    return method.arguments(
+        [msgspec.Raw(each) for each in given.positional],
+        {name: msgspec.Raw(each) for name, each in given.named.items()},
+        depth=depth,
+    )
+
+
+def pass_arguments(method: Method, args: Sequence[Any], kwargs: Mapping[str, Any], depth: int) -> Arguments:
+    """Return the arguments of a call as they arrive at a thread of the same process."""
+    return decode_arguments(method, encode_arguments(method.name, args, kwargs), depth)
+
+
+# Results
+
+
+def pass_result(method: Method, value: object) -> Any:
+    """Return a result, or a chunk, as it arrives in the same process. Raises TypeError and ValueError."""
+    return decode_value(encode_value(f"the result of {method.name}", value), find_method_result(method), method.name)
+
+
+@lru_cache(4096)
+def find_method_result(method: Method) -> Any:
+    """Return the type of what an rpc or an agent returns, or of each chunk of one that streams."""
+    _, types = method.read_types()
+    return find_result_type(types.get("return", Any), is_stream=method.is_stream)
+
+
+# Values
+
+
+def encode_value(what: str, value: object) -> bytes:
+    """Return a value as JSON. Raises TypeError, or ValueError for a number that is infinite or not a number."""
+    try:
+        return encode_finite(value)
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise ValueError(f"{what} cannot be sent: {error}") from None
+        raise
+    except UNENCODABLE as error:
+        text = "a function" if callable(value) else str(error)
+        raise TypeError(f"{what} cannot be sent, as it is not JSON: {text}") from None
+
+
+def decode_value(data: bytes, type_: Any, method: str) -> Any:
+    """Return a result as a value of its annotation. Raises TypeError if it is none."""
+    try:
+        return find_decoder(type_)(data)
+    except NOT_JSON as error:
+        raise TypeError(f"{method} has returned a value that does not fit its annotation: {error}") from None
+
+
+@lru_cache(4096)
+def find_decoder(type_: Any) -> Callable[[bytes], Any]:
+    """Return what decodes values of a type."""
+    try:
+        return msgspec.json.Decoder(type_).decode
+    except TypeError:  # A type that JSON does not have, such as a type variable: its value travels as plain JSON.
+        return decode_json
