@@ -4,7 +4,7 @@ import operator
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from plait import ThreadValues
 
@@ -106,7 +106,7 @@ OPERATORS: Final[dict[str, Callable[[float, float], float]]] = {
 }  # fmt: skip
 NUMBER: Final = r"(-?\d{1,12}(?:\.\d{1,6})?)"
 # The first rule that matches the question answers it.
-RULES: Final[list[tuple[str, Callable[[Asked], Awaitable[Any]]]]] = [
+RULES: Final[list[tuple[str, Callable[[Asked], Awaitable[str]]]]] = [
     (rf"{NUMBER}\s*([{re.escape(''.join(OPERATORS))}])\s*{NUMBER}", calculate),
     (r"\bcount (?:up )?to (\d+)", count),
     (r"\b(?:my name is|call me|i am called) ([^\s,.!?]+)", remember),

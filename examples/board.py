@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from plait import Connection, Plait, Reject, Source, Text, Thread, current, migrate, rpc
+from plait import Connection, Handle, Plait, Reject, Source, Text, Thread, current, migrate, rpc
 
 T = TypeVar("T")
 PAGES = Path(__file__).parent / "pages"
@@ -144,15 +144,14 @@ class Board(Thread[BoardState]):
             self.kept = add(self.kept, connection.id, name)
 
     @property
-    def memory(self) -> Any:
+    def memory(self) -> Handle[BoardMemory]:
         """A handle of the thread that keeps the names of people."""
         return self.thread(BoardMemory, self.name)
 
     @rpc
     async def who(self) -> Memory:
         """Return who has changed the board."""
-        memory: Memory = await self.memory.state()
-        return memory
+        return await self.memory.state()
 
     @rpc(name="undo")
     async def undo_own(self) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -176,7 +176,7 @@ heard of any bread. But at noon it rang, and there was bread.
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 IN: Final = r"in (?P<number>\d{1,4}) (?P<unit>second|minute|hour|day)s?"
 # The first rule that matches the message answers it.
-RULES: Final[list[tuple[str, Callable[[Asked], Awaitable[Any]]]]] = [
+RULES: Final[list[tuple[str, Callable[[Asked], Awaitable[str]]]]] = [
     (rf"\bremind (?:me|us) {IN}[,:]?\s+(?:to |about |of |that )?(?P<what>\S.*)", remind),
     (rf"\bremind (?:me|us) (?:to |about |of |that )?(?P<what>\S.*?) {IN}\b", remind),
     (r"\b(?:cancel|forget)\b.*\breminders?\b", cancel_reminders),
