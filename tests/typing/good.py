@@ -6,7 +6,7 @@ from typing import Any, assert_type
 from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Question, app, count, support, tick
 
 from plait import Change, Context, Handle, Interruption, Thread, ThreadMessages, ThreadSchedule, ThreadValues
-from plait_client import Room
+from plait_client import Room, SyncRoom
 
 
 async def use_calls() -> None:
@@ -119,3 +119,11 @@ async def use_client(room: Room[Game]) -> None:
     async for n in room.stream(GameRoom.watch, 3):
         assert_type(n, int)
     await room.call(GameRoom.reset)
+
+
+def use_sync_client(room: SyncRoom[Game]) -> None:
+    assert_type(room.call(GameRoom.add_player, "Eve", team=1), int)
+    assert_type(room.call(GameRoom.find_game).players, tuple[str, ...])
+    assert_type(room.call(GameRoom.watch, 3), list[int])
+    for n in room.stream(GameRoom.watch, 3):
+        assert_type(n, int)

@@ -1,5 +1,6 @@
 """The lines that type checkers accept do what they say."""
 
+import asyncio
 from typing import Any
 
 from tests.running import running
@@ -7,7 +8,7 @@ from tests.typing import good
 from tests.typing.rooms import Game, GameRoom, app, support
 
 from plait import Context
-from plait_client import connect
+from plait_client import connect, connect_sync
 
 
 async def run_lines(ctx: Context[GameRoom], input: Any) -> None:
@@ -36,3 +37,14 @@ async def test_the_lines_for_clients_run() -> None:
         assert await room.call(GameRoom.get_scores) == {}
         assert await room.call(GameRoom.find_game) == Game()
         assert await room.call(GameRoom.watch, 3) == [0, 1, 2]
+
+
+async def test_the_lines_for_clients_that_block_run() -> None:
+    def use(url: str) -> None:
+        with connect_sync(f"ws://{url}/threads/game-room/sync", state_type=Game) as room:
+            good.use_sync_client(room)
+            assert room.call(GameRoom.find_game) == Game(("Eve",))
+            assert list(room.stream(GameRoom.watch, 2)) == [0, 1]
+
+    async with running(app) as url:
+        await asyncio.to_thread(use, url)
