@@ -71,7 +71,7 @@ class Held:
     @property
     def waiting(self) -> int:
         """How many turns of clients wait."""
-        return sum((self.thread._actor.turns.mailbox._waiting or {}).values())  # type: ignore[attr-defined]
+        return sum((self.thread._actor.turns.mailbox.waiting or {}).values())  # type: ignore[attr-defined]
 
 
 @pytest.fixture
