@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
@@ -268,13 +269,16 @@ class Plait(AgentHost, ThreadHost):
     def prepare_serving(self, host: str, *, number: int = 0, in_development: bool = False) -> None:
         """Allow the host that a server listens on. `number` is that of this Plait, if the server has several.
 
-        In development, 404 answers list the kinds, errors contain the text of every exception, and agents need no
-        secret.
+        In development, 404 answers list the kinds, errors contain the text of every exception, changes in place are
+        found in states of any size, and agents need no secret.
         """
         self._site.listen(host, warns=self._is_first)
         if isinstance(self._network, Folder):
             self._network.app = number
         self._context.lists_kinds = self._node.failures.shows_text = in_development
+        if in_development:
+            for kind in self._node.kinds.values():
+                kind.state_type.most_compared = inf
         if in_development and self._runs.agents and not self._thread_ids.has_secret:
             self._thread_ids.use_development_secret()
 

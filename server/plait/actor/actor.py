@@ -194,6 +194,11 @@ class Actor:
         """
         return self.host.runs.attempt(self, agent)
 
+    def check_shown(self) -> None:
+        """Discard and log what a turn, which ends, has changed in place in the state."""
+        if self.state.was_shown:
+            self.state.check_shown()
+
     @property
     def terminated(self) -> int | None:
         """When the thread was terminated, in microseconds since the epoch; None if it was not."""

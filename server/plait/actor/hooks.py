@@ -1,13 +1,13 @@
 """Runs the author's hooks that no socket causes: when a thread wakes, changes, stops or is destroyed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
 
-from plait.actor.connection import Connection
+from plait.actor.connection import Connection, Source
 from plait.actor.events import Events
 from plait.actor.logs import log_error
 from plait.actor.outcome import make_resolver
@@ -15,6 +15,7 @@ from plait.actor.thread import Thread
 from plait.actor.turn import Turn
 from plait.actor.turns import TurnActor, TurnRunner
 from plait.state.commit import Commit, Maker
+from plait.state.revision import Revision
 
 __all__ = ["Hooks"]
 
@@ -55,12 +56,7 @@ class Hooks:
         revision, trace = commit.revision, commit.trace
         connection = commit.source if isinstance(commit.source, Connection) else None
         size = len(revision.change.ops) if revision.change is not None else 0
-        try:
-            state = revision.state
-        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
-            self._turns.report(error, connection, trace)
-            return
-        work = partial(self._thread.on_state_changed, state, connection or "server")
+        work = partial(self._call_changed, revision, connection or "server")
         turn = _ChangeTurn("on_state_changed", work, actor=self._actor, connection=connection, trace=trace)
         if (cause := self._find_cause(commit.maker)) is not None:
             turn.row = cause.row
@@ -73,6 +69,10 @@ class Hooks:
                 self._turns.report(RuntimeError(endless), connection, trace)
                 return
         self._turns.begin(turn, partial(self._turns.report_turn, turn), size=size)
+
+    def _call_changed(self, revision: Revision, source: Source) -> Awaitable[None] | None:
+        # The type may run the author's code, such as `__post_init__`, which may raise.
+        return self._thread.on_state_changed(self._thread._actor.state.show(revision), source)
 
     def _find_cause(self, maker: Maker | None) -> _ChangeTurn | None:
         """Return the run of `on_state_changed` that is the turn `maker` or waits for it; None if there is none."""

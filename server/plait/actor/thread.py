@@ -142,7 +142,8 @@ class Thread(Generic[State]):
 
         Hooks that decide what a client may do see the last durable state.
         """
-        state: State = self._actor.state.shown.state
+        pipeline = self._actor.state
+        state: State = pipeline.show(pipeline.shown)
         return state
 
     @property

@@ -80,6 +80,10 @@ class TurnOwner(Protocol):
         """The instance of the author's class; None if it is in another process."""
         ...
 
+    def check_shown(self) -> None:
+        """Discard and log what a turn, which ends, has changed in place in the state."""
+        ...
+
 
 class Turn(msgspec.Struct, eq=False, weakref=True):
     """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
@@ -229,6 +233,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self.task = None
             if task.cancellations:
                 task.leave()
+        self.actor.check_shown()
         error = None if error is None and self.loss is None else self._find_error(error)
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))

@@ -319,6 +319,18 @@ class TurnRunner:
         turn = latest_turn()
         return turn.loss if turn is not None and turn.actor is self._actor else None
 
+    def tell_edit(self, path: str) -> None:
+        """Log that the state was changed in place, by the calling turn or the running one."""
+        turn = latest_turn()
+        if turn is None or turn.actor is not self._actor:
+            turn = self.mailbox.running
+        log.error(
+            "%s: the state was changed in place at %s, which is not stored: use `with self.edit() as draft:`",
+            "a task" if turn is None else turn.name,
+            path or "/",
+            extra=about(self._actor.key, None if turn is None else turn.connection),
+        )
+
     def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
         """Cut short the turns whose code is running, except the `told` tasks, which get the error as an exception."""
         if self.mailbox.is_held:

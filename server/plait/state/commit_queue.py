@@ -38,6 +38,10 @@ class Turns(Protocol):
         """Return why the turn of the calling code was cut short, if it is one of this thread."""
         ...
 
+    def tell_edit(self, path: str) -> None:
+        """Log that the state was changed in place, which is not stored."""
+        ...
+
     def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
         """Cut the running turns short, except turns in a task of `told`, which awaits the change and gets the error."""
 

@@ -36,12 +36,13 @@ _IS_NONE: Final = (
     "the next state is None: a function that is passed to `set_state` must return it, as in "
     '`lambda state: {**state, "n": 1}`'
 )
+_WAS_EDITED: Final = "the state was changed in place, which is not stored: use `with self.edit() as draft:`"
 
 
 class Pipeline(CommitQueue):
     """Makes changes of one thread: they are stored in order, and sent when they are durable."""
 
-    __slots__ = ("_is_deciding", "_limits", "_transaction", "_type", "_validate")
+    __slots__ = ("_is_deciding", "_limits", "_transaction", "_type", "_validate", "was_shown")
 
     def __init__(
         self,
@@ -65,6 +66,8 @@ class Pipeline(CommitQueue):
         self._validate = validate
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
+        # Whether the author's code has read a state since `check_shown`.
+        self.was_shown = False
         # The open transaction, outermost, if there is one.
         self._transaction: Transaction | None = None
 
@@ -106,6 +109,19 @@ class Pipeline(CommitQueue):
         """The revision that the author's code may read: the current one, or the last durable one."""
         return self.history.durable if self._shows_durable() else self.current
 
+    def show(self, revision: Revision) -> Any:
+        """Return the state of a revision to the author's code, which may change it by mistake: see `check_shown`."""
+        self.was_shown = True
+        return revision.state
+
+    def check_shown(self) -> None:
+        """Discard and log what the author's code has changed in place, when a turn ends.
+
+        A state that `set_state` has replaced is not looked at: code may change the one that it has read and set that.
+        """
+        self.was_shown = False
+        self._tell_edit(self.history.current)
+
     async def wait_for_shown(self) -> None:
         """If the calling code may read only durable states, wait until all changes so far are durable."""
         if self._shows_durable():
@@ -139,7 +155,9 @@ class Pipeline(CommitQueue):
         try:
             current, type_ = self.current, self._type
             if callable(value):
-                value = self.ask(value, current.state)
+                if (path := current.take_edit()) is not None:
+                    raise InvalidState(_WAS_EDITED, path=path)
+                value = self.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
             return self._set_whole(current, *type_.from_value(value, self._limits), source)
@@ -152,13 +170,12 @@ class Pipeline(CommitQueue):
 
     def put(self, data: bytes, source: Client) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
-        self.check_open()
-        return self._set_whole(self.current, *self._type.from_json(data, self._limits), source)
+        current = self._begin_change()
+        return self._set_whole(current, *self._type.from_json(data, self._limits), source)
 
     def replace(self, state: Any, data: bytes, source: Client) -> Commit:
         """Set the state to one that a client sent, given as an object of the type and as JSON."""
-        self.check_open()
-        return self._set_whole(self.current, state, data, source)
+        return self._set_whole(self._begin_change(), state, data, source)
 
     def change(
         self,
@@ -174,8 +191,8 @@ class Pipeline(CommitQueue):
         `accept` is called when the operations can no longer be refused, and returns the client's row to store. Raises
         InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
         """
-        self.check_open()
-        ops, before = check_ops(ops, self._limits), self.current
+        before = self._begin_change()
+        ops = check_ops(ops, self._limits)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
             after, ops = apply_ops(self._type, before, ops, drops_unknown=drops_unknown, most_moved=most_moved)
@@ -308,6 +325,18 @@ class Pipeline(CommitQueue):
             callback(self.lost)
 
     # Inside
+
+    def _begin_change(self) -> Revision:
+        """Return the revision that is to be changed by operations, or that a client replaces."""
+        self.check_open()
+        current = self.current
+        if self.was_shown:
+            self._tell_edit(current)
+        return current
+
+    def _tell_edit(self, revision: Revision) -> None:
+        if (path := revision.take_edit()) is not None and self.turns is not None:
+            self.turns.tell_edit(path)
 
     def _find_text(self, pointer: str) -> str | None:
         """Return the string at a JSON pointer, None where there is none. Raises Conflict."""

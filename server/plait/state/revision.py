@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from plait.state.types import UNDECODED, StateType
 from plait.store.thread_rows import ChangeRow
-from plait_schemas.codec import decode_json, encode_json, is_large, read_parts
+from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, is_large, read_parts
+from plait_schemas.diff import diff
 
 __all__ = ["Revision"]
 
@@ -19,6 +20,7 @@ class Revision:
         "_is_partial",
         "_json",
         "_shown",
+        "_shown_json",
         "_tree",
         "_type",
         "change",
@@ -59,8 +61,9 @@ class Revision:
         self._tree = tree
         # Whether parts of it may still be JSON.
         self._is_partial = is_partial
-        # The object that authors see.
+        # The object that authors see, and its JSON when it was made; None if it is not compared with that.
         self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
+        self._shown_json: bytes | None = None
 
     @property
     def json(self) -> bytes | None:
@@ -121,7 +124,18 @@ class Revision:
         if self._shown is UNDECODED:
             self._free()
             self._shown = self.copy()
+            if not self._type.is_immutable and len(json := self.require_json()) <= self._type.most_compared:
+                made = encode_json(self._shown)
+                self._shown_json = json if made == json else made
         return self._shown
+
+    def lend(self) -> Any:
+        """Return the state to a function that makes the next one of it; a copy, unless authors have seen it."""
+        if self._shown is not UNDECODED:
+            return self._shown
+        if self.has_state:
+            self._free()
+        return self.copy()
 
     def copy(self) -> Any:
         """Return the state; if it could be changed in place, as a new copy."""
@@ -132,7 +146,23 @@ class Revision:
     def discard_edits(self) -> None:
         """Discard changes that authors may have made in place."""
         if not self._type.is_immutable:
-            self._shown = UNDECODED
+            self._shown, self._shown_json = UNDECODED, None
+
+    def take_edit(self) -> str | None:
+        """Discard what authors have changed in place, and return its first place; None if nothing is found."""
+        if (before := self._shown_json) is None:
+            return None
+        try:
+            after = encode_json(self._shown)
+        except UNENCODABLE:
+            path: str | None = ""
+        else:
+            if after == before:
+                return None
+            # Another order of members is no change.
+            path = next((op.path for op in diff(decode_json(before), decode_json(after))), None)
+        self.discard_edits()
+        return path
 
     # Inside
 
@@ -141,6 +171,6 @@ class Revision:
 
     def _free(self) -> None:
         """Drop what is decoded of a large state, before it is decoded in another form."""
-        if len(self.require_json()) > _HELD_TWICE and not self._type.is_immutable:
+        if self._shown_json is None and len(self.require_json()) > _HELD_TWICE and not self._type.is_immutable:
             self._tree = self._shown = UNDECODED
             self._is_partial = False

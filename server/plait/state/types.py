@@ -30,6 +30,7 @@ from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, pars
 from plait_schemas.text_patch import TextDiff
 
 __all__ = [
+    "MOST_COMPARED",
     "MOST_MOVED",
     "MOST_OPS",
     "TOO_MANY_MOVED",
@@ -45,6 +46,9 @@ __all__ = [
 
 UNDECODED: Final = object()
 """Stands for a state that exists only as JSON so far."""
+
+MOST_COMPARED: Final = 16 * 1024
+"""The most bytes of JSON of a state that is compared after each turn that has read it, to find changes in place."""
 
 MOST_OPS: Final = 5_000
 """The most operations of a diff; above it the whole state is replaced, which stalls the loop for a shorter time."""
@@ -91,6 +95,8 @@ class StateType:
         self.decode = msgspec.json.Decoder(type_).decode
         # Whether a state cannot be changed in place, so that it may be shared and compared by identity.
         self.is_immutable = _describes(type_, _never_changes)
+        # The most bytes of JSON of a state that is compared with what authors were shown; more in development.
+        self.most_compared: float = MOST_COMPARED
         # Whether any JSON value, or any object or array, is a valid state.
         self.is_plain = _describes(type_, _is_plain)
         # How the JSON of a large plain state begins.

@@ -31,6 +31,9 @@ class Owner:
         self.instruments: Instruments = NO_INSTRUMENTS
         self.thread: object = None
 
+    def check_shown(self) -> None:
+        pass
+
 
 ACTOR = Owner()
 

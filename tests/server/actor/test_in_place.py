@@ -1,0 +1,300 @@
+"""A state that an author has changed in place is not stored by accident: the change is discarded, and told."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.server.rooms import House, open_house
+
+from plait.actor.connection import Connection, Source
+from plait.actor.rpc import rpc
+from plait.actor.thread import Thread
+from plait.app import Plait
+from plait.errors import InvalidState
+
+PATIENCE = 10.0
+
+
+class Room(Thread[dict[str, Any]]):
+    initial_state: Any = staticmethod(lambda: {"n": 0, "items": [1]})
+
+    @rpc
+    def leak(self) -> None:
+        self.state["leak"] = 1
+        self.state["items"].append(2)
+
+    @rpc
+    def count(self) -> None:
+        self.set_state(lambda state: {**state, "n": state["n"] + 1})
+
+    @rpc
+    def leak_and_count(self) -> None:
+        self.state["leak"] = 1
+        self.set_state(lambda state: {**state, "n": state["n"] + 1})
+
+    @rpc
+    def leak_and_update(self) -> None:
+        self.state["leak"] = 1
+        self.update("/n", 5)
+
+    @rpc
+    def leak_and_edit(self) -> None:
+        self.state["leak"] = 1
+        with self.edit() as draft:
+            draft.n = 5
+
+    @rpc
+    def leak_in_an_edit(self) -> None:
+        with self.edit() as draft:
+            self.state["leak"] = 1
+            draft.n = 5
+
+    @rpc
+    def leak_in_a_transaction(self) -> None:
+        with self.transaction():
+            self.update("/n", 4)
+            self.state["leak"] = 1
+            self.update("/n", 5)
+
+    @rpc
+    def leak_what_is_no_json(self) -> None:
+        self.state["leak"] = object()
+
+    @rpc
+    def reorder(self) -> None:
+        self.state["n"] = self.state.pop("n")
+
+    @rpc
+    def set_own(self) -> None:
+        state = self.state
+        state["leak"] = 1
+        self.set_state(state)
+
+    @rpc
+    def set_part(self) -> None:
+        items = self.state["items"]
+        items.append(2)
+        self.set_state({**self.state, "items": items})
+
+    @rpc
+    def set_by_function(self) -> None:
+        def change(state: dict[str, Any]) -> dict[str, Any]:
+            state["leak"] = 1
+            return state
+
+        self.set_state(change)
+
+    @rpc
+    def read(self) -> int:
+        return len(self.state)
+
+    @rpc(concurrent=True)
+    async def leak_beside(self) -> None:
+        self.state["leak"] = 1
+
+    @rpc
+    async def leak_and_stream(self) -> AsyncGenerator[int]:
+        yield 1
+        self.state["leak"] = 1
+
+
+@dataclass
+class Board:
+    cards: list[str] = field(default_factory=list)
+
+
+class BoardRoom(Thread[Board]):
+    initial_state = Board
+
+    @rpc
+    def leak(self) -> None:
+        self.state.cards.append("x")
+
+    @rpc
+    def add(self, card: str) -> None:
+        self.set_state(lambda board: Board([*board.cards, card]))
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was logged of changes in place, without the advice."""
+    return [
+        record.getMessage().partition(", which")[0]
+        for record in caplog.records
+        if "in place" in record.getMessage() and record.levelno == logging.ERROR
+    ]
+
+
+async def settle(house: House, cls: type[Thread[Any]] = Room) -> None:
+    """Wait until all turns have ended, and every change is durable."""
+    async with asyncio.timeout(PATIENCE):
+        await (await house.actor(cls)).wait_until_idle()
+
+
+@pytest.mark.parametrize("leak", ["leak", "leak_beside", "leak_and_stream"])
+async def test_a_change_in_place_is_told_after_the_turn_and_not_stored_with_the_next_change(
+    leak: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_house(Room) as house:
+        room = house.handle(Room)
+        await room.call(leak)
+        await settle(house)
+        path = "/items/1" if leak == "leak" else "/leak"
+        assert told(caplog) == [f"rpc {leak}: the state was changed in place at {path}"]
+        assert [vars(record)["plait_thread"] for record in caplog.records] == ["room/one"]
+        await room.count()
+        assert await room.state() == {"n": 1, "items": [1]}
+
+
+async def test_a_change_in_place_that_is_no_json_is_told_and_not_seen_later(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house(Room) as house:
+        room = house.handle(Room)
+        await room.leak_what_is_no_json()
+        assert told(caplog) == ["rpc leak_what_is_no_json: the state was changed in place at /"]
+        assert await room.read() == 2
+
+
+async def test_the_state_of_a_class_that_is_changed_in_place_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house(BoardRoom) as house:
+        room = house.handle(BoardRoom)
+        await room.leak()
+        assert told(caplog) == ["rpc leak: the state was changed in place at /cards/0"]
+        await room.add("a")
+        assert await room.state() == Board(["a"])
+
+
+async def test_a_function_is_not_called_for_a_state_that_was_changed_in_place() -> None:
+    async with open_house(Room) as house:
+        room = house.handle(Room)
+        with pytest.raises(InvalidState, match=r"with self\.edit\(\) as draft") as refused:
+            await room.leak_and_count()
+        assert refused.value.path == "/leak"
+        assert await room.state() == {"n": 0, "items": [1]}
+        await room.count()
+        assert await room.state() == {"n": 1, "items": [1]}
+
+
+@pytest.mark.parametrize("change", ["leak_and_update", "leak_and_edit", "leak_in_an_edit", "leak_in_a_transaction"])
+async def test_a_change_in_place_is_told_if_operations_replace_the_state(
+    change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_house(Room) as house:
+        room = house.handle(Room)
+        await room.call(change)
+        assert told(caplog) == [f"rpc {change}: the state was changed in place at /leak"]
+        assert await room.state() == {"n": 5, "items": [1]}
+
+
+async def test_a_change_in_place_is_told_if_a_push_replaces_the_state(caplog: pytest.LogCaptureFixture) -> None:
+    class Slow(Room):
+        kind = "slow"
+
+        @rpc
+        async def leak_and_wait(self) -> None:
+            self.state["leak"] = 1
+            begun.set()
+            await pushed.wait()
+
+    begun, pushed = asyncio.Event(), asyncio.Event()
+    async with open_house(Slow) as house:
+        client = await house.join(Slow, "ada")
+        waiting = asyncio.ensure_future(house.handle(Slow).leak_and_wait())
+        await begun.wait()
+        client.push({"n": 7, "items": [1]})
+        pushed.set()
+        await waiting
+        assert told(caplog) == ["rpc leak_and_wait: the state was changed in place at /leak"]
+        assert await house.handle(Slow).state() == {"n": 7, "items": [1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ("set_own", {"n": 0, "items": [1], "leak": 1}),
+        ("set_part", {"n": 0, "items": [1, 2]}),
+        ("set_by_function", {"n": 0, "items": [1], "leak": 1}),
+        ("reorder", {"n": 0, "items": [1]}),
+        ("read", {"n": 0, "items": [1]}),
+    ],
+)
+async def test_a_state_that_is_changed_in_place_and_set_is_stored_without_a_word(
+    change: str, state: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_house(Room) as house:
+        room = house.handle(Room)
+        await room.call(change)
+        await room.call("read")
+        await settle(house)
+        assert (await room.state(), told(caplog)) == (state, [])
+
+
+async def test_what_a_hook_changes_in_place_in_the_state_that_it_got_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Careless(Room):
+        kind = "careless"
+
+        def on_state_changed(self, state: dict[str, Any], source: Source) -> None:
+            state["leak"] = 1
+
+    async with open_house(Careless) as house:
+        await house.handle(Careless).count()
+        await settle(house, Careless)
+        assert told(caplog) == ["on_state_changed: the state was changed in place at /leak"]
+        await house.handle(Careless).count()
+        assert await house.handle(Careless).state() == {"n": 2, "items": [1]}
+
+
+async def test_the_log_names_the_connection_of_the_turn(caplog: pytest.LogCaptureFixture) -> None:
+    class Careless(Room):
+        kind = "careless"
+
+        def on_message(self, connection: Connection, data: str | bytes) -> None:
+            self.state["leak"] = 1
+
+    async with open_house(Careless) as house:
+        client = await house.join(Careless, "ada")
+        client.send("hello")
+        await settle(house, Careless)
+        (record,) = [each for each in caplog.records if "in place" in each.getMessage()]
+        assert (vars(record)["plait_thread"], vars(record)["plait_connection"]) == ("careless/one", "ada")
+
+
+# Large states
+
+
+def fill(size: int) -> Callable[[], dict[str, Any]]:
+    return lambda: {"n": 0, "items": [1], "text": "x" * size}
+
+
+async def test_a_state_above_16_kb_is_compared_in_development_only(caplog: pytest.LogCaptureFixture) -> None:
+    class Long(Room):
+        kind = "long"
+        initial_state = staticmethod(fill(16 * 1024))
+
+    class Huge(Room):
+        kind = "huge"
+        initial_state = staticmethod(fill(300_000))
+
+    class Fits(Room):
+        kind = "fits"
+        initial_state = staticmethod(fill(16 * 1024 - 100))
+
+    app = Plait(Long, Huge, Fits, store="memory://")
+    async with app:
+        for cls in (Long, Huge, Fits):
+            await app.thread(cls, "served").leak()
+        assert told(caplog) == ["rpc leak: the state was changed in place at /items/1"]
+    caplog.clear()
+    app.prepare_serving("localhost", in_development=True)
+    async with app:
+        for cls in (Long, Huge):
+            room = app.thread(cls, "developed")
+            await room.leak()
+            await room.leak_and_edit()
+            await room.count()
+            assert {**await room.state(), "text": ""} == {"n": 6, "items": [1], "text": ""}
+    assert told(caplog) == 2 * [
+        "rpc leak: the state was changed in place at /items/1",
+        "rpc leak_and_edit: the state was changed in place at /leak",
+    ]
