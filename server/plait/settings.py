@@ -34,6 +34,7 @@ COMMAND_VARIABLES: Final = frozenset(
         "PLAIT_CLUSTER_SECRET",
         "PLAIT_HOST",
         "PLAIT_LISTEN_NODES",
+        "PLAIT_LOG_FORMAT",
         "PLAIT_LOG_LEVEL",
         "PLAIT_NODE",
         "PLAIT_NODE_ADDRESS",

@@ -393,6 +393,34 @@ async def test_log_lines_carry_the_thread_and_the_connection(folder: Path) -> No
     assert re.fullmatch(rf"\S+ \S+ ERROR   {thread}: internal error [0-9a-f]{{12}}: unexpected ValueError", line)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "worker"),
+    [
+        (["serve", "game:app", "--port", "0", "--log-level", "debug"], None),
+        (["serve", "game:app", "--port", "0", "--log-level", "debug", "--workers", "2"], 0),
+        (["dev", "game:app"], None),
+    ],
+)
+async def test_all_log_lines_may_be_json(
+    folder: Path, free_port: str, arguments: list[str], worker: int | None
+) -> None:
+    more = ["--port", free_port] if arguments[0] == "dev" else []
+    async with command(folder, *arguments, *more, "--log-format", "json") as process:
+        address = await address_of(process)
+        async with connected(address, "/threads/room/one", query={"_pk": "ada"}) as client:
+            await client.send("hello")
+            assert await client.call("add") == 1
+        async with http(address) as web:
+            assert (await web.get("/threads/room/one")).status_code == 200
+    lines = [json.loads(line) for line in (folder / "command.log").read_text().splitlines()]
+    (line,) = [line for line in lines if "unexpected ValueError" in line["message"]]
+    assert (line["logger"], line["level"], line["plait_thread"]) == ("plait.thread", "error", "room/one")
+    assert re.fullmatch("[0-9a-f]{24}", line["plait_connection"])
+    assert line["exception"].endswith("ValueError: in the hook")
+    assert {"uvicorn.error", "uvicorn.access"} <= {line["logger"] for line in lines}
+    assert {line.get("worker") is None for line in lines if line["logger"].startswith("uvicorn")} == {worker is None}
+
+
 async def test_a_socket_that_is_refused_is_in_the_log(folder: Path) -> None:
     with Process("game:app", cwd=folder) as server:
         async with connected(server.address, "/threads/rooom/one") as client:

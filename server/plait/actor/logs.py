@@ -76,12 +76,13 @@ class QueryFilter(logging.Filter):
 
 
 class ContextFilter(logging.Filter):
-    """Adds `context` to each record: its thread and connection, or those of the turn that logged it."""
+    """Adds its thread and connection to each record, or those of the turn that logged it, and both as `context`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         turn = current_turn()
         fields = about(turn.actor.key, turn.connection) if turn else {}
-        thread = getattr(record, "plait_thread", fields.get("plait_thread"))
-        connection = getattr(record, "plait_connection", fields.get("plait_connection"))
-        record.context = "".join(f" [{each}]" for each in (thread, connection) if each)
+        for name, value in fields.items():
+            vars(record).setdefault(name, value)
+        found = [getattr(record, name, None) for name in ("plait_thread", "plait_connection")]
+        record.context = "".join(f" [{each}]" for each in found if each)
         return True

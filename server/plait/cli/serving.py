@@ -23,7 +23,8 @@ from plait.errors import PlaitError
 from plait.limits import UNLIMITED
 from plait.settings import SettingError, Settings
 from plait.store.sqlite.files import MOST_FILES
-from plait.web.serve import LogLevel, configure_logging, serve
+from plait.web.log_config import LogFormat, LogLevel, configure_logging
+from plait.web.serve import serve
 from plait.web.workers.control import LOADED, Control
 from plait.web.workers.parent import Parent
 
@@ -43,6 +44,7 @@ Workers = Annotated[
     ),
 ]
 Level = Annotated[LogLevel, Parameter(help="The lowest level that is logged.", env_var="PLAIT_LOG_LEVEL")]
+Format = Annotated[LogFormat, Parameter(help="Log lines of text, or a JSON object a line.", env_var="PLAIT_LOG_FORMAT")]
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str | None = None
     key: str | None = None
     log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
     proxy_headers: bool = False
     trusted_proxies: str = "127.0.0.1"
     in_development: bool = False
@@ -134,6 +137,7 @@ def serve_command(
     ] = None,
     tls_key: Annotated[str | None, Parameter(help="PEM file of its key.", env_var="PLAIT_TLS_KEY")] = None,
     log_level: Level = "info",
+    log_format: Format = "text",
     proxy_headers: Annotated[
         bool,
         Parameter(help="Use X-Forwarded-For and X-Forwarded-Proto of trusted proxies.", env_var="PLAIT_PROXY_HEADERS"),
@@ -165,6 +169,7 @@ def serve_command(
         certificate=tls_certificate,
         key=tls_key,
         log_level=log_level,
+        log_format=log_format,
         proxy_headers=proxy_headers,
         trusted_proxies=trusted_proxies,
         in_development=development,
@@ -179,6 +184,7 @@ def dev(
     port: Port = 8000,
     workers: Workers = 1,
     log_level: Level = "debug",
+    log_format: Format = "text",
 ) -> None:
     """Serve an app, and restart when a Python file in this folder changes."""
     try:
@@ -187,17 +193,27 @@ def dev(
         give_up(error)
     command = [sys.executable, "-m", "plait.cli", "serve", target, "--development"]
     command += ["--host", host, "--port", str(port), "--workers", str(workers), "--log-level", log_level]
+    command += ["--log-format", log_format]
     run_and_watch(command)
 
 
-def demo(*, host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1, log_level: Level = "info") -> None:
+def demo(
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    workers: Workers = 1,
+    log_level: Level = "info",
+    log_format: Format = "text",
+) -> None:
     """Serve the examples: an assistant, a chat, a pad, a board, a game and a counter, stored in plait-demo.db."""
     for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         if (folder / "examples" / "demo.py").is_file():
             break
     else:
         fail("the examples are not installed")
-    service = Service(target="examples.demo:app", host=host, log_level=log_level, folder=str(folder))
+    service = Service(
+        target="examples.demo:app", host=host, log_level=log_level, log_format=log_format, folder=str(folder)
+    )
     _serve(service, port, workers)
 
 
@@ -212,7 +228,7 @@ def _set_place(node: str, listen_nodes: str) -> None:
 
 def _serve(service: Service, port: int, workers: int) -> None:
     """Serve in this process, or in several workers."""
-    configure_logging(service.log_level)
+    configure_logging(service.log_level, service.log_format)
     if workers == 1:
         service.run(partial(bind, service.host, port), lambda port: print(service.describe(port), flush=True))
         return

@@ -12,7 +12,7 @@ import msgspec
 
 from plait.cli.serving import Service
 from plait.cluster.owners import Worker
-from plait.web.serve import configure_logging
+from plait.web.log_config import configure_logging
 from plait.web.workers.control import READY, Control
 
 __all__: list[str] = []
@@ -31,7 +31,7 @@ def main() -> None:
         os.register_at_fork(after_in_child=partial(_close, each))
     # The parent replaces its workers when it gets this signal; a worker that gets it, too, continues.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
-    configure_logging(service.log_level, worker=worker.number, is_first=worker.is_first)
+    configure_logging(service.log_level, service.log_format, worker=worker.number, is_first=worker.is_first)
     told = Control(connected, is_restart=worker.is_restart)
     service.run(lambda: bound, lambda port: told.tell(READY), control=told)
     if told.is_orphaned:

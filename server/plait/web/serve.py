@@ -2,13 +2,12 @@
 
 import asyncio
 import faulthandler
-import logging.config
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -16,6 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from plait.limits import Limits
 from plait.web.addresses import Addresses, HalfOpen
 from plait.web.descriptors import Descriptors
+from plait.web.log_config import LogLevel
 from plait.web.sockets.handshake import Handshake
 from plait.web.tls import TlsListener
 from plait.web.workers.control import Control
@@ -25,9 +25,7 @@ try:
 except ModuleNotFoundError:  # httptools does not support Windows; uvicorn then uses h11, which has its own limits.
     HttpProtocol = None  # type: ignore[assignment, misc]
 
-__all__ = ["LogLevel", "configure_logging", "listen", "make_http_protocol", "serve"]
-
-LogLevel = Literal["debug", "info", "warning", "error"]
+__all__ = ["listen", "make_http_protocol", "serve"]
 
 # With a short backlog, the kernel drops connections of a burst, and TCP retries them after a second.
 _BACKLOG = 4096
@@ -41,41 +39,6 @@ _LOOKS = 100
 _SHORT_TICK = 0.02
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
-
-
-def configure_logging(level: LogLevel, *, worker: int | None = None, is_first: bool = True) -> None:
-    """Log plait and uvicorn to standard error, each line with its thread and connection, and its worker if given.
-
-    Only the first process of several workers warns of settings, which are the same for all.
-    """
-    name = "%(name)s" if worker is None else f"worker {worker} %(name)s"
-    logging.config.dictConfig(
-        {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "filters": {
-                "context": {"()": "plait.actor.logs.ContextFilter"},
-                "startup": {"()": "plait.web.lifespan.StartupFilter"},
-                "query": {"()": "plait.actor.logs.QueryFilter"},
-            },
-            "formatters": {"line": {"format": f"%(asctime)s %(levelname)-7s {name}%(context)s: %(message)s"}},
-            "handlers": {
-                "stderr": {
-                    "class": "logging.StreamHandler",
-                    "formatter": "line",
-                    "filters": ["context", "startup"],
-                    "stream": "ext://sys.stderr",
-                }
-            },
-            "root": {"handlers": ["stderr"], "level": level.upper()},
-            "loggers": {
-                "aiosqlite": {"level": "WARNING"},
-                "asyncio": {"level": "WARNING"},
-                "plait.settings": {"level": "NOTSET" if is_first else "ERROR"},
-                "uvicorn.access": {"filters": ["query"]},
-            },
-        }
-    )
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,94 @@
+"""How a server logs: to standard error, as lines of text or of JSON."""
+
+import logging.config
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from plait_schemas.codec import UNENCODABLE, encode_json, printable
+
+__all__ = ["JsonFormatter", "LogFormat", "LogLevel", "configure_logging"]
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+# The attributes of a record that are no `extra`, and what the filters of plait and uvicorn add for lines of text.
+_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "asctime",
+    "color_message",
+    "context",
+    "message",
+    "taskName",
+}
+
+
+def configure_logging(
+    level: LogLevel, format: LogFormat = "text", *, worker: int | None = None, is_first: bool = True
+) -> None:
+    """Log plait and uvicorn to standard error, each line with its thread and connection, and its worker if given.
+
+    Only the first process of several workers warns of settings, which are the same for all.
+    """
+    name = "%(name)s" if worker is None else f"worker {worker} %(name)s"
+    lines: dict[str, Any] = {"format": f"%(asctime)s %(levelname)-7s {name}%(context)s: %(message)s"}
+    if format == "json":
+        lines = {"()": JsonFormatter, "worker": worker}
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "filters": {
+                "context": {"()": "plait.actor.logs.ContextFilter"},
+                "startup": {"()": "plait.web.lifespan.StartupFilter"},
+                "query": {"()": "plait.actor.logs.QueryFilter"},
+            },
+            "formatters": {"line": lines},
+            "handlers": {
+                "stderr": {
+                    "class": "logging.StreamHandler",
+                    "formatter": "line",
+                    "filters": ["context", "startup"],
+                    "stream": "ext://sys.stderr",
+                }
+            },
+            "root": {"handlers": ["stderr"], "level": level.upper()},
+            "loggers": {
+                "aiosqlite": {"level": "WARNING"},
+                "asyncio": {"level": "WARNING"},
+                "plait.settings": {"level": "NOTSET" if is_first else "ERROR"},
+                "uvicorn.access": {"filters": ["query"]},
+            },
+        }
+    )
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes each record as one line of JSON; the fields of its `extra` are members."""
+
+    def __init__(self, *, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def format(self, record: logging.LogRecord) -> str:
+        members: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if self._worker is not None:
+            members["worker"] = self._worker
+        if record.exc_info:
+            members["exception"] = record.exc_text or self.formatException(record.exc_info)
+        if record.stack_info:
+            members["stack"] = self.formatStack(record.stack_info)
+        extra = {name: value for name, value in vars(record).items() if name not in _OWN and value is not None}
+        return encode_json({name: _to_json(value) for name, value in (extra | members).items()}).decode()
+
+
+def _to_json(value: object) -> object:
+    """Return a value itself if JSON has it, and otherwise its text."""
+    try:
+        encode_json(value)
+    except UNENCODABLE:
+        return printable(str(value))
+    return value
