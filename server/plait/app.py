@@ -52,6 +52,7 @@ from plait.web.links.calls import Calls
 from plait.web.links.folder import Folder
 from plait.web.links.links import Links
 from plait.web.links.process_role import ProcessRole, find_role
+from plait.web.operators import disconnect, disconnect_here
 from plait.web.relay.measures import measure
 from plait.web.relay.moves import NodeMoves
 from plait.web.relay.owner import Owner
@@ -102,6 +103,7 @@ class Plait(AgentHost, ThreadHost):
         instruments: Instruments | Iterable[Instruments] = (),
         secret: str | Sequence[str] = (),
         thread_ids: ThreadIdProvider | None = None,
+        operator_token: str = "",
     ) -> None:
         check_functions(authenticate=authenticate, authorize=authorize, thread_ids=thread_ids)
         settings = self.settings = read_settings(
@@ -116,6 +118,7 @@ class Plait(AgentHost, ThreadHost):
             ping_timeout=ping_timeout,
             metrics=metrics,
             secret=secret,
+            operator_token=operator_token,
         )
         limits = settings.limits or UNLIMITED
         self._kinds = _check_kinds(kinds, limits)
@@ -230,9 +233,7 @@ class Plait(AgentHost, ThreadHost):
         """
         if not isinstance(user if connection_id is None else connection_id, str) or None not in (user, connection_id):
             raise TypeError("disconnect takes the id of a user or a connection_id, which is a str")
-        here = self._context.leases.disconnect((user, connection_id))
-        others = await self._node.everywhere.nodes.ask_others(Disconnect(user, connection_id))
-        return here + sum(msgspec.msgpack.decode(count, type=int) for count in others)
+        return await disconnect(self._context, Disconnect(user, connection_id))
 
     def drain(self) -> Awaitable[None]:
         """Begin to shut down: refuse requests and sockets, finish running turns and runs, then close the sockets.
@@ -351,7 +352,7 @@ class Plait(AgentHost, ThreadHost):
             links=Links(self._owners, self._network),
             shutdown_timeout=settings.shutdown_timeout,
         )
-        self._node.calls.disconnect = context.leases.disconnect
+        self._node.calls.disconnect = partial(disconnect_here, context)
         self._node.instruments.measure_cluster(partial(measure, context))
         return context
 

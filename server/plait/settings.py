@@ -52,6 +52,9 @@ COMMAND_VARIABLES: Final = frozenset(
 # The settings whose variables are lists, separated by commas.
 _LISTS: Final = ("allowed_origins", "allowed_hosts", "secret")
 
+# The settings that are never shown.
+_SECRETS: Final = ("secret", "operator_token")
+
 # The smallest values of settings in seconds; for the others it is 0.1.
 _LEAST: Final = {"shutdown_timeout": 0.0}
 
@@ -83,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool = False
     # The secrets that sign the ids of agents' threads: the first signs, all verify.
     secret: tuple[str, ...] = ()
+    # What operators show to see which threads are awake, and to close sockets; without it they cannot.
+    operator_token: str = ""
     # `PLAIT_LIMITS=none` switches the limits off; each has a variable of its own, such as `PLAIT_LIMITS_FRAME`.
     limits: Limits | None = Limits()
 
@@ -100,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 if why := _explain(field.name, found[field.name]):
                     raise SettingError(f"{variable}={text!r}: {why}")
             elif why := _explain_given(field, given := getattr(self, field.name)):
-                shown = "…" if field.name == "secret" else repr(given)
+                shown = "…" if field.name in _SECRETS else repr(given)
                 raise ValueError(f"{field.name}={shown}: {why}")
         return msgspec.structs.replace(self, limits=_read_limits(self.limits, environment), **found)
 
@@ -109,7 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Return all settings, but not the secrets, nor the password in the store's URL."""
-        hidden = {"store": hide_password(self.store)} | ({"secret": "…"} if self.secret else {})
+        hidden = {"store": hide_password(self.store)} | {name: "…" for name in _SECRETS if getattr(self, name)}
         return [(name, hidden.get(name, getattr(self, name))) for name in self.__struct_fields__]
 
 

@@ -59,6 +59,11 @@ class Mailbox:
         """Whether no turn is running or waiting."""
         return self.task is None
 
+    @property
+    def length(self) -> int:
+        """The number of waiting turns."""
+        return 0 if self._queue is None else len(self._queue)
+
     def post(self, turn: Turn) -> None:
         """Run `turn` after the earlier turns, or at once if its caller holds this mailbox."""
         if self._refusal is not None:

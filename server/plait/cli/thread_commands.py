@@ -1,4 +1,4 @@
-"""`plait threads`: lists, shows, exports, imports and destroys threads."""
+"""`plait threads`: lists, shows, exports, imports and destroys threads, and shows those that are awake."""
 
 import asyncio
 import sys
@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
+from plait.cli.awake_commands import awake, kick
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import describe_thread, destroy_in_file, destroy_thread
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, open_shared, show_store
@@ -23,7 +24,13 @@ from plait.store.whole import WholeStore
 
 __all__ = ["threads"]
 
-threads = App(name="threads", help="List, show, export, import and destroy the threads of a store.")
+threads = App(
+    name="threads",
+    help="List, show, export, import and destroy the threads of a store, and show those of a running server.",
+)
+
+threads.command(awake)
+threads.command(kick)
 
 Kind = Annotated[str, Parameter(help="The thread's kind.")]
 Name = Annotated[str, Parameter(help="The thread's name.")]

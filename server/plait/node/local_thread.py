@@ -72,6 +72,11 @@ class OwnThreads(Protocol):
         ...
 
     @property
+    def actors(self) -> list[Actor]:
+        """The threads that are awake."""
+        ...
+
+    @property
     def may_begin(self) -> bool:
         """Whether the calling code may wake threads."""
         ...

@@ -125,6 +125,14 @@ class Node:
         """The threads that are awake."""
         return self._threads.actors(Phase.AWAKE)
 
+    def close_sockets(self, key: ThreadKey, code: int, reason: str) -> int:
+        """Close the sockets of a thread that is awake here, and return how many there were."""
+        actor = self._threads.find_awake(key)
+        found = [] if actor is None else list(actor.sockets)
+        for connection in found:
+            connection.leave(code, reason)
+        return len(found)
+
     def kind(self, name: str) -> Kind:
         """Return a kind by its name in URLs. Raises NotFound."""
         kind = self.kinds.get(name)

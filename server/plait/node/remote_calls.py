@@ -16,6 +16,7 @@ from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
 from plait.errors import CallFailed, Indeterminate, NotFound
+from plait.node.awake import MOST_AWAKE, report_awake
 from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
 from plait.node.json_calls import decode_arguments
@@ -32,6 +33,7 @@ from plait.node.remote_requests import (
     ImportThread,
     ListThreads,
     OfThread,
+    ReadAwake,
     ReadMetrics,
     ReadState,
     Request,
@@ -94,8 +96,8 @@ class RemoteCalls:
         self._chains = chains
         # Returns the metrics of the process.
         self.read_metrics: Callable[[], bytes] = bytes
-        # Closes what is open for a user or with a connection id, and returns how much that is.
-        self.disconnect: Callable[[tuple[str | None, str | None]], int] = lambda _: 0
+        # Closes what is open for a target, and returns how much that is.
+        self.disconnect: Callable[[Disconnect], int] = lambda _: 0
 
     async def answer(self, data: bytes, stream: CallStream) -> Reply | None:
         """Do what a request asks for, in a context of its own; return None if this node is shutting down, or does not
@@ -146,17 +148,21 @@ class RemoteCalls:
                 work = Fork(kind, request.source, request.key.name, at=request.at, limits=limits)
                 await self._transfers.fork_thread(work)
                 return b""
-            case ReadMetrics() | Disconnect():
+            case ReadMetrics() | ReadAwake() | Disconnect():
                 return await self._ask_process(request)
             case ListThreads():
                 return _encode([listed async for listed in self._node.list_own(request)])
             case CallThread():
                 return await self._call_thread(request)
 
-    async def _ask_process(self, request: ReadMetrics | Disconnect) -> bytes:
-        if isinstance(request, ReadMetrics):
-            return self.read_metrics()
-        return _encode(self.disconnect((request.user, request.connection_id)))
+    async def _ask_process(self, request: ReadMetrics | ReadAwake | Disconnect) -> bytes:
+        match request:
+            case ReadMetrics():
+                return self.read_metrics()
+            case ReadAwake():
+                return _encode(await report_awake(self._node.actors, MOST_AWAKE))
+            case Disconnect():
+                return _encode(self.disconnect(request))
 
     async def _call_thread(self, request: CallThread) -> bytes:
         if request.method not in THREAD_METHODS:

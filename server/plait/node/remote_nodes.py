@@ -102,8 +102,13 @@ class RemoteNodes:
     async def read_metrics(self) -> dict[int, bytes | None]:
         """Return the metrics of this server's other workers; None for one that is dead, or silent for 2 seconds."""
         others = {number: node for number, node in self.owners.server.items() if node != self.owners.node}
-        found = await asyncio.gather(*map(self._read_metrics, others.values()))
+        found = await asyncio.gather(*(self._ask_report(node, ReadMetrics()) for node in others.values()))
         return dict(zip(others, found, strict=True))
+
+    async def ask_each(self, request: Request) -> list[bytes | None]:
+        """Return the reports of all other nodes; None for one that is silent for 2 seconds. Raises StoreError."""
+        others = await self.owners.find_others()
+        return await asyncio.gather(*(self._ask_report(node, request) for node in others))
 
     async def list(self, node: NodeId, query: ListThreads) -> AsyncIterator[Listed]:
         """Iterate over the threads of a node, a page at a time."""
@@ -118,12 +123,12 @@ class RemoteNodes:
             query = replace(query, after=found[-1].row)
             left = None if left is None else left - limit
 
-    async def _read_metrics(self, node: NodeId | None) -> bytes | None:
+    async def _ask_report(self, node: NodeId | None, request: Request) -> bytes | None:
         if node is None:
             return None
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT):
-                return await self.ask(node, ReadMetrics(), reads=True)
+                return await self.ask(node, request, reads=True)
         except (PlaitError, TimeoutError):
             return None
 

@@ -20,6 +20,7 @@ __all__ = [
     "ListThreads",
     "Listed",
     "OfThread",
+    "ReadAwake",
     "ReadMetrics",
     "ReadState",
     "Request",
@@ -121,11 +122,16 @@ class ReadMetrics(msgspec.Struct, frozen=True, array_like=True, tag="metrics"):
     """Return the metrics of the process."""
 
 
-class Disconnect(msgspec.Struct, frozen=True, array_like=True, tag="disconnect"):
-    """Close the sockets and streams of a user, or those with a connection id; return how many were open."""
+class ReadAwake(msgspec.Struct, frozen=True, array_like=True, tag="awake"):
+    """Return which threads are awake: an AwakeReport."""
 
-    user: str | None
-    connection_id: str | None
+
+class Disconnect(msgspec.Struct, frozen=True, array_like=True, tag="disconnect"):
+    """Close the sockets of a user, with a connection id, or of a thread; return how many were open."""
+
+    user: str | None = None
+    connection_id: str | None = None
+    thread: ThreadKey | None = None
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True):
@@ -147,6 +153,7 @@ Request = (
     | ForkThread
     | ListThreads
     | ReadMetrics
+    | ReadAwake
     | Disconnect
 )
 

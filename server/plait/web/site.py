@@ -30,6 +30,7 @@ from plait.web.hosts import Hosts
 from plait.web.http.endpoint import Endpoint, PathRoute
 from plait.web.http.routes import ThreadRequests
 from plait.web.http.run_routes import RunRequests
+from plait.web.operators import Operators
 from plait.web.server_context import ServerContext, error_body, error_response
 from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
@@ -116,6 +117,8 @@ class Site:
             Route("/readyz", self._get_readiness),
             *(Route(f"/plait/{name}", partial(_get_client, Path(__file__).parent / name)) for name in _CLIENT),
         ]
+        if token := self._settings.operator_token:
+            routes += Operators(self._context, token).routes
         if self._metrics is not None:
             routes.append(Route("/metrics", partial(self._get_metrics, self._metrics)))
         if (folder := self._settings.static) is not None:
